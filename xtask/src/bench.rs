@@ -1,36 +1,36 @@
-//! `cargo xtask bench`: measures the gateway beside its floors, in one run, in interleaved pairs.
+//! `cargo xtask bench`: measures the gateway against its floors in interleaved pairs of one run.
 
-mod broker;
-mod eras;
-mod executor;
-mod gates;
-mod goals;
-mod http;
-mod journal;
+mod bench_goals;
+mod bench_report;
+mod bench_target;
+mod bench_tools;
+mod broker_bench;
+mod era_bench;
+mod executor_bench;
+mod gate_bench;
+mod http_bench;
+mod journal_bench;
 mod measure;
-mod relay;
-mod reload;
-mod report;
-mod sandbox;
-mod target;
-mod tools;
+mod reload_bench;
+mod sandbox_bench;
+mod websocket_relay;
 
 use std::{collections::BTreeMap, path::Path, process::ExitCode};
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use measure::{Connections, Run};
-use report::Report;
-use target::Target;
-use tools::Tools;
+use bench_report::BenchReport;
+use bench_target::BenchTarget;
+use bench_tools::BenchTools;
+use measure::{ConnectionMode, LoadRun};
 
-/// Callers at once.
+/// Numbers of concurrent callers.
 const CALLERS: &[usize] = &[1, 16, 64];
-/// For figures that must not grow with anything.
+/// Callers for figures that must stay flat as tools or sessions grow.
 const CALLERS_FLAT: usize = 16;
 const SESSIONS: usize = 1_000;
-/// The parts that need no other program.
+/// Parts that need no load generator.
 const GATES: &str = "gates";
 const ERAS: &str = "eras";
 const JOURNAL: &str = "journal";
@@ -54,9 +54,9 @@ const PARTS: &[&str] = &[
     "flat-sessions",
 ];
 
-/// How much to measure.
+/// Which parts to measure, and how long.
 #[derive(Debug)]
-struct Plan {
+struct BenchPlan {
     pairs: usize,
     run_seconds: &'static str,
     warm_seconds: &'static str,
@@ -68,20 +68,20 @@ const FULL: (usize, &str, &str) = (7, "2", "0.5");
 const QUICK: (usize, &str, &str) = (3, "1", "0.3");
 
 pub(crate) fn run(root: &Path, rest: &[String]) -> Result<ExitCode> {
-    // A floor is a process of its own, so that its processor time can be told.
+    // A floor runs as a separate process, so that its CPU time can be measured.
     match rest {
         [word, rest @ ..] if word == "--relay" => {
-            relay::serve(rest)?;
+            websocket_relay::serve_relay(rest)?;
             return Ok(ExitCode::SUCCESS);
         }
         [word, rest @ ..] if word == "--bodies" => {
-            executor::serve(rest)?;
+            executor_bench::serve_bodies(rest)?;
             return Ok(ExitCode::SUCCESS);
         }
         _ => {}
     }
-    let plan = plan(rest)?;
-    let mut report = Report::default();
+    let plan = parse_plan(rest)?;
+    let mut report = BenchReport::default();
     let (alone, others): (Vec<&str>, Vec<&str>) = plan
         .parts
         .iter()
@@ -90,46 +90,51 @@ pub(crate) fn run(root: &Path, rest: &[String]) -> Result<ExitCode> {
     for part in alone {
         eprintln!("bench: {part}");
         let measured = match part {
-            GATES => gates::measure(root, &mut report),
-            ERAS => eras::measure(root, &mut report),
-            SANDBOX => sandbox::measure(root, &mut report),
-            _ => journal::measure(root, &plan, &mut report),
+            GATES => gate_bench::measure_gates(root, &mut report),
+            ERAS => era_bench::measure_eras(root, &mut report),
+            SANDBOX => sandbox_bench::measure_sandbox(root, &mut report),
+            _ => journal_bench::measure_journal(root, &plan, &mut report),
         };
         if let Err(error) = measured {
-            report.leave_out(part, &format!("{error:#}"));
+            report.skip_part(part, &format!("{error:#}"));
         }
     }
     if !others.is_empty() {
-        measure_others(root, &plan, &others, &mut report)?;
+        measure_loaded_parts(root, &plan, &others, &mut report)?;
     }
-    report.write(root)?;
+    report.write_results(root)?;
     if plan.json {
         println!("{}", serde_json::to_string_pretty(&report.to_json())?);
     } else {
-        print!("{}", report.table());
+        print!("{}", report.to_table());
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Measures the parts that need the load generator.
-fn measure_others(root: &Path, plan: &Plan, parts: &[&str], report: &mut Report) -> Result<()> {
-    let Some(tools) = Tools::build(root)? else {
+fn measure_loaded_parts(
+    root: &Path,
+    plan: &BenchPlan,
+    parts: &[&str],
+    report: &mut BenchReport,
+) -> Result<()> {
+    let Some(tools) = BenchTools::build_programs(root)? else {
         let why = "../shared/bench is not there: nothing is measured";
-        report.leave_out("mcpbench", why);
+        report.skip_part("mcpbench", why);
         return Ok(());
     };
     for part in parts {
         eprintln!("bench: {part}");
-        // One part that cannot be measured must not take the others with it.
+        // A part that fails must not prevent the remaining parts.
         if let Err(error) = measure_part(&tools, plan, part, report) {
-            report.leave_out(part, &format!("{error:#}"));
+            report.skip_part(part, &format!("{error:#}"));
         }
     }
     Ok(())
 }
 
-fn plan(rest: &[String]) -> Result<Plan> {
-    let mut plan = Plan {
+fn parse_plan(rest: &[String]) -> Result<BenchPlan> {
+    let mut plan = BenchPlan {
         pairs: FULL.0,
         run_seconds: FULL.1,
         warm_seconds: FULL.2,
@@ -164,52 +169,59 @@ fn plan(rest: &[String]) -> Result<Plan> {
     Ok(plan)
 }
 
-fn measure_part(tools: &Tools, plan: &Plan, part: &str, report: &mut Report) -> Result<()> {
+fn measure_part(
+    tools: &BenchTools,
+    plan: &BenchPlan,
+    part: &str,
+    report: &mut BenchReport,
+) -> Result<()> {
     match part {
-        "calls" => calls(tools, plan, report),
-        "http" => http::calls(tools, plan, report),
-        "list" => http::list(tools, plan, report),
-        "setups" => http::setups(tools, plan, report),
-        "idle" => idle(tools, plan, report),
-        "sessions" => sessions(tools, plan, report),
-        "first" => first(tools, plan, report),
-        "reload" => reload::reload(tools, plan, report),
-        "broker" => broker::broker(tools, plan, report),
-        "executor" => executor::executor(tools, plan, report),
-        "flat-tools" => flat_tools(tools, plan, report),
-        "flat-sessions" => flat_sessions(tools, plan, report),
+        "calls" => measure_calls(tools, plan, report),
+        "http" => http_bench::measure_calls(tools, plan, report),
+        "list" => http_bench::measure_tool_list(tools, plan, report),
+        "setups" => http_bench::measure_session_setups(tools, plan, report),
+        "idle" => measure_idle_memory(tools, plan, report),
+        "sessions" => measure_session_memory(tools, plan, report),
+        "first" => measure_first_call(tools, plan, report),
+        "reload" => reload_bench::measure_reload(tools, plan, report),
+        "broker" => broker_bench::measure_broker(tools, plan, report),
+        "executor" => executor_bench::measure_executor(tools, plan, report),
+        "flat-tools" => measure_flat_tools(tools, plan, report),
+        "flat-sessions" => measure_flat_sessions(tools, plan, report),
         other => bail!("`{other}` cannot be measured"),
     }
 }
 
-/// Every target in turn at every number of callers; the ratio of the product to its floor.
-fn calls(tools: &Tools, plan: &Plan, report: &mut Report) -> Result<()> {
+/// Measures every target in turn with each number of callers; reports the ratio to the floor.
+fn measure_calls(tools: &BenchTools, plan: &BenchPlan, report: &mut BenchReport) -> Result<()> {
     let mut targets = Vec::new();
-    let mut take = |name: &str, made: Result<Target>| match made {
+    let mut take = |name: &str, made: Result<BenchTarget>| match made {
         Ok(target) => targets.push(target),
-        Err(error) => report.leave_out(name, &format!("{error:#}")),
+        Err(error) => report.skip_part(name, &format!("{error:#}")),
     };
-    take("direct", target::direct(tools));
+    take("direct", bench_target::start_backend(tools));
     match &tools.nginx {
-        Some(nginx) => take("nginx", target::nginx(tools, nginx)),
+        Some(nginx) => take("nginx", bench_target::start_nginx(tools, nginx)),
         None => take("nginx", Err(anyhow::anyhow!("not installed"))),
     }
-    take("bridge", target::bridge(tools));
-    take("bowline", target::bowline(tools, "bowline", 0));
+    take("bridge", bench_target::start_bridge(tools));
+    take("bowline", bench_target::start_bowline(tools, "bowline", 0));
     for callers in CALLERS.iter().copied() {
-        let mut runs: BTreeMap<&str, Vec<Run>> = BTreeMap::new();
+        let mut runs: BTreeMap<&str, Vec<LoadRun>> = BTreeMap::new();
         for turn in 0..plan.pairs {
-            // Neighbours stay neighbours, but who goes first changes.
+            // Reversing keeps neighbours adjacent and alternates the order.
             if turn > 0 {
                 targets.reverse();
             }
             for target in &targets {
-                let run = measure::load(tools, plan, target, callers)?;
+                let run = measure::run_load(tools, plan, target, callers)?;
                 runs.entry(target.name).or_default().push(run);
             }
         }
         for (name, runs) in &runs {
-            report.runs.push(measure::summary(name, callers, runs));
+            report
+                .runs
+                .push(measure::summarize_runs(name, callers, runs));
         }
         if let (Some(bridge), Some(bowline)) = (runs.get("bridge"), runs.get("bowline")) {
             let pairs: Vec<_> = bridge
@@ -217,72 +229,92 @@ fn calls(tools: &Tools, plan: &Plan, report: &mut Report) -> Result<()> {
                 .cloned()
                 .zip(bowline.iter().cloned())
                 .collect();
-            report.ratio(callers, &pairs);
+            report.add_bridge_ratio(callers, &pairs);
         }
     }
     Ok(())
 }
 
-/// Memory after the first call, with nobody calling.
-fn idle(tools: &Tools, plan: &Plan, report: &mut Report) -> Result<()> {
+/// Measures idle memory after the first call.
+fn measure_idle_memory(
+    tools: &BenchTools,
+    plan: &BenchPlan,
+    report: &mut BenchReport,
+) -> Result<()> {
     let mut figures = Vec::new();
-    for _ in 0..repeats(plan) {
-        let target = target::bowline(tools, "bowline", 0)?;
-        let raw = measure::open(tools, &target, 0, Connections::Shared)?;
+    for _ in 0..memory_repeats(plan) {
+        let target = bench_target::start_bowline(tools, "bowline", 0)?;
+        let raw = measure::open_sessions(tools, &target, 0, ConnectionMode::Shared)?;
         figures.extend(raw.get("rss_before_mib").and_then(Value::as_f64));
     }
-    report.set("idle_mib", measure::median(figures));
+    report.set_figure("idle_mib", measure::median(figures));
     Ok(())
 }
 
-/// Memory per open session, on a gateway that has served calls before.
-fn sessions(tools: &Tools, plan: &Plan, report: &mut Report) -> Result<()> {
+/// Measures memory per open session on a gateway that has already served calls.
+fn measure_session_memory(
+    tools: &BenchTools,
+    plan: &BenchPlan,
+    report: &mut BenchReport,
+) -> Result<()> {
     for (name, connections) in [
-        ("session_kib", Connections::Shared),
-        ("session_own_kib", Connections::Own),
+        ("session_kib", ConnectionMode::Shared),
+        ("session_own_kib", ConnectionMode::Dedicated),
     ] {
         let mut figures = Vec::new();
-        for _ in 0..repeats(plan) {
-            let target = target::bowline(tools, "bowline", 0)?;
-            measure::load(tools, plan, &target, CALLERS_FLAT)?;
-            let raw = measure::open(tools, &target, SESSIONS, connections)?;
+        for _ in 0..memory_repeats(plan) {
+            let target = bench_target::start_bowline(tools, "bowline", 0)?;
+            measure::run_load(tools, plan, &target, CALLERS_FLAT)?;
+            let raw = measure::open_sessions(tools, &target, SESSIONS, connections)?;
             figures.extend(raw.get("kib_per_session").and_then(Value::as_f64));
         }
-        report.set(name, measure::median(figures));
+        report.set_figure(name, measure::median(figures));
     }
     Ok(())
 }
 
-fn first(tools: &Tools, plan: &Plan, report: &mut Report) -> Result<()> {
+fn measure_first_call(
+    tools: &BenchTools,
+    plan: &BenchPlan,
+    report: &mut BenchReport,
+) -> Result<()> {
     let figures = (0..plan.pairs)
-        .map(|_| measure::first(tools))
+        .map(|_| measure::time_first_call(tools))
         .collect::<Result<Vec<_>>>()?;
-    report.set("first_call_ms", measure::median(figures));
+    report.set_figure("first_call_ms", measure::median(figures));
     Ok(())
 }
 
-fn flat_tools(tools: &Tools, plan: &Plan, report: &mut Report) -> Result<()> {
-    let few = target::bowline(tools, "bowline, 10 tools", 10)?;
-    let many = target::bowline(tools, "bowline, 1000 tools", 1_000)?;
-    let pairs = measure::pairs(tools, plan, &few, &many, CALLERS_FLAT)?;
-    report.pair(&few, &many, CALLERS_FLAT, &pairs);
-    report.set("flat_tools", measure::ratio(&pairs, "gw_cpu_us"));
+fn measure_flat_tools(
+    tools: &BenchTools,
+    plan: &BenchPlan,
+    report: &mut BenchReport,
+) -> Result<()> {
+    let few = bench_target::start_bowline(tools, "bowline, 10 tools", 10)?;
+    let many = bench_target::start_bowline(tools, "bowline, 1000 tools", 1_000)?;
+    let pairs = measure::run_pairs(tools, plan, &few, &many, CALLERS_FLAT)?;
+    report.add_pair_runs(&few, &many, CALLERS_FLAT, &pairs);
+    report.set_figure("flat_tools", measure::median_ratio(&pairs, "gw_cpu_us"));
     Ok(())
 }
 
-fn flat_sessions(tools: &Tools, plan: &Plan, report: &mut Report) -> Result<()> {
-    let few = target::bowline(tools, "bowline, 1 session", 0)?;
-    let many = target::bowline(tools, "bowline, 1000 sessions", 0)?;
-    measure::open(tools, &few, 1, Connections::Shared)?;
-    measure::open(tools, &many, SESSIONS, Connections::Shared)?;
-    let pairs = measure::pairs(tools, plan, &few, &many, CALLERS_FLAT)?;
-    report.pair(&few, &many, CALLERS_FLAT, &pairs);
-    report.set("flat_sessions", measure::ratio(&pairs, "gw_cpu_us"));
+fn measure_flat_sessions(
+    tools: &BenchTools,
+    plan: &BenchPlan,
+    report: &mut BenchReport,
+) -> Result<()> {
+    let few = bench_target::start_bowline(tools, "bowline, 1 session", 0)?;
+    let many = bench_target::start_bowline(tools, "bowline, 1000 sessions", 0)?;
+    measure::open_sessions(tools, &few, 1, ConnectionMode::Shared)?;
+    measure::open_sessions(tools, &many, SESSIONS, ConnectionMode::Shared)?;
+    let pairs = measure::run_pairs(tools, plan, &few, &many, CALLERS_FLAT)?;
+    report.add_pair_runs(&few, &many, CALLERS_FLAT, &pairs);
+    report.set_figure("flat_sessions", measure::median_ratio(&pairs, "gw_cpu_us"));
     Ok(())
 }
 
-/// Figures of memory move little: fewer repeats than pairs.
-fn repeats(plan: &Plan) -> usize {
+/// Memory figures vary little and need fewer repeats than pairs.
+fn memory_repeats(plan: &BenchPlan) -> usize {
     plan.pairs.div_ceil(3)
 }
 
@@ -292,8 +324,8 @@ mod tests {
 
     use super::*;
 
-    fn of(words: &[&str]) -> Result<Plan> {
-        plan(
+    fn parse_words(words: &[&str]) -> Result<BenchPlan> {
+        parse_plan(
             &words
                 .iter()
                 .map(|word| (*word).to_owned())
@@ -302,8 +334,9 @@ mod tests {
     }
 
     #[test]
-    fn options_are_understood_or_refused_by_name() {
-        let plan = of(&["--quick", "--only", "idle,first", "--json", "--pairs", "5"]).unwrap();
+    fn plan_parses_options_or_names_unknown() {
+        let plan =
+            parse_words(&["--quick", "--only", "idle,first", "--json", "--pairs", "5"]).unwrap();
         assert_eq!((plan.pairs, plan.run_seconds, plan.json), (5, "1", true));
         assert_eq!(plan.parts, ["idle", "first"]);
         for (words, named) in [
@@ -312,14 +345,14 @@ mod tests {
             (&["--fast"], "--fast"),
             (&["--pairs", "0"], "--pairs"),
         ] {
-            let error = of(words).unwrap_err().to_string();
+            let error = parse_words(words).unwrap_err().to_string();
             assert!(error.contains(named), "{error}");
         }
     }
 
     #[test]
-    fn a_report_without_measurements_misses_nothing_and_hits_nothing() {
-        let goals = Report::default().to_json();
+    fn empty_report_marks_goals_not_measured() {
+        let goals = BenchReport::default().to_json();
         let goals = goals
             .get("goals")
             .and_then(Value::as_array)

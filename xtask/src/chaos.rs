@@ -1,11 +1,12 @@
-//! `cargo xtask chaos`: healthy servers beside five that crash, hang, flap, dawdle and babble.
+//! `cargo xtask chaos`: healthy servers beside five that crash, hang, flap, respond slowly and
+//! write noise.
 //!
-//! The same healthy load runs undisturbed and disturbed, in interleaved halves of one gateway's
-//! life, so that what differs is the disturbance.
+//! The same healthy load runs undisturbed and disturbed, in interleaved halves against one gateway,
+//! so that the disturbance is the only difference.
 
-mod gateway;
-mod load;
-mod report;
+mod chaos_gateway;
+mod chaos_load;
+mod chaos_report;
 
 use std::{
     path::{Path, PathBuf},
@@ -15,20 +16,20 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-use crate::gateway::build_release;
+use crate::running_gateway::build_release;
 
-use gateway::Gateway;
-use load::Load;
-pub(crate) use report::Report;
+use chaos_gateway::ChaosGateway;
+use chaos_load::ChaosLoad;
+pub(crate) use chaos_report::ChaosReport;
 
-/// How long and how hard.
+/// Duration and rates of a run.
 #[derive(Debug)]
-pub(crate) struct Plan {
-    /// Of disturbance in all; the undisturbed time is as long.
+pub(crate) struct ChaosPlan {
+    /// Disturbed time in total; the undisturbed time is equally long.
     seconds: u64,
     calls_per_second: u32,
     crashes_per_minute: u32,
-    /// The gateway to run; built where none is named.
+    /// The gateway binary; built if `None`.
     binary: Option<PathBuf>,
     json: bool,
 }
@@ -37,35 +38,35 @@ pub(crate) struct Plan {
 const HALVES: u64 = 2;
 
 pub(crate) fn run(root: &Path, rest: &[String]) -> Result<ExitCode> {
-    let plan = plan(rest)?;
-    let report = measure(root, &plan)?;
+    let plan = parse_plan(rest)?;
+    let report = run_plan(root, &plan)?;
     if plan.json {
         println!("{}", serde_json::to_string_pretty(&report.to_json())?);
     } else {
-        print!("{}", report.table());
+        print!("{}", report.to_table());
     }
-    Ok(if report.missed().is_empty() {
+    Ok(if report.missed_goals().is_empty() {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
     })
 }
 
-/// Runs the plan and returns what was seen.
-pub(crate) fn measure(root: &Path, plan: &Plan) -> Result<Report> {
+/// Runs the plan and returns the report.
+pub(crate) fn run_plan(root: &Path, plan: &ChaosPlan) -> Result<ChaosReport> {
     let binary = match &plan.binary {
         Some(binary) => binary.clone(),
         None => build_release(root)?,
     };
-    let gateway = Gateway::start(root, &binary)?;
-    let mut report = Report::default();
+    let gateway = ChaosGateway::start(root, &binary)?;
+    let mut report = ChaosReport::default();
     if !gateway.has_everything() {
-        report.leave_out("server-everything: no peers; run `cargo xtask peers`");
+        report.skip_part("server-everything: no peers; run `cargo xtask peers`");
     }
-    gateway.settle()?;
-    // The first calls build what later ones use: connections, buffers, compiled code.
-    Load::new(&gateway, plan.calls_per_second).run(Duration::from_secs(3), None)?;
-    gateway.settle()?;
+    gateway.restart_faulty()?;
+    // Warm-up: the first calls create connections and buffers that later calls reuse.
+    ChaosLoad::new(&gateway, plan.calls_per_second).run(Duration::from_secs(3), None)?;
+    gateway.restart_faulty()?;
     report.before = gateway.vitals()?;
     let half = Duration::from_secs((plan.seconds / HALVES).max(1));
     for nth in 0..HALVES {
@@ -77,21 +78,21 @@ pub(crate) fn measure(root: &Path, plan: &Plan) -> Result<Report> {
                 "undisturbed"
             };
             eprintln!("chaos: {word}, {} s", half.as_secs());
-            let cpu = gateway.cpu()?;
-            let outcome = Load::new(&gateway, plan.calls_per_second).run(half, crashes)?;
-            report.add(disturbed, outcome, &gateway.cpu()?.since(&cpu));
-            gateway.settle()?;
+            let cpu = gateway.cpu_time()?;
+            let outcome = ChaosLoad::new(&gateway, plan.calls_per_second).run(half, crashes)?;
+            report.add_outcome(disturbed, outcome, &gateway.cpu_time()?.since(&cpu));
+            gateway.restart_faulty()?;
         }
         if nth == 0 {
             report.middle = gateway.vitals()?;
         }
     }
-    report.after = gateway.vitals_like(&report.before)?;
+    report.after = gateway.wait_for_vitals(&report.before)?;
     Ok(report)
 }
 
-impl Plan {
-    /// The whole run.
+impl ChaosPlan {
+    /// The full run.
     pub(crate) const fn full() -> Self {
         Self {
             seconds: 300,
@@ -103,8 +104,8 @@ impl Plan {
     }
 }
 
-fn plan(rest: &[String]) -> Result<Plan> {
-    let mut plan = Plan::full();
+fn parse_plan(rest: &[String]) -> Result<ChaosPlan> {
+    let mut plan = ChaosPlan::full();
     let mut words = rest.iter();
     while let Some(word) = words.next() {
         let mut value = || {
@@ -113,10 +114,10 @@ fn plan(rest: &[String]) -> Result<Plan> {
                 .with_context(|| format!("`{word}` needs a value"))
         };
         match word.as_str() {
-            "--minutes" => plan.seconds = number::<u64>(word, value()?)? * 60,
-            "--seconds" => plan.seconds = number(word, value()?)?,
-            "--rate" => plan.calls_per_second = number(word, value()?)?,
-            "--crashes-per-minute" => plan.crashes_per_minute = number(word, value()?)?,
+            "--minutes" => plan.seconds = parse_number::<u64>(word, value()?)? * 60,
+            "--seconds" => plan.seconds = parse_number(word, value()?)?,
+            "--rate" => plan.calls_per_second = parse_number(word, value()?)?,
+            "--crashes-per-minute" => plan.crashes_per_minute = parse_number(word, value()?)?,
             "--binary" => plan.binary = Some(PathBuf::from(value()?)),
             "--json" => plan.json = true,
             other => bail!("unknown option `{other}`"),
@@ -128,7 +129,7 @@ fn plan(rest: &[String]) -> Result<Plan> {
     Ok(plan)
 }
 
-fn number<T: std::str::FromStr>(word: &str, value: &str) -> Result<T> {
+fn parse_number<T: std::str::FromStr>(word: &str, value: &str) -> Result<T> {
     let number = value.parse().ok();
     number.with_context(|| format!("`{word}` needs a number"))
 }

@@ -9,7 +9,7 @@ use anyhow::Result;
 
 use crate::{deny, process, tidy};
 
-/// Runs all four even when one fails, so that one run shows everything there is to mend.
+/// Runs all four steps even after a failure, so that one run shows every problem.
 pub(crate) fn run(root: &Path) -> Result<ExitCode> {
     let mut failed = Vec::new();
     let steps: [(&str, &[&str]); 2] = [
@@ -28,7 +28,9 @@ pub(crate) fn run(root: &Path) -> Result<ExitCode> {
         ),
     ];
     for (name, args) in steps {
-        if let Err(error) = process::show(Command::new("cargo").args(args).current_dir(root)) {
+        if let Err(error) =
+            process::run_inherited(Command::new("cargo").args(args).current_dir(root))
+        {
             eprintln!("check: {error:#}");
             failed.push(name);
         }

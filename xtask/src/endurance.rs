@@ -1,13 +1,13 @@
-//! `cargo xtask endurance`: half an hour of calls and queued writes with the shipped defaults,
-//! while servers are killed and come back.
+//! `cargo xtask endurance`: half an hour of calls and queued writes with default settings, while
+//! servers are killed and restarted.
 //!
 //! At the end no write may be lost, repeated or out of order, the outbox must be empty, and the
-//! gateway's memory must not have grown: its slope is the regression over the last two thirds of
-//! the run, with one sample a second.
+//! gateway's memory must not have grown: the slope is a linear regression over the last two thirds
+//! of the run, with a sample per second.
 
-mod faults;
-mod load;
-mod report;
+mod endurance_faults;
+mod endurance_load;
+mod endurance_report;
 
 use std::{
     fs,
@@ -22,29 +22,29 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
 use crate::{
-    gateway::{RunningGateway, build_release},
     http_fixture::HttpFixture,
     process,
+    running_gateway::{RunningGateway, build_release},
 };
-use faults::Faults;
-use load::Load;
-use report::Report;
+use endurance_faults::EnduranceFaults;
+use endurance_load::EnduranceLoad;
+use endurance_report::EnduranceReport;
 
-/// The server that is a process of the gateway, and the one over HTTP.
+/// The server that runs as a child process of the gateway, and the HTTP server.
 const PIPE: &str = "pipe";
 const WEB: &str = "web";
 
-/// How long the outbox may take to become empty after the load.
+/// Time limit for the outbox to become empty after the load.
 const DRAIN_SECONDS_MAX: u64 = 60;
 
 const SAMPLE_EVERY: Duration = Duration::from_secs(1);
 
-/// How long and how hard.
+/// Duration and rate of a run.
 #[derive(Debug, PartialEq, Eq)]
-struct Plan {
+struct EndurancePlan {
     seconds: u64,
     calls_per_second: u32,
-    /// The gateway to run; built where none is named.
+    /// The gateway binary; built if `None`.
     binary: Option<PathBuf>,
     json: bool,
 }
@@ -55,38 +55,42 @@ pub(crate) fn run(root: &Path, rest: &[String]) -> Result<ExitCode> {
         Some(binary) => binary.clone(),
         None => build_release(root)?,
     };
-    let report = measure(root, &binary, &plan)?;
+    let report = run_plan(root, &binary, &plan)?;
     if plan.json {
         println!("{}", serde_json::to_string_pretty(&report.to_json())?);
     } else {
-        print!("{}", report.table());
+        print!("{}", report.to_table());
     }
-    Ok(if report.missed().is_empty() {
+    Ok(if report.missed_goals().is_empty() {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
     })
 }
 
-/// A directory that is removed when dropped.
+/// A directory that is removed on drop.
 #[derive(Debug)]
-struct Folder(PathBuf);
+struct EnduranceFolder(PathBuf);
 
-impl Drop for Folder {
+impl Drop for EnduranceFolder {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
-fn measure(root: &Path, binary: &Path, plan: &Plan) -> Result<Report> {
-    let folder = Folder(root.join(format!("target/endurance-{}", std::process::id())));
+fn run_plan(root: &Path, binary: &Path, plan: &EndurancePlan) -> Result<EnduranceReport> {
+    let folder = EnduranceFolder(root.join(format!("target/endurance-{}", std::process::id())));
     fs::create_dir_all(&folder.0)?;
     let ledger = folder.0.join("ledger");
     let web = HttpFixture::start(binary, &ledger, &folder.0.join("web.stderr"))?;
-    let gateway = RunningGateway::start(root, Command::new(binary), &config(binary, &web.url))?;
+    let gateway = RunningGateway::start(
+        root,
+        Command::new(binary),
+        &gateway_config(binary, &web.url),
+    )?;
     let end = process::now() + Duration::from_secs(plan.seconds);
-    let load = Load::new(gateway.address, &gateway.owner, plan.calls_per_second);
-    let faults = Faults::new(web);
+    let load = EnduranceLoad::new(gateway.address, &gateway.owner_token, plan.calls_per_second);
+    let faults = EnduranceFaults::new(web);
     let samples = Mutex::new(Vec::new());
     thread::scope(|scope| {
         let sampler = scope.spawn(|| sample_memory(gateway.pid(), end, &samples));
@@ -94,14 +98,16 @@ fn measure(root: &Path, binary: &Path, plan: &Plan) -> Result<Report> {
         let calls = load.run(end)?;
         let faults = faults.join().ok().context("the faults panicked")??;
         sampler.join().ok().context("the sampler panicked")??;
-        let left = drain(&gateway)?;
+        let left = wait_for_empty_outbox(&gateway)?;
         let samples = samples.lock().unwrap_or_else(PoisonError::into_inner);
         let ledger = fs::read_to_string(&ledger).unwrap_or_default();
-        Ok(Report::new(calls, &faults, &ledger, left, &samples))
+        Ok(EnduranceReport::new(
+            calls, &faults, &ledger, left, &samples,
+        ))
     })
 }
 
-fn config(binary: &Path, url: &str) -> String {
+fn gateway_config(binary: &Path, url: &str) -> String {
     format!(
         "[servers.{PIPE}]\ncommand = {}\nargs = [\"fixture\"]\n\
          [servers.{WEB}]\nurl = {}\n\
@@ -127,11 +133,11 @@ fn sample_memory(pid: u32, end: Instant, samples: &Mutex<Vec<u64>>) -> Result<()
     Ok(())
 }
 
-/// Waits until the outbox is empty, and returns how many writes are left in it.
-fn drain(gateway: &RunningGateway) -> Result<usize> {
+/// Waits until the outbox is empty; returns the number of writes left after the time limit.
+fn wait_for_empty_outbox(gateway: &RunningGateway) -> Result<usize> {
     let start = process::now();
     loop {
-        let outbox = gateway.api()?.api("GET", "/api/v1/outbox")?;
+        let outbox = gateway.api_client()?.call_api("GET", "/api/v1/outbox")?;
         let entries = outbox.get("entries").and_then(Value::as_array);
         let left = entries.context("no entries")?.len();
         if left == 0 || start.elapsed().as_secs() > DRAIN_SECONDS_MAX {
@@ -141,8 +147,8 @@ fn drain(gateway: &RunningGateway) -> Result<usize> {
     }
 }
 
-fn parse_plan(rest: &[String]) -> Result<Plan> {
-    let mut plan = Plan {
+fn parse_plan(rest: &[String]) -> Result<EndurancePlan> {
+    let mut plan = EndurancePlan {
         seconds: 30 * 60,
         calls_per_second: 300,
         binary: None,
@@ -181,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn plan_takes_options_and_names_unknown_ones() {
+    fn plan_parses_options_or_names_unknown() {
         let parse = |words: &[&str]| {
             let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
             parse_plan(&words)

@@ -1,14 +1,14 @@
-//! `cargo xtask floods`: one low principal, or nobody, floods the gateway while its owner works.
+//! `cargo xtask floods`: a principal without rights, or an anonymous client, floods the gateway
+//! while the owner calls tools.
 //!
-//! The gateway has one core, the flooder and the owner share the other. Each flood meets a gateway
-//! of its own with the shipped defaults. Seen are the growth of memory, the latency of the owner's
-//! calls beside that of a quiet gateway, what was refused to the owner, and whether anything of
-//! others was cancelled.
+//! The gateway has one core; flooder and owner share the second. Each flood runs against a new
+//! gateway with default settings. Measured are memory growth, the owner's latency relative to a
+//! quiet gateway, failed calls of the owner, and damage to connections of other principals.
 
-mod attacks;
-mod gateway;
-mod http;
-mod witness;
+mod flood_attacks;
+mod flood_gateway;
+mod owner_calls;
+mod raw_http;
 
 use std::{
     path::{Path, PathBuf},
@@ -21,52 +21,52 @@ use std::{
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
-use crate::gateway::build_release;
 use crate::process;
+use crate::running_gateway::build_release;
 
-use attacks::{ATTACKS, Attack, Size};
-use gateway::Gateway;
-use witness::{Bystanders, Seen};
+use flood_attacks::{ATTACKS, FloodAttack, FloodSize};
+use flood_gateway::FloodGateway;
+use owner_calls::{Bystanders, OwnerStats};
 
-/// Memory that a flood may take.
+/// Limit of memory growth during a flood.
 const GROWTH_MIB_MAX: u64 = 64;
 
-/// The 99th percentile of the owner's calls may be so many times that of a quiet gateway.
-const SLOWER_MAX: u32 = 10;
+/// Limit of the owner's 99th percentile relative to a quiet gateway.
+const P99_RATIO_MAX: u32 = 10;
 
-/// Or this, where the quiet gateway is faster.
+/// The limit is at least this, for a fast quiet gateway.
 const P99_MAX: Duration = Duration::from_millis(20);
 
-/// How often the memory of the gateway is looked at.
-const LOOK: Duration = Duration::from_millis(20);
+/// Interval of memory samples.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(20);
 
-/// How long, which, and of what.
+/// Durations, selected floods and binary of a run.
 #[derive(Debug)]
-pub(crate) struct Plan {
-    /// Of each flood.
+pub(crate) struct FloodPlan {
+    /// Duration of each flood.
     flood: Duration,
-    /// Of the quiet gateway before it.
+    /// Duration of the quiet phase before a flood.
     quiet: Duration,
-    /// Empty for all.
+    /// Names of the selected floods; empty for all.
     only: Vec<String>,
-    /// The gateway to run; built for release where none is named.
+    /// The gateway binary; a release build if `None`.
     binary: Option<PathBuf>,
-    /// How much each flood sends.
-    size: Size,
-    /// Latency is judged only where the machine has nothing else to do.
+    /// Amount of data in each flood.
+    size: FloodSize,
+    /// Whether latency goals apply; only on an otherwise idle machine.
     judge_latency: bool,
     json: bool,
 }
 
-impl Plan {
-    /// A few seconds of each, for a build without optimisation among other tests.
+impl FloodPlan {
+    /// A few seconds of each flood, for a debug build in `cargo xtask test`.
     pub(crate) fn short(binary: Option<PathBuf>) -> Self {
         Self {
             flood: Duration::from_secs(2),
             quiet: Duration::from_millis(500),
             only: Vec::new(),
             binary,
-            size: Size::Short,
+            size: FloodSize::Short,
             judge_latency: false,
             json: false,
         }
@@ -76,33 +76,33 @@ impl Plan {
         Self {
             flood: Duration::from_secs(30),
             quiet: Duration::from_secs(5),
-            size: Size::Full,
+            size: FloodSize::Full,
             judge_latency: true,
             ..Self::short(None)
         }
     }
 }
 
-/// What one flood did.
+/// Result of one flood.
 #[derive(Debug)]
-struct Outcome {
+struct FloodOutcome {
     name: &'static str,
-    /// What the flooder got through, and what it was refused.
+    /// Accepted and rejected requests of the flooder.
     taken: u64,
     refused: u64,
     growth_kib: u64,
-    quiet: Seen,
-    flooded: Seen,
-    /// What of others did not survive it.
+    quiet: OwnerStats,
+    flooded: OwnerStats,
+    /// Connections and calls of other principals that did not survive.
     broken: Vec<String>,
 }
 
-impl Outcome {
+impl FloodOutcome {
     fn p99_max(&self) -> Duration {
-        (self.quiet.percentile(99) * SLOWER_MAX).max(P99_MAX)
+        (self.quiet.percentile(99) * P99_RATIO_MAX).max(P99_MAX)
     }
 
-    fn missed(&self, plan: &Plan) -> Vec<String> {
+    fn missed_goals(&self, plan: &FloodPlan) -> Vec<String> {
         let mut missed = self.broken.clone();
         if self.growth_kib > GROWTH_MIB_MAX * 1024 {
             missed.push(format!("memory grew by {} MiB", self.growth_kib / 1024));
@@ -120,7 +120,7 @@ impl Outcome {
         missed
     }
 
-    fn to_json(&self, plan: &Plan) -> Value {
+    fn to_json(&self, plan: &FloodPlan) -> Value {
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
         json!({
             "flood": self.name,
@@ -133,34 +133,34 @@ impl Outcome {
             "max_ms": ms(self.flooded.percentile(100)),
             "owner_calls": self.flooded.latencies.len(),
             "owner_refused": self.flooded.refused,
-            "missed": self.missed(plan),
+            "missed": self.missed_goals(plan),
         })
     }
 }
 
 pub(crate) fn run(root: &Path, rest: &[String]) -> Result<ExitCode> {
-    let plan = parse(rest)?;
-    Ok(if carry_out(root, &plan)? {
+    let plan = parse_plan(rest)?;
+    Ok(if run_plan(root, &plan)? {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
     })
 }
 
-/// Runs the plan, prints what was seen, and returns whether every goal was met.
-pub(crate) fn carry_out(root: &Path, plan: &Plan) -> Result<bool> {
+/// Runs the plan, prints the results and returns whether every goal was met.
+pub(crate) fn run_plan(root: &Path, plan: &FloodPlan) -> Result<bool> {
     let binary = match &plan.binary {
         Some(binary) => binary.clone(),
         None => build_release(root)?,
     };
     process::raise_descriptor_limit()?;
-    let cores = Cores::find();
+    let cores = CoreLayout::detect();
     cores.pin_self()?;
     let mut outcomes = Vec::new();
     for attack in ATTACKS {
         if plan.only.is_empty() || plan.only.iter().any(|name| name == attack.name) {
             eprintln!("floods: {}, {} s", attack.name, plan.flood.as_secs());
-            let outcome = meet(root, &binary, attack, plan, cores);
+            let outcome = run_attack(root, &binary, attack, plan, cores);
             outcomes.push(outcome.with_context(|| format!("flood `{}`", attack.name))?);
         }
     }
@@ -170,60 +170,66 @@ pub(crate) fn carry_out(root: &Path, plan: &Plan) -> Result<bool> {
     } else {
         print_table(&outcomes, plan);
     }
-    Ok(outcomes.iter().all(|one| one.missed(plan).is_empty()))
+    Ok(outcomes.iter().all(|one| one.missed_goals(plan).is_empty()))
 }
 
-fn meet(root: &Path, binary: &Path, attack: &Attack, plan: &Plan, cores: Cores) -> Result<Outcome> {
-    let gateway = Gateway::start(root, binary, cores)?;
-    let bystanders = Bystanders::settle(&gateway, plan.flood)?;
-    // The first calls build what later ones use.
-    witness::work(&gateway, plan.quiet / 2)?;
-    let quiet = witness::work(&gateway, plan.quiet)?;
+fn run_attack(
+    root: &Path,
+    binary: &Path,
+    attack: &FloodAttack,
+    plan: &FloodPlan,
+    cores: CoreLayout,
+) -> Result<FloodOutcome> {
+    let gateway = FloodGateway::start(root, binary, cores)?;
+    let bystanders = Bystanders::connect_all(&gateway, plan.flood)?;
+    // Warm-up: the first calls create connections and buffers that later calls reuse.
+    owner_calls::call_as_owner(&gateway, plan.quiet / 2)?;
+    let quiet = owner_calls::call_as_owner(&gateway, plan.quiet)?;
     let before = process::rss_kib(gateway.pid())?;
     let stop = AtomicBool::new(false);
     let (flood, flooded, peak) = thread::scope(|scope| {
         let flooding = scope.spawn(|| (attack.run)(&gateway, &stop, plan.size));
-        let memory = scope.spawn(|| peak_of(&gateway, before, &stop));
-        let flooded = witness::work(&gateway, plan.flood);
+        let memory = scope.spawn(|| sample_peak_memory(&gateway, before, &stop));
+        let flooded = owner_calls::call_as_owner(&gateway, plan.flood);
         stop.store(true, Ordering::Relaxed);
         (flooding.join(), flooded, memory.join())
     });
     let peak = peak.unwrap_or(Ok(u64::MAX))?;
     let flood = flood.map_err(|_panic| anyhow::anyhow!("the flooder ended too soon"))?;
-    let attacks::Flood { taken, refused } = flood;
-    Ok(Outcome {
+    let flood_attacks::FloodCounts { taken, refused } = flood;
+    Ok(FloodOutcome {
         name: attack.name,
         taken,
         refused,
         growth_kib: peak.saturating_sub(before),
         quiet,
         flooded: flooded?,
-        broken: bystanders.broken(&gateway),
+        broken: bystanders.broken_parts(&gateway),
     })
 }
 
-fn peak_of(gateway: &Gateway, before: u64, stop: &AtomicBool) -> Result<u64> {
+fn sample_peak_memory(gateway: &FloodGateway, before: u64, stop: &AtomicBool) -> Result<u64> {
     let mut peak = before;
     while !stop.load(Ordering::Relaxed) {
         peak = peak.max(process::rss_kib(gateway.pid())?);
-        thread::sleep(LOOK);
+        thread::sleep(SAMPLE_INTERVAL);
     }
     Ok(peak)
 }
 
-/// Which core the gateway has and which the others; one core serves all.
+/// Assignment of cores: core 0 for the gateway, core 1 for this process; no pinning on one core.
 #[derive(Clone, Copy, Debug)]
-struct Cores {
+struct CoreLayout {
     count: usize,
 }
 
-impl Cores {
-    fn find() -> Self {
+impl CoreLayout {
+    fn detect() -> Self {
         let count = thread::available_parallelism().map_or(1, std::num::NonZero::get);
         Self { count }
     }
 
-    /// Keeps this process and its threads from the core of the gateway.
+    /// Pins this process and its threads to the second core.
     fn pin_self(self) -> Result<()> {
         if self.count < 2 {
             return Ok(());
@@ -233,8 +239,8 @@ impl Cores {
         rustix::thread::sched_setaffinity(None, &set).context("take a core")
     }
 
-    /// Returns the command that starts a program on the core of the gateway.
-    fn command(self, program: &Path) -> Command {
+    /// Returns a command that runs the program on the gateway's core.
+    fn gateway_command(self, program: &Path) -> Command {
         if self.count < 2 {
             return Command::new(program);
         }
@@ -244,7 +250,7 @@ impl Cores {
     }
 }
 
-fn print_table(outcomes: &[Outcome], plan: &Plan) {
+fn print_table(outcomes: &[FloodOutcome], plan: &FloodPlan) {
     println!(
         "{:<14}{:>10}{:>10}{:>9}{:>11}{:>9}{:>9}{:>9}{:>8}{:>8}",
         "flood", "taken", "refused", "MiB", "quiet p99", "p50", "p99", "max", "calls", "failed"
@@ -266,16 +272,18 @@ fn print_table(outcomes: &[Outcome], plan: &Plan) {
         );
     }
     for one in outcomes {
-        for missed in one.missed(plan) {
+        for missed in one.missed_goals(plan) {
             println!("missed: {}: {missed}", one.name);
         }
     }
-    let met = outcomes.iter().filter(|one| one.missed(plan).is_empty());
+    let met = outcomes
+        .iter()
+        .filter(|one| one.missed_goals(plan).is_empty());
     println!("floods: {} of {} held", met.count(), outcomes.len());
 }
 
-fn parse(rest: &[String]) -> Result<Plan> {
-    let mut plan = Plan::full();
+fn parse_plan(rest: &[String]) -> Result<FloodPlan> {
+    let mut plan = FloodPlan::full();
     let mut words = rest.iter().map(String::as_str);
     while let Some(word) = words.next() {
         let mut value = || {
@@ -286,9 +294,9 @@ fn parse(rest: &[String]) -> Result<Plan> {
         match word {
             "--seconds" => plan.flood = Duration::from_secs(value()?.parse()?),
             "--only" => plan.only = value()?.split(',').map(str::to_owned).collect(),
-            // The gateway starts it from a directory of its own.
+            // The gateway starts the binary from another directory.
             "--binary" => plan.binary = Some(std::path::absolute(value()?)?),
-            "--short" => plan = Plan::short(plan.binary.take()),
+            "--short" => plan = FloodPlan::short(plan.binary.take()),
             "--json" => plan.json = true,
             other => bail!("unknown option `{other}`"),
         }
@@ -306,23 +314,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_choose_floods_and_refuse_unknown_ones() {
+    fn plan_selects_floods_and_rejects_unknown() {
         let words =
             |text: &str| -> Vec<String> { text.split_whitespace().map(str::to_owned).collect() };
-        let plan = parse(&words("--seconds 3 --only sessions,ping")).unwrap();
+        let plan = parse_plan(&words("--seconds 3 --only sessions,ping")).unwrap();
         assert_eq!(plan.flood, Duration::from_secs(3));
         assert_eq!(plan.only, ["sessions", "ping"]);
-        assert!(parse(&words("--only nothing")).is_err());
-        assert!(parse(&words("--seconds")).is_err());
+        assert!(parse_plan(&words("--only nothing")).is_err());
+        assert!(parse_plan(&words("--seconds")).is_err());
     }
 
     #[test]
     fn outcome_names_every_missed_goal() {
-        let seen = |ms: u64, refused| Seen {
+        let seen = |ms: u64, refused| OwnerStats {
             latencies: vec![Duration::from_millis(ms); 100],
             refused,
         };
-        let outcome = Outcome {
+        let outcome = FloodOutcome {
             name: "x",
             taken: 0,
             refused: 0,
@@ -331,7 +339,7 @@ mod tests {
             flooded: seen(21, 1),
             broken: vec!["gone".to_owned()],
         };
-        assert_eq!(outcome.missed(&Plan::full()).len(), 4);
-        assert_eq!(outcome.missed(&Plan::short(None)).len(), 3);
+        assert_eq!(outcome.missed_goals(&FloodPlan::full()).len(), 4);
+        assert_eq!(outcome.missed_goals(&FloodPlan::short(None)).len(), 3);
     }
 }

@@ -1,4 +1,4 @@
-//! The fixture server over HTTP in a process of its own, which a harness kills and starts again.
+//! The fixture server over HTTP as a child process that a harness can kill and restart.
 
 use std::{
     fs,
@@ -13,21 +13,21 @@ use crate::process;
 const READY_SECONDS_MAX: u64 = 60;
 const STOP_SECONDS_MAX: u64 = 10;
 
-/// A running fixture; dropping it ends it.
+/// A running fixture; dropping terminates the process.
 #[derive(Debug)]
 pub(crate) struct HttpFixture {
     child: Child,
     binary: PathBuf,
     ledger: PathBuf,
     log: PathBuf,
-    /// Where it serves; the same after a restart.
+    /// URL of the server; the same after a restart.
     pub(crate) url: String,
 }
 
 impl HttpFixture {
-    /// Starts a fixture with the toolset `writes`, which notes each write in `ledger`.
+    /// Starts a fixture with the toolset `writes`, which records each write in `ledger`.
     pub(crate) fn start(binary: &Path, ledger: &Path, log: &Path) -> Result<Self> {
-        let (child, url) = spawn(binary, "127.0.0.1:0", ledger, log)?;
+        let (child, url) = spawn_fixture(binary, "127.0.0.1:0", ledger, log)?;
         Ok(Self {
             child,
             binary: binary.to_owned(),
@@ -37,23 +37,23 @@ impl HttpFixture {
         })
     }
 
-    /// The host and port of its URL.
+    /// Returns host and port of the URL.
     pub(crate) fn authority(&self) -> &str {
         let rest = self.url.trim_start_matches("http://");
         rest.split('/').next().unwrap_or_default()
     }
 
-    /// Kills it without a warning.
+    /// Kills the process with SIGKILL.
     pub(crate) fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// Starts it again at the same address.
+    /// Kills the process and starts a new one at the same address.
     pub(crate) fn restart(&mut self) -> Result<()> {
         self.kill();
         let authority = self.authority().to_owned();
-        self.child = spawn(&self.binary, &authority, &self.ledger, &self.log)?.0;
+        self.child = spawn_fixture(&self.binary, &authority, &self.ledger, &self.log)?.0;
         Ok(())
     }
 
@@ -65,11 +65,16 @@ impl HttpFixture {
 
 impl Drop for HttpFixture {
     fn drop(&mut self) {
-        process::end(&mut self.child, STOP_SECONDS_MAX);
+        process::terminate(&mut self.child, STOP_SECONDS_MAX);
     }
 }
 
-fn spawn(binary: &Path, address: &str, ledger: &Path, log: &Path) -> Result<(Child, String)> {
+fn spawn_fixture(
+    binary: &Path,
+    address: &str,
+    ledger: &Path,
+    log: &Path,
+) -> Result<(Child, String)> {
     let mut command = Command::new(binary);
     command.args(["fixture", "--http", address, "--toolset", "writes"]);
     command.arg("--ledger").arg(ledger);
@@ -79,10 +84,10 @@ fn spawn(binary: &Path, address: &str, ledger: &Path, log: &Path) -> Result<(Chi
         .stdout(Stdio::piped())
         .stderr(stderr);
     let mut child = command.spawn().context("could not start the fixture")?;
-    match process::ready_line(&mut child, READY_SECONDS_MAX) {
+    match process::read_ready_line(&mut child, READY_SECONDS_MAX) {
         Ok(line) => Ok((child, line.trim().to_owned())),
         Err(error) => {
-            process::end(&mut child, STOP_SECONDS_MAX);
+            process::terminate(&mut child, STOP_SECONDS_MAX);
             let log = fs::read_to_string(log).unwrap_or_default();
             Err(error.context(format!("the fixture wrote: {}", log.trim())))
         }

@@ -1,37 +1,37 @@
-//! The developer's tool: checks, tests, peers and measurements, each one line of CI.
+//! Developer tool: checks, tests, test peers and measurements.
 #![expect(
     clippy::print_stdout,
     clippy::print_stderr,
     reason = "a developer's tool that talks to its terminal; it is no part of the product"
 )]
 
-mod apart;
 mod bench;
+mod blocking_client;
+mod broker_chaos;
+mod call_pacer;
 mod chaos;
 mod check;
-mod client;
-mod codex;
-mod cuts;
+mod codex_process;
+mod crash_test;
 mod deny;
 mod endurance;
 mod examples;
-mod fleet;
+mod executor_chaos;
 mod floods;
-mod gateway;
 mod http_fixture;
-mod ordeal;
-mod pace;
+mod netns;
 mod peers;
 mod process;
+mod raw_websocket;
 mod repo;
 mod roundtrip;
+mod running_gateway;
 mod sbom;
 mod sim;
 mod soak;
-mod socket;
 mod test;
 mod tidy;
-mod writes;
+mod write_chaos;
 
 use std::process::ExitCode;
 
@@ -52,20 +52,24 @@ usage: cargo xtask COMMAND
   roundtrip
            a thousand generated messages of every type through the gateway [--instances N]
   sbom     what the product is made of, as CycloneDX 1.6 [--out FILE]
-  test     check, peers, every test of the workspace, a short fleet, a few cuts: what CI
-           runs
+  test     check, peers, every test of the workspace, a short broker-chaos, a short
+           executor-chaos, short floods: what CI runs
   sim      random worlds on a virtual clock, 20,000 seeds [--seeds N] [--from SEED] [--seed S]
            [--json]
   chaos    healthy servers beside five faulty ones [--minutes N] [--seconds N] [--rate N]
            [--crashes-per-minute N] [--binary PATH] [--json]
-  ordeal   what the journal keeps through kill -9, power cuts, flipped bits and failing disks
+  crash-test
+           what the journal keeps through kill -9, power cuts, flipped bits and failing disks
            [--kills N] [--cuts N] [--flips N] [--faults] [--quick] [--seed N] [--json]
-  writes   numbered writes while server, gateway and network are killed [--calls N] [--kills N]
+  write-chaos
+           numbered writes while server, gateway and network are killed [--calls N] [--kills N]
            [--seed S]
-  fleet    numbered calls between a hub and a worker in a network of its own, while links are cut
+  broker-chaos
+           numbered calls between a hub and a worker in a network of its own, while links are cut
            and both are killed [--calls N] [--faults N] [--seed S] [--short] [--proxy]
            [--binary PATH] [--keep]
-  cuts     calls through an executor while the connection with it is cut [--cuts N] [--seed S]
+  executor-chaos
+           calls through an executor while the connection with it is cut [--cuts N] [--seed S]
            [--short] [--binary PATH]
   floods   one low principal, or nobody, floods the gateway while its owner works [--seconds N]
            [--only NAME,..] [--short] [--binary PATH] [--json]
@@ -73,10 +77,10 @@ usage: cargo xtask COMMAND
            half an hour of calls and queued writes while servers are killed: lost and repeated
            writes, recovery, slope of the gateway's memory [--minutes N] [--seconds N] [--rate N]
            [--binary PATH] [--json]
-  apart    both SDKs call servers that only an executor reaches: it and they are in one network
+  netns    both SDKs call servers that only an executor reaches: it and they are in one network
            namespace, the gateway and the clients in another, with nothing between (root)
-  soak     sim, ordeal, writes, fleet, cuts, chaos, and the long forms of tests; three
-           quarters of an hour
+  soak     sim, crash-test, write-chaos, broker-chaos, executor-chaos, chaos, and the long forms
+           of tests; three quarters of an hour
   bench    measure the gateway [--quick] [--only what,..] [--json] [--pairs N]
 ";
 
@@ -84,7 +88,7 @@ fn main() -> ExitCode {
     let mut words = std::env::args().skip(1);
     let command = words.next().unwrap_or_default();
     let rest: Vec<String> = words.collect();
-    match run(&command, &rest) {
+    match run_command(&command, &rest) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("xtask {command}: {error:#}");
@@ -93,26 +97,26 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(command: &str, rest: &[String]) -> Result<ExitCode> {
-    let root = repo::root()?;
+fn run_command(command: &str, rest: &[String]) -> Result<ExitCode> {
+    let root = repo::workspace_root()?;
     match command {
-        "check" => no_options(rest).and_then(|()| check::run(&root)),
-        "examples" => no_options(rest).and_then(|()| examples::run(&root)),
-        "tidy" => no_options(rest).and_then(|()| tidy::run(&root)),
+        "check" => reject_options(rest).and_then(|()| check::run(&root)),
+        "examples" => reject_options(rest).and_then(|()| examples::run(&root)),
+        "tidy" => reject_options(rest).and_then(|()| tidy::run(&root)),
         "peers" => peers::run(&root, rest),
         "roundtrip" => roundtrip::run(&root, rest),
-        "test" => no_options(rest).and_then(|()| test::run(&root)),
+        "test" => reject_options(rest).and_then(|()| test::run(&root)),
         "sim" => sim::run(&root, rest),
         "chaos" => chaos::run(&root, rest),
-        "ordeal" => ordeal::run(&root, rest),
-        "writes" => writes::run(&root, rest),
-        "fleet" => fleet::run(&root, rest),
-        "cuts" => cuts::run(&root, rest),
+        "crash-test" => crash_test::run(&root, rest),
+        "write-chaos" => write_chaos::run(&root, rest),
+        "broker-chaos" => broker_chaos::run(&root, rest),
+        "executor-chaos" => executor_chaos::run(&root, rest),
         "sbom" => sbom::run(&root, rest),
         "floods" => floods::run(&root, rest),
         "endurance" => endurance::run(&root, rest),
-        "apart" => apart::run(&root, rest),
-        "soak" => no_options(rest).and_then(|()| soak::run(&root)),
+        "netns" => netns::run(&root, rest),
+        "soak" => reject_options(rest).and_then(|()| soak::run(&root)),
         "bench" => bench::run(&root, rest),
         "" | "help" | "--help" | "-h" => {
             print!("{USAGE}");
@@ -122,7 +126,7 @@ fn run(command: &str, rest: &[String]) -> Result<ExitCode> {
     }
 }
 
-fn no_options(rest: &[String]) -> Result<()> {
+fn reject_options(rest: &[String]) -> Result<()> {
     match rest.first() {
         None => Ok(()),
         Some(word) => bail!("unexpected argument `{word}`"),

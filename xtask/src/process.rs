@@ -1,4 +1,4 @@
-//! Running other programs, and the few things only the operating system knows.
+//! Child processes, and facts that only the operating system has.
 
 use std::{
     fs,
@@ -13,15 +13,15 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-/// How much of a failed program's words an error repeats.
+/// Lines of a failed program's output in the error.
 const TAIL_LINES_MAX: usize = 15;
 
-/// How often is looked whether a program has ended.
-const LOOK: Duration = Duration::from_millis(25);
+/// Interval of the checks whether a program has exited.
+const POLL_INTERVAL: Duration = Duration::from_millis(25);
 
-/// Runs a program with its output on our terminal; an unsuccessful end is an error.
-pub(crate) fn show(command: &mut Command) -> Result<()> {
-    let name = name(command);
+/// Runs a program with its output on our terminal; an unsuccessful exit is an error.
+pub(crate) fn run_inherited(command: &mut Command) -> Result<()> {
+    let name = display_name(command);
     let status = command
         .status()
         .with_context(|| format!("could not start `{name}`"))?;
@@ -31,23 +31,23 @@ pub(crate) fn show(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Asks a program to end, and insists after so many seconds.
-pub(crate) fn end(child: &mut Child, seconds_max: u64) {
-    let _ = quiet(Command::new("kill").arg(child.id().to_string()));
+/// Sends SIGTERM, and SIGKILL after `seconds_max` seconds.
+pub(crate) fn terminate(child: &mut Child, seconds_max: u64) {
+    let _ = run_captured(Command::new("kill").arg(child.id().to_string()));
     let start = now();
     while start.elapsed().as_secs() < seconds_max {
         if !matches!(child.try_wait(), Ok(None)) {
             return;
         }
-        thread::sleep(LOOK);
+        thread::sleep(POLL_INTERVAL);
     }
     let _ = child.kill();
     let _ = child.wait();
 }
 
-/// Runs a program quietly and gives its standard output; the error holds its last words.
-pub(crate) fn quiet(command: &mut Command) -> Result<String> {
-    let name = name(command);
+/// Runs a program and returns its standard output; the error holds the last lines of output.
+pub(crate) fn run_captured(command: &mut Command) -> Result<String> {
+    let name = display_name(command);
     let output = command
         .stdin(Stdio::null())
         .output()
@@ -57,23 +57,28 @@ pub(crate) fn quiet(command: &mut Command) -> Result<String> {
         return Ok(stdout);
     }
     let words = format!("{stdout}\n{}", String::from_utf8_lossy(&output.stderr));
-    bail!("`{name}` failed ({})\n{}", output.status, tail(&words))
+    bail!(
+        "`{name}` failed ({})\n{}",
+        output.status,
+        last_lines(&words)
+    )
 }
 
-/// `quiet` in a directory.
-pub(crate) fn output(dir: &Path, program: &str, args: &[&str]) -> Result<String> {
-    quiet(Command::new(program).args(args).current_dir(dir))
+/// Like [`run_captured`], in a directory.
+pub(crate) fn run_captured_in(dir: &Path, program: &str, args: &[&str]) -> Result<String> {
+    run_captured(Command::new(program).args(args).current_dir(dir))
 }
 
-/// The first line of standard output; the rest is read and dropped, so that nothing blocks.
-pub(crate) fn ready_line(child: &mut Child, seconds_max: u64) -> Result<String> {
+/// Returns the first line of standard output; a thread drains the rest, so that the child never
+/// blocks on a full pipe.
+pub(crate) fn read_ready_line(child: &mut Child, seconds_max: u64) -> Result<String> {
     let stdout = child.stdout.take().context("no standard output")?;
     let (sender, receiver) = mpsc::sync_channel(1);
     thread::spawn(move || {
         let mut reader = BufReader::new(stdout);
         let mut line = String::new();
         let _ = reader.read_line(&mut line);
-        // Nobody waits any more when the deadline has passed.
+        // After the deadline the receiver is gone.
         let _ = sender.send(line);
         let _ = std::io::copy(&mut reader, &mut std::io::sink());
     });
@@ -86,7 +91,7 @@ pub(crate) fn ready_line(child: &mut Child, seconds_max: u64) -> Result<String> 
     Ok(line)
 }
 
-/// A port that was free a moment ago.
+/// Returns a port that was free a moment ago.
 pub(crate) fn free_port() -> Result<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")
         .context("no free port")?
@@ -94,8 +99,8 @@ pub(crate) fn free_port() -> Result<u16> {
         .port())
 }
 
-/// Processor time of all threads of a process.
-pub(crate) fn cpu_us(pid: u32) -> u64 {
+/// Returns the CPU time of all live threads of a process.
+pub(crate) fn thread_cpu_us(pid: u32) -> u64 {
     let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
         return 0;
     };
@@ -106,31 +111,29 @@ pub(crate) fn cpu_us(pid: u32) -> u64 {
     spent.sum::<u64>() / 1_000
 }
 
-/// Processor time that a process used, with that of threads that are gone, in steps of the kernel's
-/// hundredth of a second.
-pub(crate) fn cpu_whole_us(pid: u32) -> u64 {
+/// Returns the CPU time of a process including exited threads, in the kernel's ticks of 10 ms.
+pub(crate) fn process_cpu_us(pid: u32) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The name of the program stands in brackets, and may hold anything.
+    // The program name is in parentheses and may contain any character.
     let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
     let ticks = fields.split_whitespace().skip(11).take(2);
     let ticks = ticks.filter_map(|tick| tick.parse::<u64>().ok());
     ticks.sum::<u64>() * 10_000
 }
 
-/// Processor time that everybody on this machine used since it started, in steps of the kernel's
-/// hundredth of a second.
-pub(crate) fn busy_us() -> u64 {
+/// Returns the CPU time used on this machine since boot, in the kernel's ticks of 10 ms.
+pub(crate) fn machine_cpu_us() -> u64 {
     let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
     let cpu = stat.lines().find_map(|line| line.strip_prefix("cpu "));
     let ticks = cpu.unwrap_or_default().split_whitespace();
     let ticks: Vec<u64> = ticks.filter_map(|tick| tick.parse().ok()).collect();
-    // User, nice, system, then idle and waiting, then interrupts; guests are in user already.
+    // Fields: user, nice, system, idle, iowait, irq, softirq; user already includes guests.
     let busy = ticks.iter().take(7).enumerate();
     let busy = busy.filter(|(nth, _)| ![3, 4].contains(nth));
     busy.map(|(_, ticks)| ticks).sum::<u64>() * 10_000
 }
 
-/// Resident memory of a process.
+/// Returns the resident memory of a process.
 pub(crate) fn rss_kib(pid: u32) -> Result<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let rss = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -138,7 +141,7 @@ pub(crate) fn rss_kib(pid: u32) -> Result<u64> {
     rss.context("no VmRSS")
 }
 
-/// Lets this process have as many open files as the machine allows.
+/// Raises the limit of open files to the maximum for this process.
 pub(crate) fn raise_descriptor_limit() -> Result<()> {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
@@ -146,7 +149,7 @@ pub(crate) fn raise_descriptor_limit() -> Result<()> {
     setrlimit(Resource::Nofile, limit).context("no more open files are allowed")
 }
 
-/// The one place of this tool that reads a clock.
+/// The only place of this tool that reads a clock.
 #[expect(
     clippy::disallowed_methods,
     reason = "a developer's tool measures real time"
@@ -155,16 +158,16 @@ pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
-/// The one place of this tool that reads the environment.
+/// The only place of this tool that reads the environment.
 #[expect(
     clippy::disallowed_methods,
     reason = "a developer's tool asks where it runs"
 )]
-pub(crate) fn env(name: &str) -> Option<String> {
+pub(crate) fn env_var(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-fn name(command: &Command) -> String {
+fn display_name(command: &Command) -> String {
     let program = Path::new(command.get_program())
         .file_name()
         .unwrap_or_default();
@@ -176,7 +179,7 @@ fn name(command: &Command) -> String {
     name
 }
 
-fn tail(words: &str) -> String {
+fn last_lines(words: &str) -> String {
     let lines: Vec<&str> = words
         .lines()
         .filter(|line| !line.trim().is_empty())
@@ -190,15 +193,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failed_program_leaves_its_last_words_in_the_error() {
-        let error = quiet(Command::new("sh").args(["-c", "echo why >&2; exit 3"])).unwrap_err();
+    fn failed_program_output_is_in_error() {
+        let error =
+            run_captured(Command::new("sh").args(["-c", "echo why >&2; exit 3"])).unwrap_err();
         assert!(error.to_string().contains("why"), "{error}");
     }
 
     #[test]
-    fn the_tail_keeps_the_last_lines_only() {
+    fn last_lines_keeps_only_tail() {
         let words: String = (0..40).map(|n| format!("line {n}\n\n")).collect();
-        let kept = tail(&words);
+        let kept = last_lines(&words);
         assert!(
             kept.starts_with("line 25\n") && kept.ends_with("line 39"),
             "{kept}"

@@ -1,4 +1,4 @@
-//! Where the repository is and which text files it tracks.
+//! Location and text files of the repository.
 
 use std::{
     fs,
@@ -9,34 +9,34 @@ use anyhow::{Context, Result};
 
 use crate::process;
 
-/// Larger files are data, not text that a person wrote.
+/// Larger files are data rather than hand-written text.
 const TEXT_BYTES_MAX: u64 = 1024 * 1024;
 
 /// One text file of the repository.
 #[derive(Debug, Clone)]
-pub(crate) struct File {
-    /// Path from the root of the repository, with `/`.
+pub(crate) struct RepoFile {
+    /// Path relative to the repository root, with `/`.
     pub(crate) path: String,
     pub(crate) text: String,
 }
 
-impl File {
+impl RepoFile {
     pub(crate) fn is_rust(&self) -> bool {
         self.path.ends_with(".rs")
     }
 }
 
-/// The workspace this tool was built from.
-pub(crate) fn root() -> Result<PathBuf> {
+/// Returns the root of the workspace that this tool was built from.
+pub(crate) fn workspace_root() -> Result<PathBuf> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let root = here.parent().context("xtask has no parent directory")?;
     root.canonicalize()
         .with_context(|| format!("{} does not exist any more", root.display()))
 }
 
-/// Every text file that is tracked, or would be when added.
-pub(crate) fn files(root: &Path) -> Result<Vec<File>> {
-    let listed = process::output(
+/// Returns every text file that git tracks or would add.
+pub(crate) fn list_text_files(root: &Path) -> Result<Vec<RepoFile>> {
+    let listed = process::run_captured_in(
         root,
         "git",
         &[
@@ -53,29 +53,29 @@ pub(crate) fn files(root: &Path) -> Result<Vec<File>> {
             .filter(|path| !path.is_empty())
             .map(str::to_owned)
             .collect(),
-        // An unpacked archive has no index: take what is there.
-        Err(_) => walk(root)?,
+        // An unpacked archive has no git index: walk the folder.
+        Err(_) => walk_folder(root)?,
     };
-    let mut files: Vec<File> = paths
+    let mut files: Vec<RepoFile> = paths
         .into_iter()
-        .filter_map(|path| read(root, path))
+        .filter_map(|path| read_text_file(root, path))
         .collect();
     files.sort_by(|a, b| a.path.cmp(&b.path));
     Ok(files)
 }
 
-/// None for what is not text: binary, too large, or deleted but still in the index.
-fn read(root: &Path, path: String) -> Option<File> {
+/// Returns `None` for files that are binary, too large, or deleted but still in the index.
+fn read_text_file(root: &Path, path: String) -> Option<RepoFile> {
     let full = root.join(&path);
     let about = fs::symlink_metadata(&full).ok()?;
     if !about.is_file() || about.len() > TEXT_BYTES_MAX {
         return None;
     }
     let text = String::from_utf8(fs::read(&full).ok()?).ok()?;
-    Some(File { path, text })
+    Some(RepoFile { path, text })
 }
 
-fn walk(root: &Path) -> Result<Vec<String>> {
+fn walk_folder(root: &Path) -> Result<Vec<String>> {
     let mut found = Vec::new();
     let mut todo = vec![root.to_owned()];
     while let Some(folder) = todo.pop() {

@@ -1,7 +1,7 @@
-//! `cargo xtask sbom`: what the product is made of, as a CycloneDX document.
+//! `cargo xtask sbom`: dependencies of the product as a CycloneDX document.
 //!
-//! Components are the crates that are linked into `bowline` or run while it is built, for this
-//! kind of machine, as `cargo metadata` resolves them; checksums are those of `Cargo.lock`.
+//! Components are the crates linked into `bowline` or run during the build on this platform, as
+//! `cargo metadata` resolves them; checksums come from `Cargo.lock`.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::process;
 
-/// The crate that is shipped.
+/// The shipped crate.
 const PRODUCT: &str = "bowline";
 
 pub(crate) fn run(root: &Path, rest: &[String]) -> Result<ExitCode> {
@@ -26,7 +26,7 @@ pub(crate) fn run(root: &Path, rest: &[String]) -> Result<ExitCode> {
         other => bail!("unknown options `{}`; known: --out FILE", other.join(" ")),
     };
     let lock = fs::read_to_string(root.join("Cargo.lock")).context("read Cargo.lock")?;
-    let document = document(&metadata(root)?, &checksums(&lock)?)?;
+    let document = build_document(&cargo_metadata(root)?, &parse_checksums(&lock)?)?;
     let text = serde_json::to_string_pretty(&document)? + "\n";
     match out {
         Some(file) => fs::write(file, text).with_context(|| format!("write {file}"))?,
@@ -35,8 +35,8 @@ pub(crate) fn run(root: &Path, rest: &[String]) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn metadata(root: &Path) -> Result<Value> {
-    let host = process::output(root, "rustc", &["--print", "host-tuple"])?;
+fn cargo_metadata(root: &Path) -> Result<Value> {
+    let host = process::run_captured_in(root, "rustc", &["--print", "host-tuple"])?;
     let mut cargo = Command::new("cargo");
     cargo
         .args([
@@ -48,11 +48,11 @@ fn metadata(root: &Path) -> Result<Value> {
         ])
         .arg(host.trim())
         .current_dir(root);
-    Ok(serde_json::from_str(&process::quiet(&mut cargo)?)?)
+    Ok(serde_json::from_str(&process::run_captured(&mut cargo)?)?)
 }
 
-/// The SHA-256 of every package of the lock file, by name and version.
-fn checksums(lock: &str) -> Result<BTreeMap<(String, String), String>> {
+/// Returns the SHA-256 of every package in the lock file by name and version.
+fn parse_checksums(lock: &str) -> Result<BTreeMap<(String, String), String>> {
     let lock: toml::Table = lock.parse().context("Cargo.lock")?;
     let packages = lock.get("package").and_then(toml::Value::as_array);
     let found = packages.into_iter().flatten().filter_map(|package| {
@@ -62,19 +62,19 @@ fn checksums(lock: &str) -> Result<BTreeMap<(String, String), String>> {
     Ok(found.collect())
 }
 
-fn document(metadata: &Value, sums: &BTreeMap<(String, String), String>) -> Result<Value> {
-    let packages = list(metadata, "/packages");
+fn build_document(metadata: &Value, sums: &BTreeMap<(String, String), String>) -> Result<Value> {
+    let packages = array_at(metadata, "/packages");
     let by_id: BTreeMap<&str, &Value> = packages
         .iter()
-        .filter_map(|package| Some((word(package, "id")?, package)))
+        .filter_map(|package| Some((str_member(package, "id")?, package)))
         .collect();
-    let edges = edges(metadata);
+    let edges = dependency_edges(metadata);
     let product = packages
         .iter()
-        .find(|package| word(package, "name") == Some(PRODUCT))
-        .and_then(|package| word(package, "id"))
+        .find(|package| str_member(package, "name") == Some(PRODUCT))
+        .and_then(|package| str_member(package, "id"))
         .context("the product is not in the workspace")?;
-    let reached = reach(product, &edges);
+    let reached = reachable_packages(product, &edges);
     let mut components = Vec::new();
     let mut dependencies = Vec::new();
     for id in &reached {
@@ -82,14 +82,14 @@ fn document(metadata: &Value, sums: &BTreeMap<(String, String), String>) -> Resu
             bail!("`{id}` has no package");
         };
         if *id != product {
-            components.push(component(package, sums));
+            components.push(to_component(package, sums));
         }
         let needs = edges.get(id).into_iter().flatten();
         let needs: Vec<_> = needs
             .filter_map(|need| by_id.get(need))
-            .map(|package| purl(package))
+            .map(|package| to_purl(package))
             .collect();
-        dependencies.push(json!({"ref": purl(package), "dependsOn": needs}));
+        dependencies.push(json!({"ref": to_purl(package), "dependsOn": needs}));
     }
     let shipped = by_id.get(product).context("no product")?;
     Ok(json!({
@@ -98,34 +98,39 @@ fn document(metadata: &Value, sums: &BTreeMap<(String, String), String>) -> Resu
         "version": 1,
         "metadata": {"component": {
             "type": "application",
-            "bom-ref": purl(shipped),
+            "bom-ref": to_purl(shipped),
             "name": PRODUCT,
-            "version": word(shipped, "version"),
-            "licenses": licences(shipped),
+            "version": str_member(shipped, "version"),
+            "licenses": to_licences(shipped),
         }},
         "components": components,
         "dependencies": dependencies,
     }))
 }
 
-/// What each package needs to be built and linked, without what only its tests need.
-fn edges(metadata: &Value) -> BTreeMap<&str, Vec<&str>> {
-    let nodes = list(metadata, "/resolve/nodes").iter();
+/// Returns the build and link dependencies of each package, without dev-dependencies.
+fn dependency_edges(metadata: &Value) -> BTreeMap<&str, Vec<&str>> {
+    let nodes = array_at(metadata, "/resolve/nodes").iter();
     let is_shipped = |dependency: &&Value| {
         let kinds = dependency.get("dep_kinds").and_then(Value::as_array);
         let mut kinds = kinds.into_iter().flatten();
-        kinds.any(|kind| word(kind, "kind") != Some("dev"))
+        kinds.any(|kind| str_member(kind, "kind") != Some("dev"))
     };
     nodes
         .filter_map(|node| {
             let needs = node.get("deps")?.as_array()?.iter();
-            let needs = needs.filter(is_shipped).filter_map(|dep| word(dep, "pkg"));
-            Some((word(node, "id")?, needs.collect()))
+            let needs = needs
+                .filter(is_shipped)
+                .filter_map(|dep| str_member(dep, "pkg"));
+            Some((str_member(node, "id")?, needs.collect()))
         })
         .collect()
 }
 
-fn reach<'a>(from: &'a str, edges: &BTreeMap<&'a str, Vec<&'a str>>) -> BTreeSet<&'a str> {
+fn reachable_packages<'a>(
+    from: &'a str,
+    edges: &BTreeMap<&'a str, Vec<&'a str>>,
+) -> BTreeSet<&'a str> {
     let mut reached = BTreeSet::new();
     let mut next = VecDeque::from([from]);
     while let Some(id) = next.pop_front() {
@@ -136,15 +141,15 @@ fn reach<'a>(from: &'a str, edges: &BTreeMap<&'a str, Vec<&'a str>>) -> BTreeSet
     reached
 }
 
-fn component(package: &Value, sums: &BTreeMap<(String, String), String>) -> Value {
-    let text = |key: &str| word(package, key).unwrap_or_default().to_owned();
+fn to_component(package: &Value, sums: &BTreeMap<(String, String), String>) -> Value {
+    let text = |key: &str| str_member(package, key).unwrap_or_default().to_owned();
     let mut component = json!({
         "type": "library",
-        "bom-ref": purl(package),
+        "bom-ref": to_purl(package),
         "name": text("name"),
         "version": text("version"),
-        "purl": purl(package),
-        "licenses": licences(package),
+        "purl": to_purl(package),
+        "licenses": to_licences(package),
     });
     let sum = sums.get(&(text("name"), text("version")));
     if let (Some(sum), Some(object)) = (sum, component.as_object_mut()) {
@@ -154,24 +159,24 @@ fn component(package: &Value, sums: &BTreeMap<(String, String), String>) -> Valu
     component
 }
 
-fn licences(package: &Value) -> Value {
-    match word(package, "license") {
-        // Older crates write `MIT/Apache-2.0` where SPDX says OR.
+fn to_licences(package: &Value) -> Value {
+    match str_member(package, "license") {
+        // Older crates write `MIT/Apache-2.0` instead of the SPDX `OR`.
         Some(licence) => json!([{"expression": licence.replace('/', " OR ")}]),
         None => json!([]),
     }
 }
 
-fn purl(package: &Value) -> String {
-    let text = |key: &str| word(package, key).unwrap_or_default();
+fn to_purl(package: &Value) -> String {
+    let text = |key: &str| str_member(package, key).unwrap_or_default();
     format!("pkg:cargo/{}@{}", text("name"), text("version"))
 }
 
-fn word<'a>(value: &'a Value, key: &str) -> Option<&'a str> {
+fn str_member<'a>(value: &'a Value, key: &str) -> Option<&'a str> {
     value.get(key)?.as_str()
 }
 
-fn list<'a>(value: &'a Value, pointer: &str) -> &'a [Value] {
+fn array_at<'a>(value: &'a Value, pointer: &str) -> &'a [Value] {
     let list = value.pointer(pointer).and_then(Value::as_array);
     list.map(Vec::as_slice).unwrap_or_default()
 }
@@ -196,10 +201,10 @@ mod tests {
             ]},
         });
         let lock = "[[package]]\nname = \"used\"\nversion = \"1.0.0\"\nchecksum = \"ab\"\n";
-        let document = document(&metadata, &checksums(lock).unwrap()).unwrap();
-        let names: Vec<_> = list(&document, "/components")
+        let document = build_document(&metadata, &parse_checksums(lock).unwrap()).unwrap();
+        let names: Vec<_> = array_at(&document, "/components")
             .iter()
-            .filter_map(|component| word(component, "name"))
+            .filter_map(|component| str_member(component, "name"))
             .collect();
         assert_eq!(names, ["built", "used"]);
         let hash = document.pointer("/components/1/hashes/0/content");

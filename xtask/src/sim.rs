@@ -1,4 +1,4 @@
-//! `cargo xtask sim`: random worlds by the thousand, in two processes; a seed is a history.
+//! `cargo xtask sim`: runs thousands of random simulations in two processes; a seed fixes a run.
 
 use std::{
     io::{BufRead, BufReader},
@@ -12,30 +12,30 @@ use serde_json::{Map, Value};
 
 use crate::process;
 
-/// Worlds of one run.
-const SEEDS: u64 = 20_000;
+/// Seeds of one run.
+const SEEDS_FULL: u64 = 20_000;
 
-/// Processes that run them.
-const PROCESSES: u64 = 2;
+/// Processes that share the seeds.
+const PROCESS_COUNT: u64 = 2;
 
-/// The test that runs them.
-const TEST: &str = "every_call_ends_in_exactly_one_way";
+/// The test that runs the simulations.
+const SIM_TEST: &str = "every_call_ends_in_exactly_one_way";
 
-/// Which worlds to run.
+/// Range of seeds to run.
 #[derive(Debug)]
-struct Plan {
+struct SimPlan {
     seeds: u64,
     from: u64,
-    /// The one world to show.
+    /// Runs only this seed, with full output.
     seed: Option<u64>,
     json: bool,
 }
 
 pub(crate) fn run(root: &Path, rest: &[String]) -> Result<ExitCode> {
-    let plan = plan(rest)?;
-    let program = build(root)?;
+    let plan = parse_plan(rest)?;
+    let program = build_test_program(root)?;
     if let Some(seed) = plan.seed {
-        let mut command = command(root, &program);
+        let mut command = test_command(root, &program);
         let status = command.env("BOWLINE_SEED", seed.to_string()).status();
         let well = status.context("could not run the test")?.success();
         return Ok(if well {
@@ -44,30 +44,30 @@ pub(crate) fn run(root: &Path, rest: &[String]) -> Result<ExitCode> {
             ExitCode::FAILURE
         });
     }
-    let summary = worlds(root, &program, plan.from, plan.seeds)?;
+    let summary = run_worlds(root, &program, plan.from, plan.seeds)?;
     if plan.json {
         println!("{}", Value::Object(summary.clone()));
     } else {
-        println!("sim: {}", sentence(&summary));
+        println!("sim: {}", format_figures(&summary));
     }
-    Ok(match broken(&summary) {
+    Ok(match broken_count(&summary) {
         0 => ExitCode::SUCCESS,
         _ => ExitCode::FAILURE,
     })
 }
 
-/// Runs `seeds` worlds for `soak` and returns the figures.
-pub(crate) fn measure(root: &Path, seeds: u64) -> Result<Map<String, Value>> {
-    worlds(root, &build(root)?, 0, seeds)
+/// Runs `seeds` simulations for `soak` and returns the figures.
+pub(crate) fn run_seeds(root: &Path, seeds: u64) -> Result<Map<String, Value>> {
+    run_worlds(root, &build_test_program(root)?, 0, seeds)
 }
 
-/// Returns how many worlds broke a law.
-pub(crate) fn broken(summary: &Map<String, Value>) -> u64 {
+/// Returns the number of seeds that violated an invariant; 1 if the figure is missing.
+pub(crate) fn broken_count(summary: &Map<String, Value>) -> u64 {
     summary.get("broken").and_then(Value::as_u64).unwrap_or(1)
 }
 
-/// Says the figures in one line.
-pub(crate) fn sentence(summary: &Map<String, Value>) -> String {
+/// Formats the figures as one line.
+pub(crate) fn format_figures(summary: &Map<String, Value>) -> String {
     const WORDS: &[&str] = &[
         "seeds",
         "calls",
@@ -90,9 +90,9 @@ pub(crate) fn sentence(summary: &Map<String, Value>) -> String {
     figures.collect::<Vec<_>>().join(", ")
 }
 
-fn plan(rest: &[String]) -> Result<Plan> {
-    let mut plan = Plan {
-        seeds: SEEDS,
+fn parse_plan(rest: &[String]) -> Result<SimPlan> {
+    let mut plan = SimPlan {
+        seeds: SEEDS_FULL,
         from: 0,
         seed: None,
         json: false,
@@ -117,14 +117,14 @@ fn plan(rest: &[String]) -> Result<Plan> {
     Ok(plan)
 }
 
-/// Builds the test program and returns where it is.
-fn build(root: &Path) -> Result<PathBuf> {
+/// Builds the test program and returns the path.
+fn build_test_program(root: &Path) -> Result<PathBuf> {
     eprintln!("sim: building");
     let mut cargo = Command::new("cargo");
     cargo.args(["test", "--quiet", "--package", "bowline-host"]);
     cargo.args(["--test", "random", "--no-run", "--message-format=json"]);
-    let said = process::quiet(cargo.current_dir(root))?;
-    let mut programs = said.lines().filter_map(|line| {
+    let output = process::run_captured(cargo.current_dir(root))?;
+    let mut programs = output.lines().filter_map(|line| {
         let message: Value = serde_json::from_str(line).ok()?;
         let program = message.get("executable")?.as_str()?;
         Some(PathBuf::from(program))
@@ -132,26 +132,26 @@ fn build(root: &Path) -> Result<PathBuf> {
     programs.next_back().context("cargo named no test program")
 }
 
-fn command(root: &Path, program: &Path) -> Command {
+fn test_command(root: &Path, program: &Path) -> Command {
     let mut command = Command::new(program);
-    command.args([TEST, "--exact", "--nocapture", "--quiet"]);
+    command.args([SIM_TEST, "--exact", "--nocapture", "--quiet"]);
     command.current_dir(root.join("crates/host"));
     command
 }
 
-fn worlds(root: &Path, program: &Path, from: u64, seeds: u64) -> Result<Map<String, Value>> {
+fn run_worlds(root: &Path, program: &Path, from: u64, seeds: u64) -> Result<Map<String, Value>> {
     let start = process::now();
-    let half = seeds.div_ceil(PROCESSES);
+    let half = seeds.div_ceil(PROCESS_COUNT);
     let mut running = Vec::new();
-    for nth in 0..PROCESSES {
+    for nth in 0..PROCESS_COUNT {
         let first = from + (nth * half).min(seeds);
         let last = from + ((nth + 1) * half).min(seeds);
-        let mut command = command(root, program);
+        let mut command = test_command(root, program);
         command.env("BOWLINE_SEEDS_FROM", first.to_string());
         command.env("BOWLINE_SEEDS_TO", last.to_string());
         command.stdout(Stdio::null()).stderr(Stdio::piped());
         let child = command.spawn().context("could not run the test")?;
-        running.push(thread::spawn(move || listen(child)));
+        running.push(thread::spawn(move || collect_figures(child)));
     }
     let mut sum = Map::new();
     for one in running {
@@ -166,8 +166,8 @@ fn worlds(root: &Path, program: &Path, from: u64, seeds: u64) -> Result<Map<Stri
     Ok(sum)
 }
 
-/// Shows what one process says and returns its figures.
-fn listen(mut child: Child) -> Result<Map<String, Value>> {
+/// Forwards the output of one process to stderr and returns the figures.
+fn collect_figures(mut child: Child) -> Result<Map<String, Value>> {
     let stderr = child.stderr.take().context("no output")?;
     let mut figures = None;
     for line in BufReader::new(stderr).lines() {
@@ -188,11 +188,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_figures_are_said_in_one_line() {
+    fn figures_fit_one_line() {
         let summary = serde_json::json!({"seeds": 3, "broken": 0, "calls": 7});
         let summary = summary.as_object().unwrap();
-        assert_eq!(sentence(summary), "3 seeds, 7 calls, 0 broken");
-        assert_eq!(broken(summary), 0);
-        assert_eq!(broken(&Map::new()), 1, "no figures are no success");
+        assert_eq!(format_figures(summary), "3 seeds, 7 calls, 0 broken");
+        assert_eq!(broken_count(summary), 0);
+        assert_eq!(broken_count(&Map::new()), 1, "no figures are no success");
     }
 }

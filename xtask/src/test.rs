@@ -1,5 +1,5 @@
-//! `cargo xtask test`: check, peers, every test of the workspace, then a short run of the fleet,
-//! of the cuts and of the floods. This is what CI runs.
+//! `cargo xtask test`: check, peers, every test of the workspace, then short runs of broker-chaos,
+//! executor-chaos and floods. CI runs this command.
 
 use std::{
     io::{BufRead, BufReader, Read},
@@ -9,19 +9,19 @@ use std::{
 
 use anyhow::{Context, Result};
 
-use crate::{check, cuts, fleet, floods, peers, process};
+use crate::{broker_chaos, check, executor_chaos, floods, peers, process};
 
-/// What the test programs counted, summed.
+/// Sums of the test programs' results.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Count {
+struct TestCounts {
     programs: usize,
     passed: usize,
     failed: usize,
-    /// A test that is filtered out or ignored shows nothing; tidy refuses ignored ones.
+    /// Ignored tests verify nothing; tidy rejects them.
     ignored: usize,
 }
 
-/// Stops at the first step that fails; tests all run, however many fail.
+/// Stops at the first failed step; within the test step all tests run.
 pub(crate) fn run(root: &Path) -> Result<ExitCode> {
     let start = process::now();
     if check::run(root)? != ExitCode::SUCCESS {
@@ -31,23 +31,29 @@ pub(crate) fn run(root: &Path) -> Result<ExitCode> {
     if peers::run(root, &[])? != ExitCode::SUCCESS {
         return Ok(ExitCode::FAILURE);
     }
-    // Tests of every crate may drive the binary, and only those of its own crate would build it.
-    process::show(
+    // Tests of every crate may start the binary, but `cargo test` builds the binary for only one.
+    process::run_inherited(
         Command::new("cargo")
             .args(["build", "--quiet", "--package", "bowline"])
             .current_dir(root),
     )?;
-    let (count, ended_well) = cargo_test(root)?;
+    let (count, ended_well) = run_cargo_test(root)?;
     let targets =
-        process::env("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+        process::env_var("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
     let binary = targets.join("debug/bowline");
-    let fleet = fleet::carry_out(root, &fleet::Plan::among_tests(binary.clone()))?;
-    let cuts = cuts::carry_out(root, &cuts::Plan::short(Some(binary.clone())))?;
-    // Last, since it leaves this process on one core.
-    let floods = floods::carry_out(root, &floods::Plan::short(Some(binary)))?;
+    let fleet = broker_chaos::run_plan(
+        root,
+        &broker_chaos::BrokerChaosPlan::short_with_proxy(binary.clone()),
+    )?;
+    let cuts = executor_chaos::run_plan(
+        root,
+        &executor_chaos::ExecutorChaosPlan::short(Some(binary.clone())),
+    )?;
+    // Last, because floods pins this process to one core.
+    let floods = floods::run_plan(root, &floods::FloodPlan::short(Some(binary)))?;
     let well = ended_well && count.failed == 0 && fleet && cuts && floods;
     let verdict = if well { "ok" } else { "failed" };
-    let Count {
+    let TestCounts {
         programs,
         passed,
         failed,
@@ -65,35 +71,35 @@ pub(crate) fn run(root: &Path) -> Result<ExitCode> {
     })
 }
 
-fn cargo_test(root: &Path) -> Result<(Count, bool)> {
+fn run_cargo_test(root: &Path) -> Result<(TestCounts, bool)> {
     let mut cargo = Command::new("cargo");
     cargo
         .args(["test", "--workspace", "--no-fail-fast"])
-        .env("BOWLINE_PEERS", peers::file(root))
+        .env("BOWLINE_PEERS", peers::peers_file(root))
         .current_dir(root)
         .stdout(Stdio::piped());
     let mut child = cargo.spawn().context("could not start `cargo test`")?;
     let stdout = child.stdout.take().context("`cargo test` has no output")?;
-    let count = watch(stdout)?;
+    let count = count_results(stdout)?;
     let status = child.wait().context("wait for `cargo test`")?;
     Ok((count, status.success()))
 }
 
-/// Shows the output line by line and counts what the test programs say at their end.
-fn watch(stdout: impl Read) -> Result<Count> {
-    let mut count = Count::default();
+/// Prints the output line by line and sums the result lines of the test programs.
+fn count_results(stdout: impl Read) -> Result<TestCounts> {
+    let mut count = TestCounts::default();
     for line in BufReader::new(stdout).split(b'\n') {
         let line = line.context("read the output of `cargo test`")?;
         let line = String::from_utf8_lossy(&line);
         println!("{line}");
-        count.add(&line);
+        count.add_line(&line);
     }
     Ok(count)
 }
 
-impl Count {
+impl TestCounts {
     /// `test result: ok. 42 passed; 0 failed; 0 ignored; …`
-    fn add(&mut self, line: &str) {
+    fn add_line(&mut self, line: &str) {
         let Some(rest) = line.trim_start().strip_prefix("test result: ") else {
             return;
         };
@@ -119,14 +125,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_counts_of_all_programs_are_summed() {
+    fn counts_of_programs_are_summed() {
         let output = "running 2 tests\n\
             test result: ok. 42 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out\n\
             test result: FAILED. 3 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out\n";
-        let count = watch(output.as_bytes()).unwrap();
+        let count = count_results(output.as_bytes()).unwrap();
         assert_eq!(
             count,
-            Count {
+            TestCounts {
                 programs: 2,
                 passed: 45,
                 failed: 2,

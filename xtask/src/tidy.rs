@@ -1,47 +1,53 @@
-//! `cargo xtask tidy`: the house rules that neither rustfmt nor clippy knows.
+//! `cargo xtask tidy`: project rules beyond rustfmt and clippy.
 
-mod allow;
-mod banned;
+mod allow_list;
+mod banned_code;
+mod behaviour_ids;
 mod behaviours;
+mod code_items;
+mod comment_pronouns;
 mod compatibility;
-mod crates;
-mod errors;
-mod ids;
+mod crate_rules;
+mod error_pages;
+mod file_shape;
+mod file_stems;
+mod function_signatures;
+mod machine_words;
 mod scrub;
-mod shape;
 mod statics;
-mod words;
+mod test_names;
+mod type_names;
 
 use std::{fmt, ops::Range, path::Path, process::ExitCode};
 
 use anyhow::Result;
 
-use crate::repo::{self, File};
+use crate::repo::{self, RepoFile};
 
-/// What a rule has to say about one place.
+/// A violation of a rule at one place.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Finding {
+struct TidyFinding {
     rule: &'static str,
-    level: Level,
+    level: FindingLevel,
     path: String,
-    /// 1-based; 0 when the whole file is meant.
+    /// 1-based; 0 for the whole file.
     line: usize,
     message: String,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Level {
-    /// Said, but does not fail the check.
+enum FindingLevel {
+    /// Printed, but does not fail the check.
     Warning,
     Error,
 }
 
-impl Finding {
+impl TidyFinding {
     fn error(rule: &'static str, path: &str, line: usize, message: impl Into<String>) -> Self {
         let (path, message) = (path.to_owned(), message.into());
         Self {
             rule,
-            level: Level::Error,
+            level: FindingLevel::Error,
             path,
             line,
             message,
@@ -50,17 +56,17 @@ impl Finding {
 
     fn warning(rule: &'static str, path: &str, message: impl Into<String>) -> Self {
         Self {
-            level: Level::Warning,
+            level: FindingLevel::Warning,
             ..Self::error(rule, path, 0, message)
         }
     }
 }
 
-impl fmt::Display for Finding {
+impl fmt::Display for TidyFinding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let level = match self.level {
-            Level::Warning => "warning",
-            Level::Error => "error",
+            FindingLevel::Warning => "warning",
+            FindingLevel::Error => "error",
         };
         write!(f, "{level}[{}] {}", self.rule, self.path)?;
         if self.line > 0 {
@@ -70,52 +76,52 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Everything the rules look at.
+/// All files for the rules to check.
 #[derive(Debug)]
-struct Tree {
-    files: Vec<File>,
-    rust: Vec<Source>,
+struct SourceTree {
+    files: Vec<RepoFile>,
+    rust: Vec<SourceFile>,
 }
 
-/// A Rust file, read the way the rules need it.
+/// A Rust file, prepared for the rules.
 #[derive(Debug)]
-struct Source {
-    file: File,
-    /// The text without comments and literals, line for line.
+struct SourceFile {
+    file: RepoFile,
+    /// The text with comments and literals blanked, line for line.
     code: String,
-    /// Lines (0-based) that belong to in-file test modules.
+    /// Lines (0-based) of in-file test modules.
     test_lines: Vec<Range<usize>>,
 }
 
-impl Tree {
-    fn new(files: Vec<File>) -> Self {
+impl SourceTree {
+    fn new(files: Vec<RepoFile>) -> Self {
         let rust = files
             .iter()
             .filter(|file| file.is_rust())
             .cloned()
-            .map(Source::new)
+            .map(SourceFile::from_file)
             .collect();
         Self { files, rust }
     }
 
-    /// For the tests of rules.
+    /// Builds a tree from (path, text) pairs, for the tests of rules.
     #[cfg(test)]
-    fn of(files: &[(&str, &str)]) -> Self {
-        let file = |(path, text): &(&str, &str)| File {
+    fn from_pairs(files: &[(&str, &str)]) -> Self {
+        let file = |(path, text): &(&str, &str)| RepoFile {
             path: (*path).into(),
             text: (*text).into(),
         };
         Self::new(files.iter().map(file).collect())
     }
 
-    fn file(&self, path: &str) -> Option<&File> {
+    fn file(&self, path: &str) -> Option<&RepoFile> {
         self.files.iter().find(|file| file.path == path)
     }
 }
 
-impl Source {
-    fn new(file: File) -> Self {
-        let code = scrub::scrub(&file.text);
+impl SourceFile {
+    fn from_file(file: RepoFile) -> Self {
+        let code = scrub::blank_comments_and_literals(&file.text);
         let test_lines = scrub::test_lines(&code);
         Self {
             file,
@@ -128,28 +134,33 @@ impl Source {
         &self.file.path
     }
 
-    /// Whether the whole file is test code: `tests/…` or `…/tests.rs`.
+    /// Returns whether the whole file is test code: `tests/…` or `…/tests.rs`.
     fn is_test_file(&self) -> bool {
         let path = self.path();
         path.starts_with("tests/") || path.contains("/tests/") || path.ends_with("/tests.rs")
     }
 
-    /// Whether a line (0-based) is test code.
+    /// Returns whether the file belongs to an example, which naming rules leave out.
+    fn is_example(&self) -> bool {
+        self.path().starts_with("examples/") || self.path().contains("/examples/")
+    }
+
+    /// Returns whether a line (0-based) is test code.
     fn is_test_line(&self, line: usize) -> bool {
         self.is_test_file() || self.test_lines.iter().any(|range| range.contains(&line))
     }
 }
 
-/// Prints every finding; fails when one is an error.
+/// Prints every finding; fails if any is an error.
 pub(crate) fn run(root: &Path) -> Result<ExitCode> {
-    let tree = Tree::new(repo::files(root)?);
-    let findings = findings(&tree);
+    let tree = SourceTree::new(repo::list_text_files(root)?);
+    let findings = collect_findings(&tree);
     for finding in &findings {
         eprintln!("{finding}");
     }
     let errors = findings
         .iter()
-        .filter(|finding| finding.level == Level::Error)
+        .filter(|finding| finding.level == FindingLevel::Error)
         .count();
     let warnings = findings.len() - errors;
     let verdict = if errors == 0 { "ok" } else { "failed" };
@@ -164,17 +175,22 @@ pub(crate) fn run(root: &Path) -> Result<ExitCode> {
     })
 }
 
-fn findings(tree: &Tree) -> Vec<Finding> {
-    let rules: [fn(&Tree) -> Vec<Finding>; 8] = [
-        crates::rule,
-        shape::rule,
-        banned::rule,
-        statics::rule,
-        behaviours::rule,
-        compatibility::rule,
-        errors::rule,
-        words::rule,
+fn collect_findings(tree: &SourceTree) -> Vec<TidyFinding> {
+    let rules: [fn(&SourceTree) -> Vec<TidyFinding>; 13] = [
+        crate_rules::check_tree,
+        file_shape::check_tree,
+        banned_code::check_tree,
+        statics::check_tree,
+        behaviours::check_tree,
+        compatibility::check_tree,
+        error_pages::check_tree,
+        machine_words::check_tree,
+        type_names::check_tree,
+        function_signatures::check_tree,
+        test_names::check_tree,
+        comment_pronouns::check_tree,
+        file_stems::check_tree,
     ];
     let found = rules.into_iter().flat_map(|rule| rule(tree)).collect();
-    allow::excuse(tree, found)
+    allow_list::apply_allow_list(tree, found)
 }

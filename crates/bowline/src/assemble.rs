@@ -1,325 +1,364 @@
-//! The only place where the rooms are joined: read it to know the product.
+//! Assembles a gateway from its components. This file shows how the whole product fits together.
 
-pub(crate) mod broker;
 mod children;
-mod credentials;
-pub(crate) mod executors;
-mod journal;
+mod credential_headers;
+pub(crate) mod dial_executors;
+mod gateway_redactors;
+mod open_journal;
 mod specs;
+pub(crate) mod start_broker;
+mod start_host;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bowline_core::lane::KeyScope;
-use bowline_core::redact::Redactor;
+use bowline_host::Host;
 use bowline_host::accounts::PrincipalAccounts;
-use bowline_host::audit::Audit;
 use bowline_host::broker::Hub;
-use bowline_host::dial::{Eras, RealDial};
-use bowline_host::executor::{Executors, ExecutorsOptions};
+use bowline_host::executor::{ExecutorRegistry, ExecutorRegistryOptions};
 use bowline_host::ports::{Clock, SystemClock};
-use bowline_host::redaction::ResultSecrets;
 use bowline_host::spec::ServerSpec;
-use bowline_host::tasks::Tasks;
-use bowline_host::{Host, HostLimits, Ports};
-use bowline_journal::sqlite::OpenError;
+use bowline_host::task_tracker::TaskTracker;
+use bowline_journal::sqlite::JournalOpenError;
 use bowline_journal::{Journal, JournalError};
-use bowline_link::http::HttpLimits;
-use bowline_link::http::hyper_client::{ClientLimits, HyperClient};
-use bowline_link::sandbox::Launcher;
-use bowline_link::{ClientInfo, Instance, StdioLimits};
+use bowline_link::http::http1::{Http1Client, HttpClientLimits};
 use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-pub(crate) use self::children::{Ground, child_of};
-pub use self::journal::fix as fix_of_journal;
-use self::specs::specs_of;
-use crate::audit::{self, Auditing};
-use crate::config::{self, AuditExport, Config, Env};
-use crate::edge::door::{Auth, Door};
-use crate::edge::session::Sessions;
-use crate::edge::{About, Edge, announce, listen};
-use crate::manifests::FileManifests;
-use crate::pins::FilePins;
+pub(crate) use self::children::{ChildDefaults, ChildSpecContext, build_child_spec};
+use self::gateway_redactors::GatewayRedactors;
+pub use self::open_journal::suggest_fix as fix_of_journal;
+use self::specs::build_server_specs;
+use self::start_host::{HostDeps, begin_instance, create_launcher, start_host};
+use crate::audit::{self, GatewayAudit};
+use crate::config::{self, AuditExportConfig, Config, EnvVars};
+use crate::edge::auth::{AuthMode, Authenticator};
+use crate::edge::client_session::ClientSessions;
+use crate::edge::{Edge, EdgeDeps, GatewayInfo, announcer, http_listener};
 use crate::reload::{self, Reloader};
-use crate::secrets::store::Store;
-use crate::secrets::{self, Sources};
-use crate::state::{self, Lock, Run, State, Token};
-use crate::telemetry::{Exporting, Secrets, Telemetry, Tracer};
-use crate::tokens::Tokens;
+use crate::secrets::secret_store::SecretStore;
+use crate::secrets::{self, SecretSources};
+use crate::state::{self, InstanceLock, OwnerCredential, RunRecord, StateDir};
+use crate::telemetry::{CallTracer, LogRedactor, SpanExportTask, Telemetry};
+use crate::tokens::TokenStore;
 
-/// Why a gateway could not be put together.
+/// Reason why a gateway failed to start.
 #[derive(Debug, Error)]
 pub enum AssembleError {
-    /// The state directory cannot be used.
+    /// The state directory is unusable.
     #[error(transparent)]
-    State(#[from] state::Error),
-    /// The audit trail cannot be kept.
+    State(#[from] state::StateError),
+    /// The audit trail is unusable.
     #[error(transparent)]
-    Audit(#[from] audit::OpenError),
-    /// An address cannot be served on.
+    Audit(#[from] audit::AuditOpenError),
+    /// An address cannot be listened on.
     #[error("cannot listen on {address}")]
     Listen {
         /// The address.
         address: SocketAddr,
-        /// What the system said.
+        /// The error of the operating system.
         #[source]
         source: std::io::Error,
     },
-    /// Authentication may be switched off on this machine only.
+    /// Authentication may be off only while the gateway listens on loopback addresses.
     #[error("--insecure-no-auth is refused: {0} can be reached from other machines")]
     Exposed(SocketAddr),
-    /// Servers cannot be reached over TLS.
+    /// TLS for upstream servers cannot be set up.
     #[error("cannot set up TLS")]
     Tls(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// What remembers queued calls cannot be opened.
+    /// The journal of queued calls cannot be opened.
     #[error(transparent)]
-    Journal(#[from] OpenError),
+    Journal(#[from] JournalOpenError),
     /// The broker cannot be started.
     #[error("cannot start the broker")]
     Broker(#[source] JournalError),
-    /// No thread for what starts servers.
+    /// The thread that starts servers cannot be created.
     #[error("cannot start a thread")]
     Launcher(#[source] std::io::Error),
-    /// Our own binary cannot be found, which children are started with.
+    /// The path of the `bowline` binary, needed to start children, cannot be found.
     #[error("cannot find the path of this program")]
     OwnPath(#[source] std::io::Error),
 }
 
-/// A gateway that serves.
+/// A running gateway.
 #[derive(Debug)]
 pub struct Gateway {
-    /// What others need to reach it.
-    pub run: Run,
+    /// The contents of `run.json`: how other processes reach the gateway.
+    pub run: RunRecord,
     edge: Arc<Edge>,
-    state: State,
-    stop: watch::Sender<bool>,
-    exporting: Exporting,
-    /// Closed when nobody uses it any more.
+    state: StateDir,
+    stop_sender: watch::Sender<bool>,
+    span_export: SpanExportTask,
+    /// Closed last, when no component uses the journal any more.
     journal: Arc<dyn Journal>,
-    /// Held as long as the gateway runs.
-    _lock: Lock,
+    /// Held for the lifetime of the gateway.
+    _lock: InstanceLock,
 }
 
-/// Encrypts a secret store that an older version wrote in the clear.
-fn seal_store(state: &State) {
-    if let Err(error) = Store::of(state.path()).seal_plain(state) {
-        // Servers that need it say so themselves; all others are served.
+/// Encrypts a secret store written in the clear by an older version.
+fn seal_store(state: &StateDir) {
+    if let Err(error) = SecretStore::in_directory(state.path()).encrypt_plain_store(state) {
+        // Servers that need the store report the error themselves; all other servers run.
         let error = &error as &dyn std::error::Error;
         tracing::warn!(error, "secret store not encrypted");
     }
 }
 
-fn open_sessions(
-    state: &State,
-    accounts: &PrincipalAccounts,
-    unix_ms: u64,
-) -> Result<Arc<Sessions>, AssembleError> {
-    let sessions = Sessions::new(&state.session_key()?).with_accounts(accounts.clone());
-    let sessions = sessions.keep_contexts(state)?;
-    Ok(Arc::new(sessions.keep_ended(state, unix_ms)?))
+/// Resolves the path of this program once: after an update the path may lead to a different
+/// program.
+fn find_child_defaults(state: &StateDir) -> Result<ChildDefaults, AssembleError> {
+    let own_path = std::env::current_exe().map_err(AssembleError::OwnPath)?;
+    Ok(ChildDefaults::new(own_path, state.path()))
 }
 
-/// Returns what turns a configuration into servers, and knows their secrets from then on.
-fn translator(
-    ground: Ground,
-    env: Env,
-    token: Token,
-    (secrets, results): (Secrets, Arc<ResultSecrets>),
-) -> impl Fn(&Config) -> Vec<ServerSpec> + Send + Sync + 'static {
+/// Stores opened from the state directory, with the clock and the accounts that sessions and
+/// tokens need.
+struct GatewayStores {
+    /// Queued calls and broker messages.
+    journal: Arc<dyn Journal>,
+    /// The clock of every component.
+    clock: Arc<dyn Clock>,
+    /// Tokens of principals other than the owner.
+    tokens: Arc<TokenStore>,
+    /// Resource accounts per principal.
+    accounts: PrincipalAccounts,
+    /// Sessions of legacy clients.
+    sessions: Arc<ClientSessions>,
+}
+
+impl GatewayStores {
+    fn open(config: &Config, state: &StateDir) -> Result<Self, AssembleError> {
+        let journal = open_journal::open_journal(config.journal, state)?;
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
+        let tokens = Arc::new(TokenStore::open(state, Arc::clone(&clock))?);
+        let accounts = PrincipalAccounts::new(config.limits.shares);
+        let sessions = open_sessions(state, &accounts, clock.unix_ms())?;
+        Ok(Self {
+            journal,
+            clock,
+            tokens,
+            accounts,
+            sessions,
+        })
+    }
+}
+
+fn open_sessions(
+    state: &StateDir,
+    accounts: &PrincipalAccounts,
+    unix_ms: u64,
+) -> Result<Arc<ClientSessions>, AssembleError> {
+    let sessions = ClientSessions::new(&state.session_key()?).with_accounts(accounts.clone());
+    let sessions = sessions.with_contexts_file(state)?;
+    Ok(Arc::new(sessions.with_ended_file(state, unix_ms)?))
+}
+
+/// Returns the function that translates a configuration into server specs and registers the
+/// configuration's secrets for redaction.
+fn make_spec_translator(
+    child_defaults: ChildDefaults,
+    env: &EnvVars,
+    token: &OwnerCredential,
+    redactors: &GatewayRedactors,
+) -> impl Fn(&Config) -> Vec<ServerSpec> + Send + Sync + use<> {
+    let (env, token, redactors) = (env.clone(), token.clone(), redactors.clone());
     move |config: &Config| {
-        let specs = specs_of(config, &ground, &env, (&secrets, &results));
-        config.sources.vault().watch(&config.watched);
-        keep_secrets((&secrets, &results), &token, config, &specs);
+        let specs = build_server_specs(config, &child_defaults, &env, &redactors);
+        config
+            .secrets
+            .vault()
+            .watch_templates(&config.watched_templates);
+        redactors.redact_secrets(&token, config, &specs);
         specs
     }
 }
 
-/// Hides a new owner token as the first one is hidden, in logs and in results.
-fn follow_owner_token(
-    door: Door,
-    state: &State,
-    (secrets, results): (Secrets, Arc<ResultSecrets>),
-) -> Door {
-    door.with_owner_file(state.token_file(), move |token| {
-        secrets.learn("owner token", token);
-        results.learn("owner token", token);
-    })
-}
-
-fn dialled_executors(
-    tasks: &Tasks,
+fn dial_configured_executors(
+    tasks: &TaskTracker,
     clock: &Arc<dyn Clock>,
     config: &Config,
-    secrets: &Secrets,
-) -> Executors {
-    let options = ExecutorsOptions::default();
-    let executors = Executors::new(tasks.clone(), Arc::clone(clock), options);
-    executors::dial(&executors, &config.executors, secrets);
+    secrets: &LogRedactor,
+) -> ExecutorRegistry {
+    let options = ExecutorRegistryOptions::default();
+    let executors = ExecutorRegistry::new(tasks.clone(), Arc::clone(clock), options);
+    dial_executors::dial_executors(&executors, &config.executors, secrets);
     executors
 }
 
-/// Starts the broker, and brings back what workers offered.
+/// Starts the broker and restores the servers offered by workers.
 async fn start_hub(
     host: &Host,
     config: &Config,
-    tokens: &Arc<Tokens>,
+    tokens: &Arc<TokenStore>,
     telemetry: &Telemetry,
 ) -> Result<Hub, AssembleError> {
-    let tracer = telemetry.traced().tracer;
-    let hub = broker::start(host, &config.broker, tokens, tracer).map_err(AssembleError::Broker)?;
-    broker::restore(&hub, &config.policy).await;
+    let tracer = telemetry.edge_tracing().tracer;
+    let hub = start_broker::start_hub(host, &config.broker, tokens, tracer)
+        .map_err(AssembleError::Broker)?;
+    start_broker::restore_offers(&hub, &config.policy).await;
     Ok(hub)
 }
 
-/// Sends rows of the trail elsewhere, where the configuration says so.
-fn ship_audit(
+/// Starts shipping audit rows to the configured export target, if any.
+fn start_audit_export(
     edge: &Arc<Edge>,
-    (export, telemetry): (Option<AuditExport>, config::Telemetry),
+    export: Option<AuditExportConfig>,
+    telemetry: config::TelemetryConfig,
     stopped: watch::Receiver<bool>,
 ) -> Result<(), AssembleError> {
     if let Some(to) = export {
-        let auditing = edge.about.audit.clone();
-        let shipping = auditing.ship(to, telemetry, http_client()?, stopped);
-        edge.host.tasks().spawn("audit export", shipping);
+        let audit = edge.info.audit.clone();
+        let export_task = audit.export_rows(to, telemetry, create_http_client()?, stopped);
+        edge.host.tasks().spawn("audit export", export_task);
     }
     Ok(())
 }
 
 impl Gateway {
-    /// Joins the rooms and begins to serve; servers start in the background.
+    /// Assembles the components and starts to serve; servers start in the background.
     pub async fn start(
         config: Config,
-        state: State,
-        auth: Auth,
-        env: &Env,
+        state: StateDir,
+        auth: AuthMode,
+        env: &EnvVars,
         telemetry: Telemetry,
     ) -> Result<Self, AssembleError> {
         check_exposure(&config, auth)?;
-        let lock = state.lock()?;
-        let token = state.token()?;
+        let lock = state.lock_gateway()?;
+        let token = state.owner_token()?;
         seal_store(&state);
-        let journal = journal::open(config.journal, &state)?;
-        let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
-        let tokens = Arc::new(Tokens::open(&state, Arc::clone(&clock))?);
-        let accounts = PrincipalAccounts::new(config.limits.shares);
-        let sessions = open_sessions(&state, &accounts, clock.unix_ms())?;
-        let listeners = bind(config.addresses()).await?;
-        let url = url_of(&listeners);
-        let run = run_of(&url, &state, clock.unix_ms());
-        // Found once: after an update the path may lead to another program.
-        let own = std::env::current_exe().map_err(AssembleError::OwnPath)?;
-        let ground = Ground::new(own, state.path());
-        let landlock_abi = ground.landlock_abi();
-        let hiding = (telemetry.secrets.clone(), Arc::default());
-        let translate = translator(ground, env.clone(), token.clone(), hiding.clone());
+        let stores = GatewayStores::open(&config, &state)?;
+        let listeners = bind_listeners(config.listen_addresses()).await?;
+        let url = display_url(&listeners);
+        let run = build_run_record(&url, &state, stores.clock.unix_ms());
+        let child_defaults = find_child_defaults(&state)?;
+        let landlock_abi = child_defaults.landlock_abi();
+        let redactors = GatewayRedactors::new(telemetry.redactor.clone());
+        let translate = make_spec_translator(child_defaults, env, &token, &redactors);
         let specs = translate(&config);
-        let auditing = Auditing::open(&state, config.audit, &clock, &telemetry.secrets)?
-            .exporting(config.audit_export.as_ref());
-        let export = (config.audit_export.clone(), config.telemetry.clone());
-        let doors = Doors {
-            clock,
-            audience: Arc::clone(&sessions),
-            accounts,
-            journal: Arc::clone(&journal),
-            audit: auditing.port(),
-            keys: KeyScope::derived(&state.session_key()?),
+        let audit = GatewayAudit::open(&state, config.audit, &stores.clock, &telemetry.redactor)?
+            .with_export_counts(config.audit_export.as_ref());
+        let key_scope = KeyScope::from_shared_secret(&state.session_key()?);
+        let tasks = TaskTracker::default();
+        let executors =
+            dial_configured_executors(&tasks, &stores.clock, &config, &telemetry.redactor);
+        let host_deps = HostDeps {
+            clock: stores.clock,
+            tasks,
+            executors: executors.clone(),
+            sessions: Arc::clone(&stores.sessions),
+            accounts: stores.accounts,
+            journal: Arc::clone(&stores.journal),
+            audit: audit.audit_sink(),
+            key_scope,
+            launcher: create_launcher(&listeners)?,
+            instance: begin_instance(&state).await?,
         };
-        let tasks = Tasks::default();
-        let executors = dialled_executors(&tasks, &doors.clock, &config, &telemetry.secrets);
-        let processes = (launcher(&listeners)?, begin_instance(&state).await?);
-        let host = (doors, &executors, tasks, processes);
-        let host = start_host(specs, config.limits, &state, host)?;
+        let host = start_host(specs, config.limits, &state, host_deps)?;
         executors.report_to(host.events().clone());
-        host.set_policy(config.policy.policy());
-        host.narrow_credentials(tokens.narrowings());
-        let hub = start_hub(&host, &config, &tokens, &telemetry).await?;
-        let about = about(url, &config, auditing, landlock_abi);
-        let sources = config.sources.clone();
+        host.set_policy(config.policy.compile());
+        host.restrict_credentials(stores.tokens.added_contexts());
+        let hub = start_hub(&host, &config, &stores.tokens, &telemetry).await?;
+        let info = build_about(url, &config, audit, landlock_abi);
         let reloader = Reloader::new(&config, env, Box::new(translate))
-            .dialling(executors.clone(), telemetry.secrets.clone());
-        let door = follow_owner_token(Door::new(auth, token.expose()), &state, hiding)
-            .with_tokens(tokens)
+            .with_executors(executors.clone(), telemetry.redactor.clone());
+        let authenticator = redactors
+            .redact_rotated_owner_token(Authenticator::new(auth, token.expose()), &state)
+            .with_tokens(stores.tokens)
             .with_names(config.names);
-        let edge = Edge::new(
-            door,
-            sessions,
-            (host, hub, executors),
-            about,
+        let edge = Edge::new(EdgeDeps {
+            authenticator,
+            sessions: stores.sessions,
+            host,
+            hub,
+            executors,
+            info,
             reloader,
-            telemetry.traced(),
-            config.connections,
-        );
+            call_tracing: telemetry.edge_tracing(),
+            connections: config.connections,
+        });
         let (stop, stopped) = watch::channel(false);
-        serve(&edge, listeners, sources, &stopped);
-        ship_audit(&edge, export, stopped)?;
-        let exporting = telemetry.export(http_client()?, edge.host.tasks());
+        spawn_services(&edge, listeners, config.secrets, &stopped);
+        start_audit_export(&edge, config.audit_export, config.telemetry, stopped)?;
+        let exporting = telemetry.start_export(create_http_client()?, edge.host.tasks());
         state.write_run(&run)?;
         Ok(Self {
             run,
             edge,
             state,
-            stop,
-            exporting,
-            journal,
+            stop_sender: stop,
+            span_export: exporting,
+            journal: stores.journal,
             _lock: lock,
         })
     }
 
-    /// Returns what decides where calls stand in traces.
-    pub(crate) fn tracer(&self) -> Tracer {
-        self.edge.traces.tracer
+    /// Returns the tracer that decides how calls appear in traces.
+    pub(crate) fn tracer(&self) -> CallTracer {
+        self.edge.call_tracing.tracer
     }
 
-    /// Returns the host, for those who run a gateway inside their own program.
+    /// Returns the host, for programs that embed a gateway.
     #[must_use]
     pub fn host(&self) -> &Host {
         &self.edge.host
     }
 
-    /// Returns what remembers, for what else serves beside it.
+    /// Returns the journal, for services that run beside the gateway.
     #[must_use]
     pub fn journal(&self) -> &Arc<dyn Journal> {
         &self.journal
     }
 
-    /// Returns what brings a changed config file into force.
+    /// Returns the reloader of the config file.
     #[must_use]
     pub fn reloader(&self) -> &Reloader {
         &self.edge.reloader
     }
 
-    /// Takes no more requests, stops every server, and takes the record of this gateway back.
+    /// Stops accepting requests, stops every server and removes `run.json`.
     pub async fn stop(self) {
-        self.stop.send_replace(true);
+        self.stop_sender.send_replace(true);
         self.edge.sessions.close_streams();
-        // Peers are told while what they asked for can still end.
+        // Peers hear of the end while their requests can still complete.
         self.edge.hub.close().await;
         self.edge.host.shutdown().await;
-        // Servers that run there were stopped in order.
+        // Servers on executors were stopped in order by the host.
         self.edge.executors.close();
-        self.edge.about.audit.close(&self.edge.host).await;
-        self.exporting.finish().await;
-        // Last of all: whoever comes before may still have something to remember.
+        self.edge.info.audit.close(&self.edge.host).await;
+        self.span_export.finish().await;
+        // The journal closes last: every earlier step may still write to the journal.
         self.journal.close().await;
         if let Err(error) = self.state.remove_run() {
-            tracing::warn!(error = &error as &dyn std::error::Error, "run.json stays");
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "run.json was not removed"
+            );
         }
     }
 }
 
-/// Without authentication, only this machine may reach the gateway.
-fn check_exposure(config: &Config, auth: Auth) -> Result<(), AssembleError> {
-    let exposed = config.addresses().iter().find(|at| !at.ip().is_loopback());
+/// Checks that a gateway without authentication listens on loopback addresses only.
+fn check_exposure(config: &Config, auth: AuthMode) -> Result<(), AssembleError> {
+    let exposed = config
+        .listen_addresses()
+        .iter()
+        .find(|at| !at.ip().is_loopback());
     match (auth, exposed) {
-        (Auth::NotForMcp, Some(exposed)) => Err(AssembleError::Exposed(*exposed)),
+        (AuthMode::NotForMcp, Some(exposed)) => Err(AssembleError::Exposed(*exposed)),
         _ => Ok(()),
     }
 }
 
-fn about(url: String, config: &Config, audit: Auditing, landlock_abi: u32) -> About {
-    About {
+fn build_about(
+    url: String,
+    config: &Config,
+    audit: GatewayAudit,
+    landlock_abi: u32,
+) -> GatewayInfo {
+    GatewayInfo {
         url,
         config: config.path.as_ref().map(|path| path.display().to_string()),
         journal: config.journal.as_str(),
@@ -328,9 +367,9 @@ fn about(url: String, config: &Config, audit: Auditing, landlock_abi: u32) -> Ab
     }
 }
 
-/// Returns what others need to reach a gateway.
-fn run_of(url: &str, state: &State, started_at_ms: u64) -> Run {
-    Run {
+/// Builds the record written to `run.json`.
+fn build_run_record(url: &str, state: &StateDir, started_at_ms: u64) -> RunRecord {
+    RunRecord {
         v: 1,
         pid: std::process::id(),
         started_at_ms,
@@ -340,29 +379,34 @@ fn run_of(url: &str, state: &State, started_at_ms: u64) -> Run {
     }
 }
 
-/// Starts everything that serves, and what follows changes from outside.
-fn serve(
+/// Spawns the listeners and the tasks that watch for changes: announcer, audit, secrets, config.
+fn spawn_services(
     edge: &Arc<Edge>,
     listeners: Vec<TcpListener>,
-    sources: Sources,
+    sources: SecretSources,
     stopped: &watch::Receiver<bool>,
 ) {
     let tasks = edge.host.tasks();
     for listener in listeners {
-        let serving = listen::serve(Arc::clone(edge), listener, stopped.clone());
-        tasks.spawn("listener", serving);
+        let accept_loop =
+            http_listener::accept_connections(Arc::clone(edge), listener, stopped.clone());
+        tasks.spawn("listener", accept_loop);
     }
-    let announcer = announce::run(Arc::clone(edge), stopped.clone());
+    let announcer = announcer::run(Arc::clone(edge), stopped.clone());
     tasks.spawn("announcer", announcer);
-    let auditing = edge.about.audit.clone();
-    tasks.spawn("denials", auditing.sweep(stopped.clone()));
-    let follower = secrets::follow::follow(Arc::clone(edge), sources, stopped.clone());
-    tasks.spawn("secrets", follower);
-    tasks.spawn("config", reload::follow(Arc::clone(edge), stopped.clone()));
+    let audit = edge.info.audit.clone();
+    tasks.spawn("denials", audit.write_counted_denials(stopped.clone()));
+    let secret_watcher =
+        secrets::secret_watch::watch_secrets(Arc::clone(edge), sources, stopped.clone());
+    tasks.spawn("secrets", secret_watcher);
+    tasks.spawn(
+        "config",
+        reload::watch_config_file(Arc::clone(edge), stopped.clone()),
+    );
 }
 
-/// Takes every address, or none.
-async fn bind(addresses: &[SocketAddr]) -> Result<Vec<TcpListener>, AssembleError> {
+/// Binds every address, or fails.
+async fn bind_listeners(addresses: &[SocketAddr]) -> Result<Vec<TcpListener>, AssembleError> {
     let mut listeners = Vec::new();
     for &address in addresses {
         let bound = TcpListener::bind(address).await;
@@ -371,95 +415,15 @@ async fn bind(addresses: &[SocketAddr]) -> Result<Vec<TcpListener>, AssembleErro
     Ok(listeners)
 }
 
-/// What the host is given of what was opened before it.
-struct Doors {
-    clock: Arc<dyn Clock>,
-    audience: Arc<Sessions>,
-    accounts: PrincipalAccounts,
-    journal: Arc<dyn Journal>,
-    audit: Arc<dyn Audit>,
-    /// Servers see the same idempotency keys after a restart.
-    keys: KeyScope,
-}
-
-/// What a host needs beside its servers and the state directory.
-type Found<'a> = (Doors, &'a Executors, Tasks, (Launcher, Instance));
-
-/// Ends what a killed gateway left, before a server is started in its place.
-async fn begin_instance(state: &State) -> Result<Instance, AssembleError> {
-    let state = state.clone();
-    let begun = tokio::task::spawn_blocking(move || state.begin_instance()).await;
-    let begun = begun.map_err(|error| AssembleError::Launcher(std::io::Error::other(error)))?;
-    Ok(begun?)
-}
-
-fn start_host(
-    specs: Vec<ServerSpec>,
-    limits: HostLimits,
-    state: &State,
-    (doors, executors, tasks, (launcher, instance)): Found<'_>,
-) -> Result<Host, AssembleError> {
-    let client = ClientInfo {
-        name: "bowline".into(),
-        version: env!("CARGO_PKG_VERSION").into(),
-    };
-    let dial = RealDial {
-        spawner: tasks.clone(),
-        client,
-        http: http_client()?,
-        executors: executors.clone(),
-        stdio_limits: StdioLimits::default(),
-        http_limits: HttpLimits::default(),
-        eras: Eras::default(),
-        launcher: Some(launcher),
-        instance: Some(instance),
-    };
-    let ports = Ports {
-        dial: Arc::new(dial),
-        clock: doors.clock,
-        tasks,
-        audience: doors.audience,
-        manifests: Arc::new(FileManifests::open(state)?),
-        pins: Arc::new(FilePins::open(state)?),
-        journal: doors.journal,
-        audit: doors.audit,
-        keys: doors.keys,
-    };
-    Ok(Host::start_with(specs, limits, ports, doors.accounts))
-}
-
-/// Returns what starts servers that cannot connect to our own ports.
-fn launcher(listeners: &[TcpListener]) -> Result<Launcher, AssembleError> {
-    let addresses = listeners.iter().filter_map(|one| one.local_addr().ok());
-    let ports: Vec<u16> = addresses.map(|address| address.port()).collect();
-    Launcher::new(ports).map_err(AssembleError::Launcher)
-}
-
-/// Keeps our own token and the secrets of these servers out of logs, traces and results from now
-/// on.
-fn keep_secrets(
-    (secrets, results): (&Secrets, &ResultSecrets),
-    token: &Token,
-    config: &Config,
-    servers: &[ServerSpec],
-) {
-    let own = ("owner token", token.expose());
-    let known = config.servers.iter().flat_map(|one| one.secrets.known());
-    results.replace(known.chain([own]));
-    let theirs = servers.iter().map(|server| &*server.secrets);
-    let token = Redactor::new([own]);
-    secrets.replace(Redactor::union(theirs.chain([&token])));
-}
-
-/// Returns what carries requests to servers and to a collector.
-fn http_client() -> Result<Arc<HyperClient>, AssembleError> {
-    let client = HyperClient::new(ClientLimits::default());
+/// Creates the HTTP client for servers and collectors.
+fn create_http_client() -> Result<Arc<Http1Client>, AssembleError> {
+    let client = Http1Client::new(HttpClientLimits::default());
     let client = client.map_err(|error| AssembleError::Tls(Box::new(error)))?;
     Ok(Arc::new(client))
 }
 
-/// Returns the address people are told; one that means "all" is told as this machine's own.
-fn url_of(listeners: &[TcpListener]) -> String {
+/// Returns the URL shown to people; an unspecified address is shown as loopback.
+fn display_url(listeners: &[TcpListener]) -> String {
     let address = listeners.first().and_then(|first| first.local_addr().ok());
     let Some(mut address) = address else {
         return String::new();

@@ -1,6 +1,6 @@
-//! The audit trail of a gateway: `STATE/audit`, opened with it and closed after its last call.
+//! The audit trail of a gateway: `STATE/audit`, open until the last call has ended.
 
-mod export;
+mod audit_export;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -8,142 +8,151 @@ use std::time::Duration;
 
 use bowline_core::call::Principal;
 use bowline_host::Host;
-use bowline_host::audit::{self, Note, Rings, Shows, Target, Unaudited};
+use bowline_host::audit::{
+    self, AuditEntry, AuditRings, AuditTarget, NullAuditSink, RenderOptions, RingOptions,
+};
 use bowline_host::ports::Clock;
-use bowline_journal::audit::{AuditError, DENIALS, Kind, Limits, Verdict, Verdicts};
-use bowline_link::http::client::HttpClient;
+use bowline_journal::audit::{
+    AuditError, AuditLimits, AuditRowKind, DENIALS_RING, RingReports, VerifyReport,
+};
+use bowline_link::http::http_client::HttpClient;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-pub use self::export::ExportCounts;
-use self::export::Shipper;
-use crate::config::{self, AuditExport};
-use crate::state::{self, State};
-use crate::telemetry::Secrets;
+pub use self::audit_export::AuditExportCounts;
+use self::audit_export::AuditShipper;
+use crate::config::{self, AuditExportConfig};
+use crate::state::{self, StateDir};
+use crate::telemetry::LogRedactor;
 
-/// The directory of the trail inside the state directory.
-const DIRECTORY: &str = "audit";
+/// Directory of the trail inside the state directory.
+const TRAIL_DIRECTORY: &str = "audit";
 
-/// How often, and after which time, it is looked whether calls are under way at the end.
-const LEFT_LOOKS_MAX: u32 = 100;
-const LEFT_WAIT: Duration = Duration::from_millis(10);
+/// Polls, and their interval, while waiting for running calls at shutdown.
+const SHUTDOWN_POLLS_MAX: u32 = 100;
+const SHUTDOWN_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Rows that are young may take so many times the room that others may.
-const YOUNG_FACTOR: usize = 4;
+/// Factor by which young rows may exceed the size limit.
+const YOUNG_ROWS_FACTOR: usize = 4;
 
-/// How often refusals that are counted are looked at.
-const SWEEP: Duration = Duration::from_secs(1);
+/// Interval for writing counted denials.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Why the trail cannot be kept.
+/// Reason why the trail cannot be opened.
 #[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    /// Its directory cannot be used.
+pub enum AuditOpenError {
+    /// The directory is unusable.
     #[error(transparent)]
-    State(#[from] state::Error),
-    /// Its files cannot be used.
+    State(#[from] state::StateError),
+    /// The files are unusable.
     #[error("the audit trail cannot be written")]
     Trail(#[from] AuditError),
 }
 
-/// The trail of a gateway, or none where the configuration wants none.
+/// The audit trail of a gateway; empty when disabled by the configuration.
 #[derive(Clone, Debug, Default)]
-pub struct Auditing {
-    rings: Option<Arc<Rings>>,
-    /// What became of rows that are shipped; absent where none are.
-    export: Option<Arc<ExportCounts>>,
+pub struct GatewayAudit {
+    rings: Option<Arc<AuditRings>>,
+    /// Counts of exported rows; absent without an export.
+    export_counts: Option<Arc<AuditExportCounts>>,
 }
 
-/// Returns where the trail of a state directory is.
+/// Returns the trail directory of a state directory.
 #[must_use]
-pub fn directory(state: &Path) -> PathBuf {
-    state.join(DIRECTORY)
+pub fn trail_directory(state: &Path) -> PathBuf {
+    state.join(TRAIL_DIRECTORY)
 }
 
-impl Auditing {
-    /// Opens the trail. The lock of the state directory is held by then.
+impl GatewayAudit {
+    /// Opens the trail. The caller holds the lock of the state directory.
     pub fn open(
-        state: &State,
-        wanted: config::Audit,
+        state: &StateDir,
+        config: config::AuditConfig,
         clock: &Arc<dyn Clock>,
-        secrets: &Secrets,
-    ) -> Result<Self, OpenError> {
-        if !wanted.calls {
+        secrets: &LogRedactor,
+    ) -> Result<Self, AuditOpenError> {
+        if !config.calls {
             return Ok(Self::default());
         }
-        let directory = state.directory(DIRECTORY)?;
-        state.directory(&format!("{DIRECTORY}/{DENIALS}"))?;
-        let files_max = wanted.keep as usize;
-        let calls = Limits {
-            file_bytes_max: wanted.max_bytes,
+        let directory = state.open_subdirectory(TRAIL_DIRECTORY)?;
+        state.open_subdirectory(&format!("{TRAIL_DIRECTORY}/{DENIALS_RING}"))?;
+        let files_max = config.keep as usize;
+        let calls = AuditLimits {
+            file_bytes_max: config.max_bytes,
             files_max,
-            files_hard_max: files_max.saturating_mul(YOUNG_FACTOR),
-            age_min: wanted.min_age,
-            age_max: wanted.max_age,
-            ..Limits::default()
+            files_hard_max: files_max.saturating_mul(YOUNG_ROWS_FACTOR),
+            age_min: config.min_age,
+            age_max: config.max_age,
+            ..AuditLimits::default()
         };
-        // What was only refused is not worth more room because it is young.
-        let denials = Limits {
-            file_bytes_max: wanted.denials_max_bytes,
+        // Denials get no extra room for young rows.
+        let denials = AuditLimits {
+            file_bytes_max: config.denials_max_bytes,
             files_hard_max: files_max,
             age_min: Duration::ZERO,
             ..calls
         };
-        let shows = || {
+        let ring_options = |limits| {
             let secrets = secrets.clone();
-            Shows {
-                clean: Box::new(move |text| secrets.clean(text)),
-                payload: wanted.payload,
+            RingOptions {
+                limits,
+                render: RenderOptions {
+                    redact: Box::new(move |text| secrets.redact(text)),
+                    payload: config.payload,
+                },
             }
         };
-        let (limits, shows) = ((calls, denials), (shows(), shows()));
-        let rings = Rings::open(&directory, limits, Arc::clone(clock), shows)?;
+        let (calls, denials) = (ring_options(calls), ring_options(denials));
+        let rings = AuditRings::open(&directory, calls, denials, Arc::clone(clock))?;
         Ok(Self {
             rings: Some(Arc::new(rings)),
-            export: None,
+            export_counts: None,
         })
     }
 
-    /// The same, with rows that are shipped as they are written.
+    /// Enables counting of exported rows, if an export is configured.
     #[must_use]
-    pub fn exporting(self, wanted: Option<&AuditExport>) -> Self {
-        let export = wanted.map(|_| Arc::default());
-        Self { export, ..self }
+    pub fn with_export_counts(self, config: Option<&AuditExportConfig>) -> Self {
+        let export = config.map(|_| Arc::default());
+        Self {
+            export_counts: export,
+            ..self
+        }
     }
 
-    /// Ships rows until told to stop.
-    pub async fn ship(
+    /// Exports rows until the stop signal.
+    pub async fn export_rows(
         self,
-        wanted: AuditExport,
-        traces: config::Telemetry,
+        config: AuditExportConfig,
+        traces: config::TelemetryConfig,
         http: Arc<dyn HttpClient>,
         stop: watch::Receiver<bool>,
     ) {
-        let (Some(rings), Some(counts)) = (self.rings, self.export) else {
+        let (Some(rings), Some(counts)) = (self.rings, self.export_counts) else {
             return;
         };
-        let collector = (traces.otlp.as_ref(), traces.service_name.as_str());
-        match Shipper::new(&rings, &wanted, collector, http, &counts) {
-            Some(shipper) => shipper.run(stop).await,
+        match AuditShipper::new(&rings, &config, &traces, http, &counts) {
+            Some(shipper) => shipper.export_until_stopped(stop).await,
             None => tracing::error!("audit rows are not exported: [telemetry] names no `otlp`"),
         }
     }
 
-    /// Returns what became of rows that are shipped.
+    /// Returns the counts of exported rows.
     #[must_use]
-    pub const fn export(&self) -> Option<&Arc<ExportCounts>> {
-        self.export.as_ref()
+    pub const fn export_counts(&self) -> Option<&Arc<AuditExportCounts>> {
+        self.export_counts.as_ref()
     }
 
-    /// Writes rows of refusals when the time is over in which they are counted together.
-    pub async fn sweep(self, mut stop: watch::Receiver<bool>) {
+    /// Writes counted denials at the end of each counting period.
+    pub async fn write_counted_denials(self, mut stop: watch::Receiver<bool>) {
         let Some(rings) = self.rings else {
             return;
         };
         let sweeping = async {
             loop {
-                rings.counted().await;
+                rings.wait_counted().await;
                 loop {
-                    tokio::time::sleep(SWEEP).await;
+                    tokio::time::sleep(SWEEP_INTERVAL).await;
                     if !rings.sweep() {
                         break;
                     }
@@ -152,117 +161,117 @@ impl Auditing {
         };
         tokio::select! {
             () = sweeping => {}
-            // Whoever could say so being gone means the same.
+            // A dropped sender counts as a stop signal.
             _ = stop.wait_for(|stop| *stop) => {}
         }
     }
 
-    /// Returns what the host notes calls in.
+    /// Returns the sink for the host's audit entries.
     #[must_use]
-    pub fn port(&self) -> Arc<dyn audit::Audit> {
+    pub fn audit_sink(&self) -> Arc<dyn audit::AuditSink> {
         match &self.rings {
             Some(trail) => Arc::clone(trail) as _,
-            None => Arc::new(Unaudited),
+            None => Arc::new(NullAuditSink),
         }
     }
 
-    /// Returns the trail, where there is one.
+    /// Returns the rings, if auditing is enabled.
     #[must_use]
-    pub const fn trail(&self) -> Option<&Arc<Rings>> {
+    pub const fn rings(&self) -> Option<&Arc<AuditRings>> {
         self.rings.as_ref()
     }
 
-    /// Writes down what is left, and takes no more. Calls that were cut off by the end of their
-    /// servers are waited for, but not long.
+    /// Flushes and closes the trail. Waits briefly for calls cut off by the stop of their servers.
     pub async fn close(&self, host: &Host) {
         let Some(trail) = &self.rings else {
             return;
         };
-        for _ in 0..LEFT_LOOKS_MAX {
-            if host.seats().taken.is_empty() {
+        for _ in 0..SHUTDOWN_POLLS_MAX {
+            if host.calls_in_flight().in_flight.is_empty() {
                 break;
             }
-            tokio::time::sleep(LEFT_WAIT).await;
+            tokio::time::sleep(SHUTDOWN_POLL_INTERVAL).await;
         }
-        // A seat is free a moment before the row is noted, and this takes longer.
+        // A permit is released just before its row is queued; the flush takes longer.
         trail.flush().await;
         trail.close().await;
     }
 
-    /// Whether rows are lost at present, or the trail was found damaged.
+    /// Returns whether rows are being lost or the trail is damaged.
     #[must_use]
     pub fn is_degraded(&self) -> bool {
         self.rings.as_ref().is_some_and(|rings| {
             let rings = [rings.calls(), rings.denials()];
-            rings.iter().any(|ring| ring.health().trouble.is_some())
+            rings.iter().any(|ring| ring.health().failure.is_some())
         })
     }
 
-    /// Returns how it does, for people.
+    /// Returns the status of the trail as JSON.
     #[must_use]
     pub fn status(&self) -> Value {
         let Some(trail) = &self.rings else {
             return json!({"state": "off"});
         };
         let (calls, denials) = (trail.calls().health(), trail.denials().health());
-        let trouble = calls.trouble.or(denials.trouble);
+        let trouble = calls.failure.or(denials.failure);
         let state = if trouble.is_some() { "degraded" } else { "ok" };
         json!({
             "state": state,
             "reason": trouble,
             "lost": calls.lost + denials.lost,
-            "waiting": calls.waiting + denials.waiting,
+            "waiting": calls.queued + denials.queued,
             "seq": calls.head.seq,
             "denials": {"seq": denials.head.seq, "lost": denials.lost},
-            "export": self.export.as_ref().map(|counts| {
-                json!({"sent": counts.sent(), "lost": counts.lost()})
+            "export": self.export_counts.as_ref().map(|counts| {
+                json!({"sent": counts.sent_count(), "lost": counts.lost_count()})
             }),
         })
     }
 }
 
-/// Returns a note of what the owner did through the API.
+/// Builds the audit entry of an owner's API request.
 #[must_use]
-pub fn admin(
+pub fn admin_entry(
     principal: &Principal,
     at_ms: u64,
-    (method, path): (&str, &str),
-    is_done: bool,
-) -> Note {
-    let word = if is_done { "ok" } else { "failed" };
-    let mut note = Note::new(Kind::Admin, at_ms, word);
-    note.principal = Some(Arc::new(principal.clone()));
+    method: &str,
+    path: &str,
+    has_succeeded: bool,
+) -> AuditEntry {
+    let word = if has_succeeded { "ok" } else { "failed" };
+    let mut entry = AuditEntry::new(AuditRowKind::Admin, at_ms, word);
+    entry.principal = Some(Arc::new(principal.clone()));
     let name = format!("{method} {path}").into();
-    note.target = Target::Named { server: None, name };
-    note
+    entry.target = AuditTarget::Named { server: None, name };
+    entry
 }
 
-/// Returns what came of looking at a trail, for programs.
+/// Encodes the result of a trail verification as JSON.
 #[must_use]
-pub fn verdicts(verdicts: &Verdicts) -> Value {
-    let mut told = verdict(&verdicts.calls);
-    if let Some(members) = told.as_object_mut() {
+pub fn verdicts_json(verdicts: &RingReports) -> Value {
+    let mut json = verdict_json(&verdicts.calls);
+    if let Some(members) = json.as_object_mut() {
         members.insert("v".to_owned(), json!(1));
-        members.insert("ok".to_owned(), json!(verdicts.is_whole()));
-        members.insert(DENIALS.to_owned(), verdict(&verdicts.denials));
+        members.insert("ok".to_owned(), json!(verdicts.is_intact()));
+        members.insert(DENIALS_RING.to_owned(), verdict_json(&verdicts.denials));
     }
-    told
+    json
 }
 
-fn verdict(verdict: &Verdict) -> Value {
+fn verdict_json(verdict: &VerifyReport) -> Value {
     let broken = verdict.broken.as_ref().map(
         |broken| json!({"seq": broken.seq, "reason": broken.damage.as_str(), "file": broken.file}),
     );
     json!({
         "ok": broken.is_none(),
         "rows": verdict.rows,
-        "first": verdict.first,
+        "first": verdict.first_seq,
         "head": {"seq": verdict.head.seq, "hash": verdict.head.hash.to_string()},
         "files": verdict.files,
         "gaps": verdict.gaps,
         "lost": verdict.lost,
-        "let_go": verdict.let_go,
-        "let_go_early": verdict.let_go_early,
+        "let_go": verdict.evicted,
+        "let_go_early": verdict.evicted_early,
         "merged": verdict.merged,
         "coalesced": verdict.coalesced,
         "broken": broken,

@@ -1,41 +1,41 @@
-//! The command line: what is asked, who answers, and with which exit code.
+//! The command line: parses arguments, dispatches commands, and maps outcomes to exit codes.
 
-mod api;
+mod api_client;
+mod api_types;
 mod args;
-mod audit;
-mod call;
+mod audit_command;
+mod call_command;
 mod check;
 mod clean;
-mod client;
 mod connect;
-mod daemon;
-mod executor;
+mod executor_command;
 mod failure;
+mod gateway_finder;
+mod lifecycle;
 mod logs;
 mod ls;
-mod out;
-mod outbox;
+mod outbox_command;
+mod output;
 mod pin;
-mod power;
 mod pretty;
-mod refresh;
-mod reload;
+mod probe;
+mod refresh_command;
+mod reload_command;
 mod role;
-mod run;
-mod search;
+mod run_command;
+mod search_command;
 mod secret;
-mod session;
-mod status;
+mod session_command;
+mod status_command;
 mod stdio;
 mod table;
 mod token;
 mod trust;
 mod up;
-mod visit;
-mod worker;
+mod worker_command;
 
 #[cfg(test)]
-mod fake;
+mod fake_gateway;
 #[cfg(test)]
 mod tests;
 
@@ -45,170 +45,185 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 
-pub use self::args::{Cli, Command, Global, Passed, Trust, Up};
-pub use self::failure::{Exit, Failure};
-pub use self::out::{Format, Out};
-use crate::config::Env;
+pub use self::args::{CliArgs, CliCommand, GlobalArgs, PassthroughArgs, TrustArgs, UpArgs};
+pub use self::failure::{CliExit, CliFailure};
+pub use self::output::{CliOutput, OutputFormat};
+use crate::config::EnvVars;
 
-/// What every command is given.
+/// State passed to every command.
 #[derive(Debug)]
-pub struct Context {
-    /// Options that every command has.
-    pub global: Global,
+pub struct CommandContext {
+    /// The global options.
+    pub global: GlobalArgs,
     /// The environment.
-    pub env: Env,
-    /// Where results and messages go.
-    pub out: Out,
+    pub env: EnvVars,
+    /// Writers for results and messages.
+    pub out: CliOutput,
 }
 
-impl Context {
-    /// The value of `--config`, when it was given.
+impl CommandContext {
+    /// Returns the value of `--config`, if given.
     #[must_use]
-    pub fn config(&self) -> Option<&Path> {
+    pub fn config_path(&self) -> Option<&Path> {
         self.global.config.as_deref()
     }
 }
 
-/// Reads the arguments of the process, answers, and says how it went.
-pub fn main(arguments: impl IntoIterator<Item = OsString>, env: Env) -> ExitCode {
+/// Parses the arguments, runs the command, and returns the exit code.
+pub fn main(arguments: impl IntoIterator<Item = OsString>, env: EnvVars) -> ExitCode {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
-    // Started for every server, so it does without the rest of the program.
+    // The reaper runs for every server, so it skips the setup of the rest of the program.
     if let [_, word, passed @ ..] = arguments.as_slice()
         && word == "__reaper"
     {
         return bowline_link::reaper::run(passed.iter().cloned());
     }
-    match Cli::try_parse_from(&arguments) {
-        Ok(Cli {
-            command: Command::Fixture(args),
+    match CliArgs::try_parse_from(&arguments) {
+        Ok(CliArgs {
+            command: CliCommand::Fixture(args),
             ..
-        }) => fixture(args),
-        Ok(Cli { global, command }) => {
-            keep_out();
+        }) => run_fixture(args),
+        Ok(CliArgs { global, command }) => {
+            forbid_memory_access();
             let format = if global.json {
-                Format::Json
+                OutputFormat::Json
             } else {
-                Format::Human
+                OutputFormat::Human
             };
-            let mut context = Context {
+            let mut context = CommandContext {
                 global,
                 env,
-                out: Out::process(format),
+                out: CliOutput::for_process(format),
             };
-            finish(run(&command, &mut context), &mut context.out)
+            report_outcome(dispatch_command(&command, &mut context), &mut context.out)
         }
         Err(error) => {
             let json = arguments.iter().any(|argument| argument == "--json");
-            let format = if json { Format::Json } else { Format::Human };
-            usage(&error, &mut Out::process(format))
+            let format = if json {
+                OutputFormat::Json
+            } else {
+                OutputFormat::Human
+            };
+            report_usage_error(&error, &mut CliOutput::for_process(format))
         }
     }
 }
 
-/// Lets no process of the same user, such as a server that we start, look into our memory and
-/// environment, where secrets are. What we start itself can be looked at as before.
-fn keep_out() {
+/// Keeps other processes of the same user, such as started servers, from reading the memory and
+/// environment of this process, which hold secrets. Started processes are not affected.
+fn forbid_memory_access() {
     #[cfg(target_os = "linux")]
     {
         use rustix::process::{DumpableBehavior, set_dumpable_behavior};
-        // An old kernel that cannot do it is no reason to do nothing else.
+        // An old kernel without support is no reason to fail.
         let _kept = set_dumpable_behavior(DumpableBehavior::NotDumpable);
     }
 }
 
-/// Says what failed, and turns the outcome into the exit code of the process.
-pub fn finish(outcome: Result<Exit, Failure>, out: &mut Out) -> ExitCode {
+/// Prints a failure, and maps the outcome to the exit code.
+pub fn report_outcome(outcome: Result<CliExit, CliFailure>, out: &mut CliOutput) -> ExitCode {
     match outcome {
         Ok(exit) => exit.into(),
         Err(failure) => {
-            out.failure(&failure);
+            out.write_failure(&failure);
             failure.exit.into()
         }
     }
 }
 
-/// The one place where commands meet what carries them out.
-pub fn run(command: &Command, context: &mut Context) -> Result<Exit, Failure> {
+/// Dispatches a command.
+pub fn dispatch_command(
+    command: &CliCommand,
+    context: &mut CommandContext,
+) -> Result<CliExit, CliFailure> {
     match command {
-        Command::Up(up) => up::run(up, context),
-        Command::Trust(asked) => trust::run(asked, context),
-        Command::Run(asked) => run::run(asked, context),
-        Command::Connect(asked) => connect::run(asked, context),
-        Command::RunEnd { parent, token } => run::end(*parent, token, context),
-        Command::Stdio { server } => stdio::run(server.as_deref(), context),
-        Command::Ls { target, tokens } => ls::run(target.as_ref(), *tokens, context),
-        Command::Search(asked) => search::run(asked, context),
-        Command::Call(call) => call::run(call, context),
-        Command::Status { server, watch } => {
+        CliCommand::Up(up) => up::run(up, context),
+        CliCommand::Trust(args) => trust::run(args, context),
+        CliCommand::Run(args) => run_command::run(args, context),
+        CliCommand::Connect(args) => connect::run(args, context),
+        CliCommand::RunEnd { parent, token } => run_command::end(*parent, token, context),
+        CliCommand::Stdio { server } => stdio::run(server.as_deref(), context),
+        CliCommand::Ls { target, tokens } => ls::run(target.as_ref(), *tokens, context),
+        CliCommand::Search(args) => search_command::run(args, context),
+        CliCommand::Call(call) => call_command::run(call, context),
+        CliCommand::Status { server, watch } => {
             let view = match (server, watch) {
-                (Some(server), _) => status::View::One(server),
-                (None, true) => status::View::Watch,
-                (None, false) => status::View::All,
+                (Some(server), _) => status_command::StatusView::One(server),
+                (None, true) => status_command::StatusView::Watch,
+                (None, false) => status_command::StatusView::All,
             };
-            status::run(view, context)
+            status_command::run(view, context)
         }
-        Command::Logs {
+        CliCommand::Logs {
             server,
             follow,
             lines,
         } => {
             let reach = if *follow {
-                logs::Reach::Follow
+                logs::LogRange::Follow
             } else {
-                logs::Reach::SoFar
+                logs::LogRange::Existing
             };
             logs::run(server.as_deref(), reach, *lines, context)
         }
-        Command::Audit { command } => audit::run(command, context),
-        Command::Check => check::run(context),
-        Command::Start { server } => power::run(server, power::Turn::Start, context),
-        Command::Stop { server } => power::run(server, power::Turn::Stop, context),
-        Command::Restart { server } => power::run(server, power::Turn::Restart, context),
-        Command::Reload { server } => reload::run(server.as_deref(), context),
-        Command::Refresh(asked) => refresh::run(asked.server.as_deref(), context),
-        Command::Role { command } => role::run(command, context),
-        Command::Token { command } => token::run(command, context),
-        Command::Session { command } => session::run(command, context),
-        Command::Secret { command } => secret::run(command, context),
-        Command::Pin { command } => pin::run(command, context),
-        Command::Outbox { command } => outbox::run(command, context),
-        Command::Worker { command } => worker::run(command, context),
-        Command::Executor { command } => executor::run(command, context),
-        Command::Visit(asked) => visit::run(asked, context),
-        Command::Version => version(context),
-        // Both are run before anything is set up for a command.
-        Command::Fixture(_) | Command::Reaper(_) => Err(Failure::usage("run it as a program")),
+        CliCommand::Audit { command } => audit_command::run(command, context),
+        CliCommand::Check => check::run(context),
+        CliCommand::Start { server } => {
+            lifecycle::run(server, lifecycle::LifecycleAction::Start, context)
+        }
+        CliCommand::Stop { server } => {
+            lifecycle::run(server, lifecycle::LifecycleAction::Stop, context)
+        }
+        CliCommand::Restart { server } => {
+            lifecycle::run(server, lifecycle::LifecycleAction::Restart, context)
+        }
+        CliCommand::Reload { server } => reload_command::run(server.as_deref(), context),
+        CliCommand::Refresh(args) => refresh_command::run(args.server.as_deref(), context),
+        CliCommand::Role { command } => role::run(command, context),
+        CliCommand::Token { command } => token::run(command, context),
+        CliCommand::Session { command } => session_command::run(command, context),
+        CliCommand::Secret { command } => secret::run(command, context),
+        CliCommand::Pin { command } => pin::run(command, context),
+        CliCommand::Outbox { command } => outbox_command::run(command, context),
+        CliCommand::Worker { command } => worker_command::run(command, context),
+        CliCommand::Executor { command } => executor_command::run(command, context),
+        CliCommand::Visit(args) => probe::run(args, context),
+        CliCommand::Version => print_version(context),
+        // `main` runs both before any setup.
+        CliCommand::Fixture(_) | CliCommand::Reaper(_) => {
+            Err(CliFailure::usage("run it as a program"))
+        }
     }
 }
 
-/// Serves as a test server; it may be told to end with any exit code.
-fn fixture(args: crate::fixture::Args) -> ExitCode {
+/// Runs the fixture server, which may exit with any code.
+fn run_fixture(args: crate::fixture::Args) -> ExitCode {
     match crate::fixture::serve(args) {
-        Ok(()) => Exit::Ok.into(),
+        Ok(()) => CliExit::Ok.into(),
         Err(crate::fixture::Error::Exit { code }) => ExitCode::from(code),
         Err(error) => {
-            let failure = Failure::unexpected(error.to_string());
-            Out::process(Format::Human).failure(&failure);
+            let failure = CliFailure::unexpected(error.to_string());
+            CliOutput::for_process(OutputFormat::Human).write_failure(&failure);
             failure.exit.into()
         }
     }
 }
 
-fn version(context: &mut Context) -> Result<Exit, Failure> {
+fn print_version(context: &mut CommandContext) -> Result<CliExit, CliFailure> {
     let version = env!("CARGO_PKG_VERSION");
     context
         .out
-        .result(&serde_json::json!({"v": 1, "version": version}), |out| {
-            out.line(&format!("bowline {version}"))
+        .write_result(&serde_json::json!({"v": 1, "version": version}), |out| {
+            out.write_line(&format!("bowline {version}"))
         })?;
-    Ok(Exit::Ok)
+    Ok(CliExit::Ok)
 }
 
-/// Help and version are answers; the rest is a mistake in the arguments.
-fn usage(error: &clap::Error, out: &mut Out) -> ExitCode {
+/// Prints help and version as results, anything else as a usage error.
+fn report_usage_error(error: &clap::Error, out: &mut CliOutput) -> ExitCode {
     if !error.use_stderr() {
         let _shown = error.print();
-        return Exit::Ok.into();
+        return CliExit::Ok.into();
     }
     let text = error.render().to_string();
     let message = text
@@ -217,10 +232,10 @@ fn usage(error: &clap::Error, out: &mut Out) -> ExitCode {
         .next()
         .unwrap_or_default()
         .to_owned();
-    let failure = Failure::new(Exit::Usage, "usage", message);
+    let failure = CliFailure::new(CliExit::Usage, "usage", message);
     match out.format() {
-        Format::Json => out.failure(&failure),
-        Format::Human => {
+        OutputFormat::Json => out.write_failure(&failure),
+        OutputFormat::Human => {
             let _shown = error.print();
         }
     }

@@ -1,8 +1,8 @@
-//! Conditions on the arguments of calls, written in CEL. Nobody else here knows the language.
+//! Conditions on call arguments, written in CEL. Only this module knows the language.
 //!
-//! A condition is written by the owner of the gateway, and its arguments by whoever calls: so its
-//! patterns are compiled when it is read, the cost of an evaluation is estimated before it begins,
-//! and whatever cannot be decided refuses the call.
+//! The owner of the gateway writes conditions, but callers supply the arguments. So patterns are
+//! compiled when the condition is parsed, the cost of an evaluation is estimated up front, and an
+//! undecidable condition refuses the call.
 
 mod check;
 mod cost;
@@ -14,39 +14,39 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-use bowline_core::policy::{Condition, Effort, Facts, Undecided};
-use bowline_wire::fold::Names;
+use bowline_core::policy::{Condition, ConditionError, ConditionInput, EvaluationEffort};
+use bowline_wire::case_fold::QueriedNames;
 use bowline_wire::scan;
 use cel::objects::Key;
 use cel::{Context, Env, ExecutionError, Program, Value};
 use thiserror::Error;
 
-use self::check::Check;
-use self::patterns::Patterns;
+use self::check::ConditionCheck;
+use self::patterns::CompiledPatterns;
 
-/// The longest condition.
+/// Maximum bytes of a condition.
 pub const CONDITION_BYTES_MAX: usize = 1_024;
 
-/// Arguments longer than this are not looked at.
+/// Maximum bytes of arguments; longer ones make a condition undecidable.
 pub const ARGUMENTS_BYTES_MAX: usize = 64 * 1024;
 
-/// How deep `all`, `exists`, `map` and `filter` may stand in each other.
+/// Maximum nesting of `all`, `exists`, `map` and `filter`.
 pub const LOOPS_MAX: u32 = 2;
 
-/// Units of work that an evaluation may take, by its estimate: one unit is about 0.1 us.
+/// Maximum estimated cost of an evaluation; one unit is about 0.1 us.
 pub const COST_MAX: u64 = 16_000_000;
 
-/// Units of work that an evaluation may take on the serving thread.
+/// Maximum estimated cost of an evaluation on the serving thread.
 pub const QUICK_COST_MAX: u64 = 5_000;
 
-/// Arguments longer than this are not even parsed on the serving thread.
+/// Maximum bytes of arguments parsed on the serving thread.
 pub const QUICK_ARGUMENTS_BYTES_MAX: usize = 4 * 1024;
 
-/// The names a condition may use.
-const VARIABLES: [&str; 5] = ["args", "principal", "role", "server", "tool"];
+/// Variables available to a condition.
+const KNOWN_VARIABLES: [&str; 5] = ["args", "principal", "role", "server", "tool"];
 
-/// The functions a condition may use, beside operators and loops.
-const FUNCTIONS: [&str; 13] = [
+/// Functions available to a condition, besides operators and loops.
+const KNOWN_FUNCTIONS: [&str; 13] = [
     "bool",
     "bytes",
     "contains",
@@ -62,8 +62,8 @@ const FUNCTIONS: [&str; 13] = [
     "uint",
 ];
 
-/// The names of types, which `type(...)` can be compared with.
-const TYPES: [&str; 10] = [
+/// Type names for comparisons with `type(...)`.
+const KNOWN_TYPES: [&str; 10] = [
     "bool",
     "bytes",
     "double",
@@ -76,123 +76,129 @@ const TYPES: [&str; 10] = [
     "uint",
 ];
 
-/// Why a text is no condition.
+/// Reason why a text is no valid condition.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
-pub enum Fault {
-    /// There is nothing.
+pub enum ConditionParseError {
+    /// The text is empty.
     #[error("it is empty")]
     Empty,
-    /// There is too much.
+    /// The text is too long.
     #[error("it is longer than {CONDITION_BYTES_MAX} bytes")]
     TooLong,
-    /// It does not follow the language.
+    /// The text is no valid CEL.
     #[error("{0}")]
     Syntax(String),
-    /// It uses a name that nobody gives a value.
-    #[error("nothing is called `{name}`{}; there are {}", hint(.near.as_deref()), variables())]
+    /// An undefined variable.
+    #[error(
+        "nothing is called `{name}`{}; there are {}",
+        similar_name_hint(.near.as_deref()),
+        list_variables()
+    )]
     UnknownName {
         /// The name.
         name: String,
-        /// The one that was perhaps meant.
+        /// A similar defined name.
         near: Option<String>,
     },
-    /// It uses a function that there is not.
-    #[error("there is no function `{name}`{}", hint(.near.as_deref()))]
+    /// An undefined function.
+    #[error("there is no function `{name}`{}", similar_name_hint(.near.as_deref()))]
     UnknownFunction {
         /// The name.
         name: String,
-        /// The one that was perhaps meant.
+        /// A similar defined name.
         near: Option<String>,
     },
-    /// Its loops stand too deep in each other.
+    /// Loops are nested too deeply.
     #[error("more than {LOOPS_MAX} loops stand in each other")]
     TooManyLoops,
-    /// A pattern of `matches` is not written out.
+    /// The pattern of a `matches` call is no literal.
     #[error("the pattern of `matches` must be written out as a text, such as '^[a-z]+$'")]
     PatternNotLiteral,
-    /// A pattern of `matches` does not follow the syntax of patterns.
+    /// The pattern of a `matches` call is invalid.
     #[error("`{pattern}` is no pattern: {reason}")]
     BadPattern {
-        /// As it was written.
+        /// The pattern.
         pattern: String,
-        /// What is wrong.
+        /// Description of the error.
         reason: String,
     },
-    /// A pattern of `matches` is too large once it is compiled.
+    /// The compiled pattern of a `matches` call is too large.
     #[error("the pattern `{0}` takes more than 10 MiB when it is compiled")]
     LargePattern(String),
 }
 
-fn variables() -> String {
-    VARIABLES.join(", ")
+fn list_variables() -> String {
+    KNOWN_VARIABLES.join(", ")
 }
 
-fn hint(near: Option<&str>) -> String {
+fn similar_name_hint(near: Option<&str>) -> String {
     near.map_or_else(String::new, |near| format!(", did you mean `{near}`"))
 }
 
-/// Reads conditions.
+/// Parses conditions.
 #[derive(Clone)]
-pub struct Language(Arc<Env>);
+pub struct CelLanguage(Arc<Env>);
 
-impl Default for Language {
+impl Default for CelLanguage {
     fn default() -> Self {
         Self(Arc::new(Env::stdlib().with_optional_support(false)))
     }
 }
 
-impl fmt::Debug for Language {
+impl fmt::Debug for CelLanguage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Language")
+        f.write_str("CelLanguage")
     }
 }
 
-/// One condition, ready to be asked.
-pub struct Cel {
+/// One parsed condition.
+pub struct CelCondition {
     text: Arc<str>,
     program: Program,
-    /// Its patterns, compiled.
-    patterns: Arc<Patterns>,
-    /// The names by which it asks for arguments.
-    names: Names,
-    language: Language,
+    /// The compiled patterns of `matches` calls.
+    patterns: Arc<CompiledPatterns>,
+    /// The argument names used by the condition.
+    names: QueriedNames,
+    language: CelLanguage,
 }
 
-impl fmt::Debug for Cel {
+impl fmt::Debug for CelCondition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Cel").field(&self.text).finish()
+        f.debug_tuple("CelCondition").field(&self.text).finish()
     }
 }
 
-impl PartialEq for Cel {
+impl PartialEq for CelCondition {
     fn eq(&self, other: &Self) -> bool {
         self.text == other.text
     }
 }
 
-impl Eq for Cel {}
+impl Eq for CelCondition {}
 
-impl Language {
-    /// Reads a condition.
+impl CelLanguage {
+    /// Parses a condition.
     ///
     /// # Errors
-    /// It cannot be one.
-    pub fn read(&self, text: &str) -> Result<Cel, Fault> {
+    /// The text is no valid condition.
+    pub fn parse_condition(&self, text: &str) -> Result<CelCondition, ConditionParseError> {
         let text = text.trim();
         if text.is_empty() {
-            return Err(Fault::Empty);
+            return Err(ConditionParseError::Empty);
         }
         if text.len() > CONDITION_BYTES_MAX {
-            return Err(Fault::TooLong);
+            return Err(ConditionParseError::TooLong);
         }
         let program = self.0.compile(text).map_err(|errors| {
             let first = errors.errors.first();
-            Fault::Syntax(first.map_or_else(|| errors.to_string(), |error| error.msg.clone()))
+            ConditionParseError::Syntax(
+                first.map_or_else(|| errors.to_string(), |error| error.msg.clone()),
+            )
         })?;
-        let mut check = Check::default();
-        check.visit(program.expression(), 0);
-        let (patterns, names) = check.finish()?;
-        Ok(Cel {
+        let mut check = ConditionCheck::default();
+        check.visit_node(program.expression(), 0);
+        let (patterns, names) = check.into_parts()?;
+        Ok(CelCondition {
             text: text.into(),
             program,
             patterns: Arc::new(patterns),
@@ -202,15 +208,19 @@ impl Language {
     }
 }
 
-impl Condition for Cel {
-    fn text(&self) -> &str {
+impl Condition for CelCondition {
+    fn source_text(&self) -> &str {
         &self.text
     }
 
-    fn holds(&self, facts: &Facts<'_>, effort: Effort) -> Result<bool, Undecided> {
-        let args = self.arguments(facts.arguments, effort)?;
+    fn evaluate(
+        &self,
+        facts: &ConditionInput<'_>,
+        effort: EvaluationEffort,
+    ) -> Result<bool, ConditionError> {
+        let args = self.prepare_arguments(facts.arguments, effort)?;
         let mut context = Context::with_env(Arc::clone(&self.language.0));
-        self.patterns.register(&mut context);
+        self.patterns.register_function(&mut context);
         context.add_variable_from_value("args", args);
         for (name, value) in [
             ("principal", facts.principal),
@@ -222,49 +232,53 @@ impl Condition for Cel {
         }
         match self.program.execute(&context) {
             Ok(Value::Bool(holds)) => Ok(holds),
-            Ok(other) => Err(undecided(&format!("it is a {}", other.type_of()))),
-            Err(error) => Err(reason(&error)),
+            Ok(other) => Err(undecided_because(&format!("it is a {}", other.type_of()))),
+            Err(error) => Err(to_undecided(&error)),
         }
     }
 }
 
-impl Cel {
-    /// Reads the arguments and makes sure that the evaluation on them takes no more than it may.
-    fn arguments(&self, json: &[u8], effort: Effort) -> Result<Value, Undecided> {
+impl CelCondition {
+    /// Parses the arguments and checks the estimated cost of the evaluation.
+    fn prepare_arguments(
+        &self,
+        json: &[u8],
+        effort: EvaluationEffort,
+    ) -> Result<Value, ConditionError> {
         if json.len() > ARGUMENTS_BYTES_MAX {
             let why = format!("the arguments are longer than {ARGUMENTS_BYTES_MAX} bytes");
-            return Err(Undecided::Because(why));
+            return Err(ConditionError::Failed(why));
         }
-        if effort == Effort::Quick && json.len() > QUICK_ARGUMENTS_BYTES_MAX {
-            return Err(Undecided::TakesLong);
+        if effort == EvaluationEffort::Quick && json.len() > QUICK_ARGUMENTS_BYTES_MAX {
+            return Err(ConditionError::NeedsFullEffort);
         }
-        // Of a member that comes twice the server might read the other one.
-        let whole = scan::check(json, scan::Keys::Unique).ok();
+        // Of a duplicate member the server might read the other value.
+        let whole = scan::check_json(json, scan::KeyPolicy::Unique).ok();
         let parsed = whole.and_then(|()| serde_json::from_slice(json).ok());
         let Some(args @ serde_json::Value::Object(_)) = parsed else {
-            return Err(undecided("the arguments cannot be read"));
+            return Err(undecided_because("the arguments cannot be read"));
         };
-        // Of members that differ in case only the server might read another one as well.
+        // Of members equal except for case the server might read the other one.
         self.names
-            .check(json.trim_ascii())
-            .map_err(|alike| undecided(&format!("in the arguments, {alike}")))?;
-        let cost = cost::estimate(self.program.expression(), &args, &self.patterns);
+            .check_value(json.trim_ascii())
+            .map_err(|alike| undecided_because(&format!("in the arguments, {alike}")))?;
+        let cost = cost::estimate_cost(self.program.expression(), &args, &self.patterns);
         if cost > COST_MAX {
-            return Err(Undecided::TooCostly {
+            return Err(ConditionError::TooCostly {
                 cost,
                 cost_max: COST_MAX,
             });
         }
-        if effort == Effort::Quick && cost > QUICK_COST_MAX {
-            return Err(Undecided::TakesLong);
+        if effort == EvaluationEffort::Quick && cost > QUICK_COST_MAX {
+            return Err(ConditionError::NeedsFullEffort);
         }
-        Ok(value(args))
+        Ok(to_cel_value(args))
     }
 }
 
-/// Turns JSON into what the language knows. A whole number is signed where it fits, so that it can
-/// be reckoned with the numbers of the condition.
-fn value(json: serde_json::Value) -> Value {
+/// Converts JSON to a CEL value. Integers become signed when they fit, so arithmetic with literals
+/// of the condition works.
+fn to_cel_value(json: serde_json::Value) -> Value {
     match json {
         serde_json::Value::Null => Value::Null,
         serde_json::Value::Bool(yes) => Value::Bool(yes),
@@ -275,24 +289,24 @@ fn value(json: serde_json::Value) -> Value {
         },
         serde_json::Value::String(text) => Value::String(Arc::new(text)),
         serde_json::Value::Array(items) => {
-            Value::List(Arc::new(items.into_iter().map(value).collect()))
+            Value::List(Arc::new(items.into_iter().map(to_cel_value).collect()))
         }
         serde_json::Value::Object(object) => {
             let members = object.into_iter();
             let members: HashMap<Key, Value> = members
-                .map(|(key, member)| (Key::from(key), value(member)))
+                .map(|(key, member)| (Key::from(key), to_cel_value(member)))
                 .collect();
             Value::from(members)
         }
     }
 }
 
-fn undecided(why: &str) -> Undecided {
-    Undecided::Because(why.to_owned())
+fn undecided_because(why: &str) -> ConditionError {
+    ConditionError::Failed(why.to_owned())
 }
 
-/// Says why, without what the arguments hold.
-fn reason(error: &ExecutionError) -> Undecided {
+/// Maps an evaluation error to a reason without argument values.
+fn to_undecided(error: &ExecutionError) -> ConditionError {
     let why = match error {
         ExecutionError::NoSuchKey(_) => "an argument that it asks for is missing",
         ExecutionError::NoSuchOverload(_)
@@ -307,5 +321,5 @@ fn reason(error: &ExecutionError) -> Undecided {
         | ExecutionError::Overflow(..) => "it cannot be reckoned",
         _ => "it fails on these arguments",
     };
-    undecided(why)
+    undecided_because(why)
 }

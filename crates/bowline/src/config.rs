@@ -1,32 +1,33 @@
-//! The configuration of a gateway, as values without options; [`load`] reads it from a file.
+//! The resolved configuration of a gateway; [`load_config`] reads the file.
 
-mod audit;
-mod broker;
-mod clients;
+mod audit_config;
+mod broker_config;
+mod client_config;
+mod config_names;
+mod config_problem;
 pub(crate) mod duration;
 mod env;
 mod error;
-pub(crate) mod executor;
+pub(crate) mod executor_config;
 mod expand;
-mod exposure;
+mod exposed_secrets;
 mod file;
-mod find;
-mod frame;
-mod limits;
-mod load;
-mod name;
-pub(crate) mod policy;
-mod reach;
+mod find_file;
+mod limits_config;
+mod load_file;
+pub(crate) mod policy_config;
 mod resolve;
-mod secrets;
+mod resolve_server;
+mod secret_origins;
 mod server_config;
+mod server_secrets;
 mod size;
-mod sources;
 pub(crate) mod suggest;
-mod tokens;
+mod token_config;
 mod tree;
-mod via;
-mod warn;
+mod upstream_config;
+mod via_config;
+mod warnings;
 
 #[cfg(test)]
 mod tests;
@@ -38,44 +39,48 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_host::HostLimits;
-use bowline_link::http::endpoint::Endpoint;
+use bowline_link::http::endpoint::HttpEndpoint;
 
-use crate::clients::Client;
-use crate::secrets::Sources;
-use crate::secrets::follow::Watched;
+use crate::client_programs::ClientProgram;
+use crate::secrets::SecretSources;
+use crate::secrets::secret_watch::WatchedTemplates;
 use crate::trust::TrustStore;
 
-pub use self::audit::{AuditExport, SyslogTo};
-pub use self::broker::{BrokerConfig, PeerConfig};
-pub use self::clients::{ClientConfig, Direct};
-pub use self::env::Env;
-pub use self::error::Error;
-pub use self::executor::{ExecutorConfig, HeldSecret, Protocol, ServantConfig};
+pub use self::audit_config::{AuditExportConfig, SyslogAddress};
+pub use self::broker_config::{BrokerConfig, PeerConfig};
+pub use self::client_config::{ClientConfig, DirectEndpoint};
+pub use self::config_problem::{ConfigProblem, FilePosition, position_at};
+pub use self::env::EnvVars;
+pub use self::error::ConfigError;
+pub use self::executor_config::{
+    ExecutorConfig, ExecutorOfferConfig, ExecutorProtocol, OfferedSecret,
+};
 pub(crate) use self::expand::read_secret_file;
-pub(crate) use self::find::FILE_NAME;
-pub use self::find::find;
-pub use self::frame::{Place, Problem, place};
-pub use self::limits::ConnectionLimits;
-pub use self::load::{load, load_with, parse, parse_with};
-pub(crate) use self::load::{read, secrets};
-pub use self::policy::{Mention, PolicyConfig, ProfileConfig, RoleConfig, WhenConfig};
-pub use self::reach::{Child, Reach, Remote, Template};
-pub use self::secrets::Secrets;
-pub use self::server_config::{ArgvSecrets, Breaker, Restart, ServerConfig};
-pub use self::tokens::TokenLifetime;
-pub use self::via::{Placed, Via};
-pub(crate) use self::warn::sharing;
+pub(crate) use self::find_file::CONFIG_FILE_NAME;
+pub use self::find_file::find_config;
+pub use self::limits_config::ConnectionLimits;
+pub use self::load_file::{load_config, load_config_with, parse_config, parse_config_with};
+pub(crate) use self::load_file::{load_secrets_config, read_config_text};
+pub use self::policy_config::{
+    PatternMention, PolicyConfig, ProfileConfig, RoleConfig, WhenConfig,
+};
+pub use self::server_config::{ArgvSecrets, BreakerConfig, RestartConfig, ServerConfig};
+pub use self::server_secrets::ServerSecrets;
+pub use self::token_config::TokenLifetime;
+pub use self::upstream_config::{ChildConfig, ConfigTemplate, RemoteConfig, UpstreamConfig};
+pub use self::via_config::{PlacementConfig, ViaConfig};
+pub(crate) use self::warnings::sharing_warning;
 
-/// What a value is when the file does not say.
+/// Defaults of keys absent from the file.
 pub(crate) mod defaults {
     use std::net::{IpAddr, Ipv4Addr, SocketAddr};
     use std::time::Duration;
 
     pub(crate) const LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 7331);
-    /// Part of calls that are traced where traces are sent.
+    /// Fraction of calls traced when a collector is configured.
     pub(crate) const SAMPLE: f64 = 1.0;
     pub(crate) const SERVICE_NAME: &str = "bowline";
-    /// Commands that may have to install what they run: these get time for it once.
+    /// Commands with an installation step before the first run, which needs extra time.
     pub(crate) const INSTALLERS: [&str; 9] = [
         "npx", "uvx", "bunx", "pnpm", "yarn", "pipx", "uv", "docker", "podman",
     ];
@@ -91,58 +96,58 @@ pub(crate) mod defaults {
     pub(crate) const BREAKER_REST: Duration = Duration::from_secs(30);
 }
 
-/// Everything the gateway runs with.
+/// The complete configuration of a gateway.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// Addresses to serve on, at least one.
+    /// Addresses to listen on, at least one.
     pub listen: Vec<SocketAddr>,
-    /// Names by which others may address it, beside its own addresses.
+    /// Host names accepted besides the gateway's own addresses.
     pub names: Vec<Arc<str>>,
-    /// How much all servers together take on.
+    /// Limits of the host over all servers.
     pub limits: HostLimits,
-    /// How many connections are kept that have not proved who they are.
+    /// Limits of unauthenticated connections.
     pub connections: ConnectionLimits,
-    /// What is told of calls, and where.
-    pub telemetry: Telemetry,
-    /// What remembers queued writes.
-    pub journal: Engine,
-    /// What the broker takes on.
+    /// Settings of traces.
+    pub telemetry: TelemetryConfig,
+    /// Engine of the journal for queued writes.
+    pub journal: JournalEngine,
+    /// Settings of the broker.
     pub broker: BrokerConfig,
-    /// Executors that are dialled, by name.
+    /// Executors to dial, by name.
     pub executors: BTreeMap<Arc<str>, ExecutorConfig>,
-    /// What this machine does where it is an executor.
-    pub servant: ServantConfig,
-    /// Where secrets come from.
-    pub sources: Sources,
-    /// What servers take from places that may change.
-    pub watched: Vec<Watched>,
-    /// What is written down of calls.
-    pub audit: Audit,
-    /// Where rows of it are shipped to.
-    pub audit_export: Option<AuditExport>,
-    /// Who may do what.
+    /// Settings of this machine as an executor.
+    pub executor_offer: ExecutorOfferConfig,
+    /// The secrets of this configuration.
+    pub secrets: SecretSources,
+    /// Templates of servers to watch for changes.
+    pub watched_templates: Vec<WatchedTemplates>,
+    /// Settings of the audit trail.
+    pub audit: AuditConfig,
+    /// Export target of audit rows.
+    pub audit_export: Option<AuditExportConfig>,
+    /// The policy.
     pub policy: PolicyConfig,
-    /// Every pattern of the policy and where it stands, in file order.
-    pub mentions: Vec<Mention>,
-    /// What is said of programs that are started with `run`.
-    pub clients: BTreeMap<Client, ClientConfig>,
-    /// The variables that hold credentials of servers.
-    pub credentials: BTreeSet<String>,
-    /// Servers that can be run, in file order.
+    /// Every pattern of the policy with a position, in file order.
+    pub pattern_mentions: Vec<PatternMention>,
+    /// Settings of client programs started with `run`.
+    pub clients: BTreeMap<ClientProgram, ClientConfig>,
+    /// Environment variables with credentials of servers.
+    pub credential_variables: BTreeSet<String>,
+    /// Runnable servers, in file order.
     pub servers: Vec<ServerConfig>,
-    /// Servers that this machine cannot run, and why; the others are not affected.
-    pub broken: Vec<Broken>,
-    /// What is allowed but should be looked at.
-    pub warnings: Vec<Warning>,
-    /// The file all this was read from.
+    /// Servers unable to run on this machine, with reasons; other servers are not affected.
+    pub broken_servers: Vec<BrokenServer>,
+    /// Warnings about permitted but questionable settings.
+    pub warnings: Vec<ConfigWarning>,
+    /// Path of the config file.
     pub path: Option<PathBuf>,
-    /// Tells its text from others.
+    /// Digest of the file's text.
     pub digest: u64,
-    /// Set where the file is read only because its directory is trusted: another text of it must
-    /// be trusted as well.
+    /// Set when the file counts only because of a trusted directory: a changed text must be
+    /// trusted as well.
     pub trust: Option<TrustStore>,
-    /// Addresses to serve on instead, where the command line names some.
-    pub listen_instead: Vec<SocketAddr>,
+    /// Addresses from the command line, which replace `listen`.
+    pub listen_override: Vec<SocketAddr>,
 }
 
 impl Default for Config {
@@ -152,52 +157,52 @@ impl Default for Config {
             names: Vec::new(),
             limits: HostLimits::default(),
             connections: ConnectionLimits::default(),
-            telemetry: Telemetry::default(),
-            journal: Engine::default(),
+            telemetry: TelemetryConfig::default(),
+            journal: JournalEngine::default(),
             broker: BrokerConfig::default(),
             executors: BTreeMap::new(),
-            servant: ServantConfig::default(),
-            sources: Sources::default(),
-            watched: Vec::new(),
-            audit: Audit::default(),
+            executor_offer: ExecutorOfferConfig::default(),
+            secrets: SecretSources::default(),
+            watched_templates: Vec::new(),
+            audit: AuditConfig::default(),
             audit_export: None,
             policy: PolicyConfig::default(),
-            mentions: Vec::new(),
+            pattern_mentions: Vec::new(),
             clients: BTreeMap::new(),
-            credentials: BTreeSet::new(),
+            credential_variables: BTreeSet::new(),
             servers: Vec::new(),
-            broken: Vec::new(),
+            broken_servers: Vec::new(),
             warnings: Vec::new(),
             path: None,
             digest: 0,
             trust: None,
-            listen_instead: Vec::new(),
+            listen_override: Vec::new(),
         }
     }
 }
 
 impl Config {
-    /// Returns the addresses to serve on.
+    /// Returns the addresses to listen on.
     #[must_use]
-    pub fn addresses(&self) -> &[SocketAddr] {
-        match self.listen_instead.as_slice() {
+    pub fn listen_addresses(&self) -> &[SocketAddr] {
+        match self.listen_override.as_slice() {
             [] => &self.listen,
             instead => instead,
         }
     }
 }
 
-/// What remembers queued writes.
+/// Engine of the journal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Engine {
-    /// A file of the state directory: what is acknowledged is never lost.
+pub enum JournalEngine {
+    /// A file of the state directory: acknowledged writes are durable.
     #[default]
     Sqlite,
-    /// Nothing but memory: everything queued is lost with the process.
+    /// Memory only: queued writes are lost with the process.
     Memory,
 }
 
-impl Engine {
+impl JournalEngine {
     /// Returns the word used in configuration and API.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
@@ -208,18 +213,18 @@ impl Engine {
     }
 }
 
-/// What is told of calls, and where.
+/// Settings of traces.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Telemetry {
-    /// Where traces are sent, as OTLP over HTTP; nowhere when absent.
-    pub otlp: Option<Endpoint>,
-    /// What the gateway is called there.
+pub struct TelemetryConfig {
+    /// OTLP/HTTP endpoint of the collector; traces are off when absent.
+    pub otlp: Option<HttpEndpoint>,
+    /// Service name of the gateway in traces.
     pub service_name: String,
-    /// The part of calls that is traced, from 0.0 to 1.0.
+    /// Fraction of calls to trace, from 0.0 to 1.0.
     pub sample: f64,
 }
 
-impl Default for Telemetry {
+impl Default for TelemetryConfig {
     fn default() -> Self {
         Self {
             otlp: None,
@@ -229,26 +234,26 @@ impl Default for Telemetry {
     }
 }
 
-/// What is written down of calls, for as long as it is kept.
+/// Settings of the audit trail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Audit {
-    /// Whether each call leaves a row.
+pub struct AuditConfig {
+    /// Whether each call is recorded as a row.
     pub calls: bool,
-    /// Whether rows hold arguments and results, and not only their hashes.
+    /// Whether rows hold arguments and results instead of hashes only.
     pub payload: bool,
-    /// Size at which a file of rows is followed by the next.
+    /// Size at which a new file of rows begins.
     pub max_bytes: u64,
-    /// Files that are kept.
+    /// Number of retained files.
     pub keep: u32,
-    /// Size at which a file of refusals is followed by the next; as many are kept.
+    /// Size at which a new file of denials begins; the same number of files is retained.
     pub denials_max_bytes: u64,
-    /// Rows that are younger are kept until there is four times as much as may be.
+    /// Younger rows are retained up to four times the usual size.
     pub min_age: Duration,
-    /// Rows that are older are let go; never where absent.
+    /// Older rows are removed; never when absent.
     pub max_age: Option<Duration>,
 }
 
-impl Default for Audit {
+impl Default for AuditConfig {
     fn default() -> Self {
         Self {
             calls: true,
@@ -262,20 +267,20 @@ impl Default for Audit {
     }
 }
 
-/// A server that is configured but cannot be run here.
+/// A configured server unable to run on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Broken {
-    /// Its name.
+pub struct BrokenServer {
+    /// Name of the server.
     pub name: Arc<str>,
-    /// What is missing, as one clause.
+    /// The missing requirement, as one clause.
     pub reason: String,
 }
 
-/// Something that is allowed but should be looked at.
+/// A permitted but questionable setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Warning {
-    /// Where in the file, when it is about one place.
-    pub place: Option<Place>,
-    /// What, as one clause.
+pub struct ConfigWarning {
+    /// Position in the file, if the warning concerns one place.
+    pub position: Option<FilePosition>,
+    /// The warning, as one clause.
     pub message: String,
 }

@@ -1,219 +1,245 @@
-//! Where callers come in: one listener for MCP and API, checked at one door.
+//! The HTTP edge: one listener for MCP and the API, with one authenticator in front of both.
 
-pub mod announce;
+pub mod announcer;
 pub mod api;
-mod arrival;
-pub mod body;
-mod broker;
+pub mod auth;
+mod auth_failures;
+mod broker_endpoint;
+pub mod call_errors;
+pub mod client_session;
 pub mod connection;
 pub mod connection_pool;
-pub mod door;
-pub mod errors;
-mod executor;
-pub mod guard;
-pub mod hold;
-mod key;
-pub mod large;
+pub mod connection_registry;
+pub mod endpoints;
+pub mod event_stream;
+mod executor_endpoint;
+pub mod http_listener;
+mod idempotency_key;
+pub mod large_response;
 mod linger;
-pub mod listen;
 pub mod mcp;
 pub mod metrics;
-mod modern;
-pub mod owner;
-mod pace;
-pub mod ready;
-pub mod route;
-mod run;
+mod modern_mcp;
+pub mod owner_token;
+mod rate_limit;
+pub mod readiness;
+pub mod response_body;
+mod run_claim;
 pub mod seal;
-pub mod session;
-pub mod stream;
-mod trace;
-mod unproven;
-pub mod unread;
+pub mod strict_framing;
+mod trace_context;
 mod upgrade;
-pub mod watcher;
+mod upgraded_connection;
+pub mod watcher_body;
+pub mod write_timeout;
 
 use std::sync::{Arc, Mutex};
 
 use bowline_core::call::Principal;
-use bowline_core::caller::SessionKey;
-use bowline_core::run::{Run, Runs};
+use bowline_core::client_handle::SessionKey;
+use bowline_core::run::{AgentRun, RunRegistry};
 use bowline_core::sync::lock;
 use bowline_host::Host;
 use bowline_host::broker::Hub;
-use bowline_host::executor::Executors;
+use bowline_host::executor::ExecutorRegistry;
 use tokio::sync::Semaphore;
 
-use crate::audit::Auditing;
+use crate::audit::GatewayAudit;
 use crate::config::ConnectionLimits;
-use crate::edge::connection_pool::UnprovenPool;
-use crate::edge::door::Door;
-use crate::edge::hold::{HoldKey, Holds};
-use crate::edge::session::{OpenError, Session, Sessions, Terms};
+use crate::edge::auth::Authenticator;
+use crate::edge::client_session::{ClientSession, ClientSessions, OpenSessionError, SessionTerms};
+use crate::edge::connection_pool::UnauthenticatedPool;
+use crate::edge::connection_registry::{ConnectionKey, ConnectionRegistry};
 use crate::reload::Reloader;
-use crate::telemetry::{SpanCounts, Tracer};
-use crate::tokens::Issued;
+use crate::telemetry::{CallTracer, SpanCounts};
+use crate::tokens::IssuedToken;
 
-/// What people may want to know about this gateway.
+/// Facts about this gateway for status output.
 #[derive(Clone, Debug)]
-pub struct About {
-    /// Where it is reached.
+pub struct GatewayInfo {
+    /// Base URL of the listener.
     pub url: String,
-    /// The configuration file it was started with.
+    /// Path of the configuration file given at startup.
     pub config: Option<String>,
-    /// What remembers queued calls.
+    /// Name of the journal engine.
     pub journal: &'static str,
-    /// The version of Landlock that its sandboxes are made with; 0 where there is none.
+    /// Landlock ABI version used for sandboxes; 0 without Landlock.
     pub landlock_abi: u32,
-    /// Its audit trail.
-    pub audit: Auditing,
+    /// The audit trail.
+    pub audit: GatewayAudit,
 }
 
-/// How calls are traced.
+/// Tracing of calls.
 #[derive(Clone, Debug)]
-pub struct Traced {
-    /// Decides which are.
-    pub tracer: Tracer,
-    /// What became of their spans; absent where they go nowhere.
+pub struct CallTracing {
+    /// Decides per call whether to trace.
+    pub tracer: CallTracer,
+    /// Span export counters; absent without an exporter.
     pub counts: Option<Arc<SpanCounts>>,
 }
 
-/// Everything a request meets before it reaches the host. Shared by all connections.
+/// State shared by all connections; every request passes through the edge before the host.
 #[derive(Debug)]
 pub struct Edge {
-    /// Who may come in.
-    pub door: Door,
-    /// Who is here.
-    pub sessions: Arc<Sessions>,
-    /// Who calls without a session.
-    calls: modern::Calls,
-    /// Which connections proved themselves with which token.
-    pub holds: Holds,
-    /// How often callers did not prove who they are.
-    unproven: unproven::Counts,
-    /// The runs that callers said their calls belong to.
-    runs: Mutex<Runs>,
-    /// What is done.
+    /// Authenticates requests.
+    pub authenticator: Authenticator,
+    /// Sessions of legacy clients.
+    pub sessions: Arc<ClientSessions>,
+    /// Calls of clients without a session.
+    modern_calls: modern_mcp::ModernCalls,
+    /// Connections by authentication token.
+    pub connections: ConnectionRegistry,
+    /// Authentication failure counters.
+    auth_failures: auth_failures::AuthFailureCounts,
+    /// Agent runs declared by callers.
+    runs: Mutex<RunRegistry>,
+    /// Executes calls.
     pub host: Host,
-    /// The broker, where peers meet.
+    /// Broker hub for peers.
     pub hub: Hub,
-    /// The executors, in other networks.
-    pub executors: Executors,
-    /// The places of connections that have shaken hands and not yet said who they are.
-    lobby: Arc<UnprovenPool>,
-    /// The places of connections of HTTP that have not proved who they are.
-    connection_pool: Arc<UnprovenPool>,
-    /// Room for large heads of those.
+    /// Registry of remote executors.
+    pub executors: ExecutorRegistry,
+    /// Pool slots of upgraded connections before authentication.
+    upgrade_pool: Arc<UnauthenticatedPool>,
+    /// Pool slots of unauthenticated HTTP connections.
+    connection_pool: Arc<UnauthenticatedPool>,
+    /// Permits for large request heads of unauthenticated connections.
     large_heads: Arc<Semaphore>,
-    /// What the gateway says of itself.
-    pub about: About,
-    /// The places of those who watch what happens.
-    watchers: Arc<Semaphore>,
-    /// Where its servers come from.
+    /// Facts for status output.
+    pub info: GatewayInfo,
+    /// Permits for clients of the event stream.
+    watcher_permits: Arc<Semaphore>,
+    /// Loads and reloads the server configuration.
     pub reloader: Reloader,
-    /// Which calls are traced.
-    pub traces: Traced,
-    /// The routes of the API, built once.
+    /// Tracing of calls.
+    pub call_tracing: CallTracing,
+    /// API routes, built once.
     api: axum::Router,
 }
 
+/// Components that exist before the edge and that the edge depends on.
+#[derive(Debug)]
+pub struct EdgeDeps {
+    /// Authenticates requests.
+    pub authenticator: Authenticator,
+    /// Sessions of legacy clients.
+    pub sessions: Arc<ClientSessions>,
+    /// Executes calls.
+    pub host: Host,
+    /// Broker hub for peers.
+    pub hub: Hub,
+    /// Registry of remote executors.
+    pub executors: ExecutorRegistry,
+    /// Facts for status output.
+    pub info: GatewayInfo,
+    /// Loads and reloads the server configuration.
+    pub reloader: Reloader,
+    /// Tracing of calls.
+    pub call_tracing: CallTracing,
+    /// Limits of unauthenticated connections.
+    pub connections: ConnectionLimits,
+}
+
 impl Edge {
-    /// Joins the parts of the edge.
+    /// Assembles the edge from its dependencies.
     #[must_use]
-    pub fn new(
-        door: Door,
-        sessions: Arc<Sessions>,
-        (host, hub, executors): (Host, Hub, Executors),
-        about: About,
-        reloader: Reloader,
-        traces: Traced,
-        connections: ConnectionLimits,
-    ) -> Arc<Self> {
+    pub fn new(deps: EdgeDeps) -> Arc<Self> {
         Arc::new_cyclic(|edge| Self {
-            api: api::router(edge.clone()),
-            watchers: Arc::new(Semaphore::new(api::events::WATCHERS_MAX)),
-            door,
-            sessions,
-            calls: modern::Calls::default(),
-            holds: Holds::default(),
-            unproven: unproven::Counts::default(),
+            api: api::build_router(edge.clone()),
+            watcher_permits: Arc::new(Semaphore::new(api::event_routes::WATCHERS_MAX)),
+            authenticator: deps.authenticator,
+            sessions: deps.sessions,
+            modern_calls: modern_mcp::ModernCalls::default(),
+            connections: ConnectionRegistry::default(),
+            auth_failures: auth_failures::AuthFailureCounts::default(),
             runs: Mutex::default(),
-            host,
-            hub,
-            executors,
-            lobby: UnprovenPool::new(upgrade::LOBBY_MAX, upgrade::LOBBY_ADDRESS_MAX),
-            connection_pool: UnprovenPool::new(connections.unproven_max, connections.address_max),
-            large_heads: Arc::new(Semaphore::new(guard::LARGE_HEADS_MAX)),
-            about,
-            reloader,
-            traces,
+            host: deps.host,
+            hub: deps.hub,
+            executors: deps.executors,
+            upgrade_pool: UnauthenticatedPool::new(
+                upgrade::UPGRADE_POOL_MAX,
+                upgrade::UPGRADE_POOL_ADDRESS_MAX,
+            ),
+            connection_pool: UnauthenticatedPool::new(
+                deps.connections.unauthenticated_max,
+                deps.connections.address_max,
+            ),
+            large_heads: Arc::new(Semaphore::new(strict_framing::LARGE_HEADS_MAX)),
+            info: deps.info,
+            reloader: deps.reloader,
+            call_tracing: deps.call_tracing,
         })
     }
 
-    /// Returns the run that a call of this principal belongs to.
-    fn run_of(&self, principal: &Principal, run: &run::Named<'_>) -> Arc<Run> {
+    /// Returns the run of a call by this principal.
+    fn enter_run(&self, principal: &Principal, run: &run_claim::RunClaim<'_>) -> Arc<AgentRun> {
         let now = self.host.clock().now();
-        lock(&self.runs).enter(&principal.name, &run.id, run.calls, now)
+        lock(&self.runs).enter_run(&principal.name, &run.id, run.calls, now)
     }
 
-    /// Opens a session that knows the lists as they are.
-    fn open_session(&self, terms: Terms) -> Result<(Arc<str>, Arc<Session>), OpenError> {
-        let opened = self.sessions.open(terms, self.host.clock().as_ref());
+    /// Opens a session and records the current lists as known to the client.
+    fn open_session(
+        &self,
+        terms: SessionTerms,
+    ) -> Result<(Arc<str>, Arc<ClientSession>), OpenSessionError> {
+        let opened = self
+            .sessions
+            .open_session(terms, self.host.clock().as_ref());
         if let Ok((_, session)) = &opened {
-            announce::knows(self, session);
+            announcer::note_current_lists(self, session);
         }
-        self.forget_gone();
+        self.forget_evicted_sessions();
         opened
     }
 
-    /// Ends a session for good, with all it has under way.
+    /// Ends a session permanently and cancels its pending calls.
     fn end_session(&self, id: &str) -> bool {
-        let ended = self.sessions.end(id);
+        let ended = self.sessions.end_session(id);
         if let Some(session) = &ended {
-            self.forget(session.key);
+            self.forget_session(session.key);
         }
         ended.is_some()
     }
 
-    /// Ends everything that was opened with tokens that count no more: their sessions, with the
-    /// calls and streams of these, and the connections that they came in by.
-    pub(crate) fn dismiss(&self, tokens: &[Arc<Issued>]) {
+    /// Ends everything opened with revoked or expired tokens: sessions with their calls and
+    /// streams, and connections.
+    pub(crate) fn revoke_access(&self, tokens: &[Arc<IssuedToken>]) {
         for token in tokens {
-            for id in self.sessions.of(token.id()) {
+            for id in self.sessions.ids_by_credential(token.id()) {
                 self.end_session(&id);
             }
-            self.sessions.listeners.dismiss(token.id());
-            self.calls.dismiss(self, token.id());
-            self.holds.close(token);
+            self.sessions.listeners.finish_by_credential(token.id());
+            self.modern_calls.cancel_by_credential(self, token.id());
+            self.connections.close_by_token(token);
         }
     }
 
-    /// Ends everything that was opened with the owner's token of before, but for the connection
-    /// `asker`, which is told that it was replaced.
-    pub(crate) fn dismiss_owner(&self, token: &Issued, asker: HoldKey) {
-        for id in self.sessions.of(token.id()) {
+    /// Ends everything opened with the previous owner token, except the connection `requester`,
+    /// since the rotation response goes out on `requester`.
+    pub(crate) fn revoke_owner_access(&self, token: &IssuedToken, requester: ConnectionKey) {
+        for id in self.sessions.ids_by_credential(token.id()) {
             self.end_session(&id);
         }
-        self.sessions.listeners.dismiss(token.id());
-        self.calls.dismiss(self, token.id());
-        self.holds.close_others(token, asker);
+        self.sessions.listeners.finish_by_credential(token.id());
+        self.modern_calls.cancel_by_credential(self, token.id());
+        self.connections.close_others(token, requester);
     }
 
-    /// Lets sessions go that were quiet for long.
+    /// Evicts idle sessions.
     fn sweep_sessions(&self) {
         self.sessions.sweep(self.host.clock().now());
-        self.calls.sweep(self);
-        self.forget_gone();
+        self.modern_calls.sweep(self);
+        self.forget_evicted_sessions();
     }
 
-    fn forget_gone(&self) {
-        for session in self.sessions.gone() {
-            self.forget(session);
+    fn forget_evicted_sessions(&self) {
+        for session in self.sessions.take_evicted() {
+            self.forget_session(session);
         }
     }
 
-    /// Frees what servers hold for a session that is no more.
-    fn forget(&self, session: SessionKey) {
-        self.host.session_ended(session);
+    /// Releases resources that servers hold for an ended session.
+    fn forget_session(&self, session: SessionKey) {
+        self.host.end_session(session);
     }
 }

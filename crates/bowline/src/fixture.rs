@@ -1,26 +1,26 @@
-//! A test MCP server that behaves well, or badly in exactly the way a test asks for.
+//! Test MCP server with well-behaved tools and faults on request.
 
-mod answers;
-mod asking;
+mod client_requests;
+mod client_sink;
 mod clock;
-mod common;
+mod connection_state;
 mod content;
 mod era;
+mod execution_ledger;
 mod faults;
+mod fixture_server;
 mod http;
-mod jobs;
-mod ledger;
-mod listen;
-mod modern;
-mod outlet;
-mod output;
+mod input_rounds;
+mod legacy_tasks;
+mod listen_streams;
+mod modern_methods;
+mod modern_tasks;
+mod pipe_sink;
 mod prompts;
-mod protocol;
 mod resources;
-mod rounds;
-mod session;
-mod stateless;
-mod tasks;
+mod responses;
+mod shared_state;
+mod stateless_request;
 mod tools;
 
 #[cfg(test)]
@@ -38,21 +38,21 @@ use std::time::Duration;
 use bowline_core::sync::lock;
 use thiserror::Error;
 
-pub use era::{Era, ParseEraError};
-pub use faults::{Fault, ParseFaultError, Redirect};
+pub use era::{FixtureEra, ParseEraError};
+pub use faults::{FixtureFault, ParseFaultError, RedirectTarget};
 pub use tools::{ParseToolsetError, Toolset};
 
-use common::Common;
-use faults::Faults;
-use http::Transport;
-use output::Output;
-use protocol::Server;
+use faults::FaultSet;
+use fixture_server::FixtureServer;
+use http::FixtureTransport;
+use pipe_sink::PipeSink;
+use shared_state::FixtureShared;
 
-/// Longest line a client may send.
+/// Longest input line.
 const LINE_BYTES_MAX: u64 = 64 * 1024 * 1024;
-/// Lines read ahead of the one being handled.
+/// Lines read ahead of the line being handled.
 const EVENTS_MAX: usize = 64;
-/// How long calls may still finish after the client closed its side.
+/// How long running calls may finish after the client closed stdin.
 const DRAIN_MS_MAX: u64 = 1_000;
 
 /// Command line of `bowline fixture`.
@@ -63,7 +63,7 @@ pub struct Args {
     pub toolset: Toolset,
     /// Misbehave on purpose; may be given several times, and an unknown NAME lists them all
     #[arg(long = "fault", value_name = "NAME[=ARG]")]
-    pub faults: Vec<Fault>,
+    pub faults: Vec<FixtureFault>,
     /// Serve streamable HTTP at `/mcp` of this address, not stdin and stdout; prints its URL
     #[arg(long, value_name = "ADDRESS:PORT", conflicts_with = "http_sse")]
     pub http: Option<SocketAddr>,
@@ -72,22 +72,22 @@ pub struct Args {
     pub http_sse: Option<SocketAddr>,
     /// Era of the protocol to speak: `legacy` (up to 2025-11-25), `modern` (2026-07-28) or `both`
     #[arg(long, value_name = "ERA", default_value = "legacy")]
-    pub era: Era,
+    pub era: FixtureEra,
     /// Append each execution of `effect`, `write_once` and `write_again` to this file
     #[arg(long, value_name = "FILE")]
     pub ledger: Option<PathBuf>,
 }
 
-/// What the fixture offers and how it misbehaves.
+/// Tools and faults of a fixture.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// The tools, prompts and resources on offer.
+    /// Offered tools, prompts and resources.
     pub toolset: Toolset,
-    /// The era of the protocol that it speaks.
-    pub era: Era,
-    /// The ways in which it misbehaves.
-    pub faults: Vec<Fault>,
-    /// Where executions of `effect` are recorded besides memory.
+    /// Supported protocol era.
+    pub era: FixtureEra,
+    /// Active faults.
+    pub faults: Vec<FixtureFault>,
+    /// File that also records executions of `effect`.
     pub ledger: Option<PathBuf>,
 }
 
@@ -102,147 +102,151 @@ impl From<Args> for Options {
     }
 }
 
-/// Why the fixture stopped other than by the client closing its side.
+/// Why the fixture stopped, other than by end of input.
 #[derive(Debug, Error)]
 pub enum Error {
-    /// A tool or a fault asked for this exit; the process should end with the code at once.
+    /// A tool or fault requested an exit; the process should end with the code at once.
     #[error("the fixture was told to exit with code {code}")]
     Exit {
-        /// The exit code asked for.
+        /// Requested exit code.
         code: u8,
     },
-    /// The client sent a line longer than the fixture holds.
+    /// An input line exceeds the limit.
     #[error("a line is longer than {LINE_BYTES_MAX} bytes")]
     LineTooLong,
     /// The ledger file cannot be opened for appending.
     #[error("cannot open the ledger `{}`", path.display())]
     Ledger {
-        /// The file named by the options.
+        /// Path from the options.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the operating system.
         #[source]
         source: io::Error,
     },
     /// A fault could not be set up.
     #[error("cannot set up the fault `{fault}`")]
     Fault {
-        /// The fault's name.
+        /// Name of the fault.
         fault: &'static str,
-        /// What the system said.
+        /// Error of the operating system.
         #[source]
         source: io::Error,
     },
-    /// What reads could not start.
+    /// The reader thread could not start.
     #[error("cannot start the reader")]
     Reader(#[source] io::Error),
     /// The address cannot be served.
     #[error("cannot serve `{address}`")]
     Listen {
-        /// The address as asked for.
+        /// Requested address.
         address: SocketAddr,
-        /// What the system said.
+        /// Error of the operating system.
         #[source]
         source: io::Error,
     },
 }
 
-/// Serves as the arguments say: on the process's own stdin and stdout until the client closes
-/// stdin, or over HTTP until a signal.
+/// Serves according to the arguments: on stdin and stdout until stdin closes, or over HTTP until a
+/// signal.
 ///
 /// # Errors
-/// As [`run`], and when the address cannot be served; on [`Error::Exit`] the caller ends the
-/// process with that code.
+/// As [`run`], and if the address cannot be served; on [`Error::Exit`] the caller ends the process
+/// with the code.
 pub fn serve(args: Args) -> Result<(), Error> {
-    let streamable = args.http.map(|address| (Transport::Streamable, address));
-    let sse = args.http_sse.map(|address| (Transport::Sse, address));
+    let streamable = args
+        .http
+        .map(|address| (FixtureTransport::Streamable, address));
+    let sse = args
+        .http_sse
+        .map(|address| (FixtureTransport::Sse, address));
     match streamable.or(sse) {
-        Some(place) => {
+        Some((transport, address)) => {
             let options = Options::from(args);
             let faults = options.faults.clone();
-            let stop = async move || http::signalled(&faults).await;
-            http::serve(options, place, io::stdout(), stop)
+            let stop = async move || http::wait_for_signal(&faults).await;
+            http::serve_http(options, transport, address, io::stdout(), stop)
         }
-        None => run(args.into(), io::stdin(), Stdout),
+        None => run(args.into(), io::stdin(), ProcessStdout),
     }
 }
 
-/// Serves one client on a pair of byte streams until `input` ends.
+/// Serves a client on a pair of byte streams until `input` ends.
 ///
 /// # Errors
-/// When a fault or a tool asks for an exit, or the fixture cannot be set up.
+/// A fault or a tool requested an exit, or the setup failed.
 pub fn run(
     options: Options,
     input: impl Read + Send + 'static,
     output: impl Write + Send + 'static,
 ) -> Result<(), Error> {
-    let faults = Faults::new(options.faults.clone());
-    faults.before_start()?;
+    let faults = FaultSet::new(options.faults.clone());
+    faults.apply_start_faults()?;
     let (events, queue) = mpsc::sync_channel(EVENTS_MAX);
-    let output = Output::new(output, faults.clone());
+    let output = PipeSink::new(output, faults.clone());
     let waker = events.clone();
-    // A full queue wakes the loop just as well.
-    let wake = move || drop(waker.try_send(Event::Wake));
-    let common = Common::new(options, faults.clone(), wake)?;
-    let server = Server::new(Arc::new(common), output);
+    // A full queue wakes the loop as well.
+    let wake = move || drop(waker.try_send(FixtureEvent::Wake));
+    let common = FixtureShared::new(options, faults.clone(), wake)?;
+    let server = FixtureServer::new(Arc::new(common), output);
     let reading = faults.stops_reading();
     thread::Builder::new()
         .name("fixture-reader".to_owned())
-        .spawn(move || read(input, reading, &events))
+        .spawn(move || read_lines(input, reading, &events))
         .map_err(Error::Reader)?;
-    serve_queue(&Arc::new(server), &faults, &queue)
+    handle_events(&Arc::new(server), &faults, &queue)
 }
 
-/// What the reader and the calls tell the loop.
+/// Event for the main loop, from the reader or a call.
 #[derive(Debug)]
-enum Event {
-    /// One line from the client, without its end.
+enum FixtureEvent {
+    /// Input line without its line end.
     Line(Vec<u8>),
-    /// The client closed its side.
+    /// End of input.
     End,
-    /// The client sent a line that is too long.
+    /// Input line above the limit.
     TooLong,
-    /// A call asked for an exit.
+    /// A call requested an exit.
     Wake,
 }
 
-fn serve_queue(
-    server: &Arc<Server>,
-    faults: &Faults,
-    queue: &Receiver<Event>,
+fn handle_events(
+    server: &Arc<FixtureServer>,
+    faults: &FaultSet,
+    queue: &Receiver<FixtureEvent>,
 ) -> Result<(), Error> {
     // The server holds a sender, so the queue ends only through an event.
     while let Ok(event) = queue.recv() {
-        if let Some(exit) = server.common.exit() {
+        if let Some(exit) = server.shared.exit_request() {
             return Err(Error::Exit { code: exit.code });
         }
         match event {
-            Event::Line(_) if faults.has(&Fault::HangAtStart) => {}
-            Event::Line(line) => server.handle(&line),
-            Event::TooLong => return Err(Error::LineTooLong),
-            Event::End if faults.has(&Fault::IgnoresEof) => {}
-            Event::End => {
+            FixtureEvent::Line(_) if faults.contains(&FixtureFault::HangAtStart) => {}
+            FixtureEvent::Line(line) => server.handle_line(&line),
+            FixtureEvent::TooLong => return Err(Error::LineTooLong),
+            FixtureEvent::End if faults.contains(&FixtureFault::IgnoresEof) => {}
+            FixtureEvent::End => {
                 server.drain(Duration::from_millis(DRAIN_MS_MAX));
-                return match server.common.exit() {
+                return match server.shared.exit_request() {
                     Some(exit) => Err(Error::Exit { code: exit.code }),
                     None => Ok(()),
                 };
             }
-            Event::Wake => {}
+            FixtureEvent::Wake => {}
         }
-        if let Some(exit) = server.common.exit() {
+        if let Some(exit) = server.shared.exit_request() {
             return Err(Error::Exit { code: exit.code });
         }
     }
     Ok(())
 }
 
-/// Reads lines until the input ends, or for ever stops after `stops_after` messages.
-fn read(input: impl Read, stops_after: Option<u64>, events: &SyncSender<Event>) {
+/// Reads lines until the input ends; after `stops_after` messages, blocks for ever.
+fn read_lines(input: impl Read, stops_after: Option<u64>, events: &SyncSender<FixtureEvent>) {
     let mut input = BufReader::new(input);
     let mut messages = 0;
     loop {
         if stops_after.is_some_and(|limit| messages >= limit) {
-            // The input stays open: the client must see a full pipe, not a closed one.
+            // The input stays open: the client must see a full pipe, not a closed pipe.
             loop {
                 thread::park();
             }
@@ -253,13 +257,13 @@ fn read(input: impl Read, stops_after: Option<u64>, events: &SyncSender<Event>) 
             .take(LINE_BYTES_MAX)
             .read_until(b'\n', &mut line)
         {
-            Ok(0) | Err(_) => Event::End,
+            Ok(0) | Err(_) => FixtureEvent::End,
             Ok(_) if line.last() != Some(&b'\n') && line.len() as u64 >= LINE_BYTES_MAX => {
-                Event::TooLong
+                FixtureEvent::TooLong
             }
-            Ok(_) => Event::Line(line),
+            Ok(_) => FixtureEvent::Line(line),
         };
-        let last = !matches!(event, Event::Line(_));
+        let last = !matches!(event, FixtureEvent::Line(_));
         messages += 1;
         if events.send(event).is_err() || last {
             return;
@@ -267,11 +271,11 @@ fn read(input: impl Read, stops_after: Option<u64>, events: &SyncSender<Event>) 
     }
 }
 
-/// The process's stdout; dropping it closes the pipe that the client reads.
+/// Stdout of the process; dropping closes the pipe read by the client.
 #[derive(Debug)]
-struct Stdout;
+struct ProcessStdout;
 
-impl Write for Stdout {
+impl Write for ProcessStdout {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         io::stdout().write(bytes)
     }
@@ -281,9 +285,9 @@ impl Write for Stdout {
     }
 }
 
-impl Drop for Stdout {
+impl Drop for ProcessStdout {
     fn drop(&mut self) {
-        // Nothing owns descriptor 1, so it is closed by putting the null device in its place.
+        // No owned handle exists for descriptor 1, so the null device replaces the pipe.
         if let Ok(null) = OpenOptions::new().write(true).open("/dev/null") {
             let _closed = rustix::stdio::dup2_stdout(null);
         }

@@ -1,98 +1,98 @@
-//! Serves a host of one's own over HTTP, without files and without a command line.
+//! Serves an embedded host over HTTP, without files and without a command line.
 
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use bowline_core::call::Contexts;
+use bowline_core::call::ContextSet;
 use bowline_host::Host;
-use bowline_host::audience::{Attached, Occupied};
-use bowline_host::executor::{Executors, ExecutorsOptions};
+use bowline_host::executor::{ExecutorRegistry, ExecutorRegistryOptions};
+use bowline_host::notification_fanout::{AttachedSink, SinkOccupied};
 use bowline_journal::JournalError;
 use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
 
-use crate::assemble::{Gateway, broker};
-use crate::audit::Auditing;
-use crate::config::{BrokerConfig, Config, ConnectionLimits, Env};
-use crate::edge::door::{Auth, Door};
-use crate::edge::session::{NarrowError, Sessions};
-use crate::edge::{About, Edge, announce, listen};
+use crate::assemble::{Gateway, start_broker};
+use crate::audit::GatewayAudit;
+use crate::config::{BrokerConfig, Config, ConnectionLimits, EnvVars};
+use crate::edge::auth::{AuthMode, Authenticator};
+use crate::edge::client_session::{ClientSessions, NarrowError};
+use crate::edge::{Edge, EdgeDeps, GatewayInfo, announcer, http_listener};
 use crate::reload::Reloader;
 use crate::state;
-use crate::telemetry::{Telemetry, Tracer};
-use crate::tokens::{CreateError, Tokens, Wanted, is_principal};
+use crate::telemetry::{CallTracer, Telemetry};
+use crate::tokens::{TokenCreateError, TokenRequest, TokenStore, is_principal_name};
 
-/// Bytes of the owner's token.
+/// Length of the owner token in bytes.
 const TOKEN_BYTES: usize = 32;
 
-/// Why a host is not served.
+/// Reason why a host cannot be served.
 #[derive(Debug, Error)]
 pub enum BindError {
-    /// The address cannot be served on.
+    /// The address cannot be listened on.
     #[error("cannot listen on {address}")]
     Listen {
         /// The address.
         address: SocketAddr,
-        /// What the system said.
+        /// The error of the operating system.
         #[source]
         source: std::io::Error,
     },
-    /// There is no randomness to make a token of.
+    /// The system provides no randomness for a token.
     #[error(transparent)]
-    Random(state::Error),
+    Random(state::StateError),
     /// The broker cannot be started.
     #[error("cannot start the broker")]
     Broker(#[source] JournalError),
-    /// Another gateway serves it.
+    /// Another gateway already serves the host.
     #[error(transparent)]
-    Occupied(#[from] Occupied),
+    Occupied(#[from] SinkOccupied),
 }
 
-/// Why no token was made.
+/// Reason why no token was created.
 #[derive(Debug, Error)]
-pub enum IssueError {
-    /// The principal cannot be called so.
+pub enum TokenIssueError {
+    /// The name is no valid principal name.
     #[error("`{0}` cannot name a principal")]
     BadName(Arc<str>),
-    /// There are as many as there may be.
+    /// The maximum number of tokens exists.
     #[error(transparent)]
-    Create(#[from] CreateError),
+    Create(#[from] TokenCreateError),
 }
 
-/// Which sessions are meant.
+/// Selects sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Whom<'a> {
-    /// All of them, those to come included.
+pub enum SessionSelector<'a> {
+    /// All sessions, including future ones.
     All,
-    /// The one with this id.
+    /// The session with this id.
     Session(&'a str),
 }
 
-/// A host that is served. Dropped, it is served no more; so it is after [`stop`](Self::stop),
-/// which waits.
-pub struct Bound {
-    /// Where it is reached, `http://ADDRESS`; agents connect to `/mcp` below it.
+/// A served host. Dropping the value or calling [`stop`](Self::stop) ends the service; `stop`
+/// also waits for the end.
+pub struct BoundGateway {
+    /// Base URL, `http://ADDRESS`; agents connect to `/mcp` below the base.
     pub url: String,
-    /// The port, for those who asked for any.
+    /// The bound port, for callers that bind port 0.
     pub port: u16,
-    /// Proves the owner, who may do everything; it is kept nowhere else.
+    /// The owner token, valid for every operation and stored nowhere else.
     pub token: String,
     edge: Arc<Edge>,
-    tokens: Arc<Tokens>,
+    tokens: Arc<TokenStore>,
     runtime: Handle,
-    stop: watch::Sender<bool>,
-    closed: oneshot::Receiver<()>,
-    /// Held as long as sessions hear what servers say.
-    _attached: Attached,
+    stop_sender: watch::Sender<bool>,
+    listener_closed: oneshot::Receiver<()>,
+    /// Held as long as sessions receive notifications of servers.
+    _attached: AttachedSink,
 }
 
 impl Gateway {
-    /// Serves `host` on one address: MCP, the API and metrics, behind a token that is made for
-    /// it. Nothing is written to disk. The host stays its builder's: it is not shut down with the
-    /// gateway, and what changes in it is seen by the sessions at once.
+    /// Serves `host` on one address: MCP, the API and metrics, protected by a generated token.
+    /// Nothing is written to disk. The caller keeps ownership of the host: the gateway does not
+    /// shut the host down, and sessions see changes of the host at once.
     ///
     /// ```
     /// use bowline::Gateway;
@@ -110,164 +110,171 @@ impl Gateway {
     ///
     /// # Errors
     /// The address is taken, the system gives no randomness, or the host is served already.
-    pub async fn bind(host: Host, address: SocketAddr) -> Result<Bound, BindError> {
+    pub async fn bind(host: Host, address: SocketAddr) -> Result<BoundGateway, BindError> {
         let (tasks, clock) = (host.tasks().clone(), Arc::clone(host.clock()));
-        let executors = Executors::new(tasks, clock, ExecutorsOptions::default());
+        let executors = ExecutorRegistry::new(tasks, clock, ExecutorRegistryOptions::default());
         Self::bind_with(host, address, executors).await
     }
 
-    /// The same, with the executors that the host was built with: they may join at `/executor`.
+    /// Like [`bind`](Self::bind), with the host's executors, which may join at `/executor`.
     ///
     /// # Errors
-    /// As above.
+    /// Same as [`bind`](Self::bind).
     pub async fn bind_with(
         host: Host,
         address: SocketAddr,
-        executors: Executors,
-    ) -> Result<Bound, BindError> {
+        executors: ExecutorRegistry,
+    ) -> Result<BoundGateway, BindError> {
         executors.report_to(host.events().clone());
-        let key = state::random::<32>().map_err(BindError::Random)?;
-        let token = state::random::<TOKEN_BYTES>().map_err(BindError::Random)?;
-        let token = state::hex(&token);
-        let sessions = Sessions::new(&key).with_accounts(host.accounts().clone());
+        let key = state::random_bytes::<32>().map_err(BindError::Random)?;
+        let token = state::random_bytes::<TOKEN_BYTES>().map_err(BindError::Random)?;
+        let token = state::to_hex(&token);
+        let sessions = ClientSessions::new(&key).with_accounts(host.accounts().clone());
         let sessions = Arc::new(sessions);
-        let attached = host.attach(Arc::clone(&sessions) as _)?;
+        let attached = host.attach_sink(Arc::clone(&sessions) as _)?;
         let refused = |source| BindError::Listen { address, source };
         let listener = TcpListener::bind(address).await.map_err(refused)?;
         let local = listener.local_addr().map_err(refused)?;
         let url = format!("http://{local}");
-        let tokens = Arc::new(Tokens::unkept(Arc::clone(host.clock())));
-        let door = Door::new(Auth::Required, &token).with_tokens(Arc::clone(&tokens));
-        let about = About {
+        let tokens = Arc::new(TokenStore::in_memory(Arc::clone(host.clock())));
+        let auth = Authenticator::new(AuthMode::Required, &token).with_tokens(Arc::clone(&tokens));
+        let about = GatewayInfo {
             journal: "host",
             landlock_abi: 0,
             url: url.clone(),
             config: None,
-            audit: Auditing::default(),
+            audit: GatewayAudit::default(),
         };
-        let no_file = Reloader::new(
+        let reloader = Reloader::new(
             &Config::default(),
-            &Env::default(),
+            &EnvVars::default(),
             Box::new(|_| Vec::new()),
         );
-        let hub = broker::start(&host, &BrokerConfig::default(), &tokens, Tracer::off())
-            .map_err(BindError::Broker)?;
-        let edge = Edge::new(
-            door,
+        let hub =
+            start_broker::start_hub(&host, &BrokerConfig::default(), &tokens, CallTracer::noop())
+                .map_err(BindError::Broker)?;
+        let edge = Edge::new(EdgeDeps {
+            authenticator: auth,
             sessions,
-            (host, hub, executors),
-            about,
-            no_file,
-            Telemetry::off().traced(),
-            ConnectionLimits::default(),
-        );
+            host,
+            hub,
+            executors,
+            info: about,
+            reloader,
+            call_tracing: Telemetry::noop().edge_tracing(),
+            connections: ConnectionLimits::default(),
+        });
         let (stop, stopped) = watch::channel(false);
         let (done, closed) = oneshot::channel();
-        let serving = listen::serve(Arc::clone(&edge), listener, stopped.clone());
+        let accept_loop =
+            http_listener::accept_connections(Arc::clone(&edge), listener, stopped.clone());
         let tasks = edge.host.tasks();
         tasks.spawn("listener", async move {
-            serving.await;
+            accept_loop.await;
             let _ = done.send(());
         });
-        tasks.spawn("announcer", announce::run(Arc::clone(&edge), stopped));
-        Ok(Bound {
+        tasks.spawn("announcer", announcer::run(Arc::clone(&edge), stopped));
+        Ok(BoundGateway {
             url,
             port: local.port(),
             token,
             edge,
             tokens,
             runtime: Handle::current(),
-            stop,
-            closed,
+            stop_sender: stop,
+            listener_closed: closed,
             _attached: attached,
         })
     }
 }
 
-impl Bound {
-    /// Returns the host that is served.
+impl BoundGateway {
+    /// Returns the served host.
     #[must_use]
     pub fn host(&self) -> &Host {
         &self.edge.host
     }
 
-    /// Makes a token for a principal, which lives as long as this gateway does, or less.
+    /// Creates a token for a principal, valid for the lifetime of the gateway or shorter.
     ///
     /// # Errors
-    /// The name cannot be one, or there are too many tokens.
-    pub fn issue(&self, wanted: &Wanted) -> Result<String, IssueError> {
-        if !is_principal(&wanted.principal) {
-            return Err(IssueError::BadName(Arc::clone(&wanted.principal)));
+    /// The name is invalid, or too many tokens exist.
+    pub fn issue_token(&self, request: &TokenRequest) -> Result<String, TokenIssueError> {
+        if !is_principal_name(&request.principal) {
+            return Err(TokenIssueError::BadName(Arc::clone(&request.principal)));
         }
-        let (text, _) = self.tokens.create(wanted)?;
+        let (text, _) = self.tokens.create_token(request)?;
         Ok(text)
     }
 
-    /// Ends every token of a principal, with all that was opened by them, and returns how many.
-    pub fn revoke(&self, principal: &str) -> usize {
-        let ended = self.tokens.revoke(principal);
-        self.edge.dismiss(&ended);
+    /// Revokes every token of a principal, ends their sessions and returns the number of tokens.
+    pub fn revoke_tokens(&self, principal: &str) -> usize {
+        let revoked = self.tokens.revoke_tokens(principal);
+        self.edge.revoke_access(&revoked);
         let outbox = self.edge.host.outbox();
-        let tokens: Vec<_> = ended.iter().map(|token| token.id().to_owned()).collect();
-        // Whoever holds this need not be on the runtime that serves it.
+        let tokens: Vec<_> = revoked.iter().map(|token| token.id().to_owned()).collect();
+        // The caller may be outside the runtime of the gateway.
         let _inside = self.runtime.enter();
         self.edge.host.tasks().spawn("withdrawal", async move {
             for token in tokens {
-                if let Err(error) = outbox.withdraw_of_credential(&token).await {
-                    tracing::warn!(%token, %error, "queued calls of a token are not withdrawn");
+                if let Err(error) = outbox.revoke_credential(&token).await {
+                    tracing::warn!(%token, %error, "queued calls of a revoked token not withdrawn");
                 }
             }
         });
-        ended.len()
+        revoked.len()
     }
 
-    /// Returns the ids of the sessions that are open, and whose they are.
+    /// Returns the ids of open sessions with the names of their principals.
     #[must_use]
     pub fn sessions(&self) -> Vec<(Arc<str>, Arc<str>)> {
-        let named = self.edge.sessions.named().into_iter();
-        let whose = named.map(|(id, session)| (id, Arc::clone(&session.principal.name)));
-        whose.collect()
+        let named = self.edge.sessions.list_with_ids().into_iter();
+        let owners = named.map(|(id, session)| (id, Arc::clone(&session.principal.name)));
+        owners.collect()
     }
 
-    /// Narrows what sessions see and may use by these rules of the policy, in place of those that
-    /// were set here before; those of their tokens hold as well. Sessions whose lists change by
-    /// it are told. A rule that the policy does not define hides everything.
+    /// Narrows sessions to these contexts of the policy, replacing contexts set here before;
+    /// contexts of tokens stay in force. Sessions with changed lists are notified. An undefined
+    /// context hides everything.
     ///
     /// # Errors
-    /// There is no session of that id, or too many are narrowed.
-    pub fn set_context(&self, whom: Whom<'_>, contexts: &Contexts) -> Result<(), NarrowError> {
-        match whom {
-            Whom::All => self.edge.sessions.narrow_all(contexts),
-            Whom::Session(id) => {
+    /// No session has the id, or too many sessions are narrowed.
+    pub fn set_context(
+        &self,
+        selector: SessionSelector<'_>,
+        contexts: &ContextSet,
+    ) -> Result<(), NarrowError> {
+        match selector {
+            SessionSelector::All => self.edge.sessions.narrow_all_sessions(contexts),
+            SessionSelector::Session(id) => {
                 let clock = self.edge.host.clock().as_ref();
-                self.edge.sessions.narrow(id, contexts, clock)?;
+                self.edge.sessions.narrow_session(id, contexts, clock)?;
             }
         }
         self.refresh_tools();
         Ok(())
     }
 
-    /// Looks again at what each session sees and tells those whose lists are others now. What
-    /// servers, policy and contexts change is told without it; it is for a guard that changed its
-    /// mind.
+    /// Recomputes the lists of each session and notifies sessions with changed lists. Changes of
+    /// servers, policy and contexts need no call; a custom guard that changes its decisions does.
     pub fn refresh_tools(&self) {
-        announce::tell(&self.edge);
+        announcer::announce_to_all(&self.edge);
     }
 
-    /// Takes no more requests, and ends what sessions listen on. The host goes on.
+    /// Stops accepting requests and closes the streams of sessions. The host keeps running.
     pub async fn stop(self) {
-        self.stop.send_replace(true);
+        self.stop_sender.send_replace(true);
         self.edge.sessions.close_streams();
         self.edge.hub.close().await;
-        // Told when the address is free again; never, where the runtime is gone.
-        let _ = self.closed.await;
+        // Completes when the address is free again; fails when the runtime is gone.
+        let _ = self.listener_closed.await;
     }
 }
 
-// It holds a token.
-impl fmt::Debug for Bound {
+// Hides the token.
+impl fmt::Debug for BoundGateway {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Bound")
+        f.debug_struct("BoundGateway")
             .field("url", &self.url)
             .finish_non_exhaustive()
     }

@@ -3,5 +3,8 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    bowline::cli::main(std::env::args_os(), bowline::config::Env::process())
+    bowline::cli::main(
+        std::env::args_os(),
+        bowline::config::EnvVars::from_process(),
+    )
 }

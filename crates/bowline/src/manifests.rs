@@ -1,4 +1,4 @@
-//! What servers offered, kept in files of the state directory between lives of the gateway.
+//! Manifests of servers, stored in files of the state directory across restarts.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -9,45 +9,45 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bowline_core::sync::lock;
 use bowline_host::catalog::PerList;
-use bowline_host::manifest::{Manifest, Manifests};
+use bowline_host::manifest::{ManifestStore, ServerManifest};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::state::{self, State, file};
+use crate::state::{self, StateDir, private_file};
 
-/// The largest file that is written or read.
+/// Maximum size of a manifest file.
 const MANIFEST_BYTES_MAX: u64 = 96 * 1024 * 1024;
 
-/// Version of the files.
+/// Version of the file format.
 const VERSION: u32 = 1;
 
-/// Keeps each manifest in `manifests/NAME.json` of the state directory.
+/// Stores each manifest in `manifests/NAME.json` of the state directory.
 #[derive(Clone, Debug)]
-pub struct FileManifests(Arc<Store>);
+pub struct FileManifests(Arc<ManifestDirectory>);
 
 #[derive(Debug)]
-struct Store {
+struct ManifestDirectory {
     directory: PathBuf,
-    queue: Mutex<Queue>,
+    queue: Mutex<ManifestQueue>,
 }
 
-/// Manifests that wait to be written; of each server the newest, or nothing where its file goes.
+/// Queue of manifests to write: the newest of each server, or `None` to remove the file.
 #[derive(Debug, Default)]
-struct Queue {
-    waiting: BTreeMap<Arc<str>, Option<Waiting>>,
-    /// Whether somebody is writing.
-    writing: bool,
+struct ManifestQueue {
+    pending: BTreeMap<Arc<str>, Option<PendingManifest>>,
+    /// Whether a writer is running.
+    is_writing: bool,
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct PendingManifest {
     digest: String,
-    manifest: Manifest,
+    manifest: ServerManifest,
 }
 
-/// One file. What servers wrote is kept byte for byte, so it is no part of this JSON.
+/// One manifest file. Server JSON is stored byte for byte as base64 strings.
 #[derive(Serialize, Deserialize)]
-struct Record {
+struct ManifestRecord {
     v: u32,
     server: String,
     digest: String,
@@ -59,110 +59,110 @@ struct Record {
 }
 
 impl FileManifests {
-    /// Opens the directory inside `state`, making it when it is missing.
+    /// Opens the directory inside `state`, creating it when missing.
     ///
     /// # Errors
-    /// When it belongs to somebody else, is open to others, or is none.
-    pub fn open(state: &State) -> Result<Self, state::Error> {
-        let directory = state.directory("manifests")?;
+    /// The directory belongs to another user, is accessible to others, or is no directory.
+    pub fn open(state: &StateDir) -> Result<Self, state::StateError> {
+        let directory = state.open_subdirectory("manifests")?;
         let queue = Mutex::default();
-        Ok(Self(Arc::new(Store { directory, queue })))
+        Ok(Self(Arc::new(ManifestDirectory { directory, queue })))
     }
 }
 
-impl Manifests for FileManifests {
-    fn load(&self, server: &str, digest: &str) -> Option<Manifest> {
-        let path = file::of_server(&self.0.directory, server)?;
-        let bytes = match file::read_private(&path, MANIFEST_BYTES_MAX) {
+impl ManifestStore for FileManifests {
+    fn load(&self, server: &str, digest: &str) -> Option<ServerManifest> {
+        let path = private_file::server_file_path(&self.0.directory, server)?;
+        let bytes = match private_file::read_private(&path, MANIFEST_BYTES_MAX) {
             Ok(bytes) => bytes?,
             Err(error) => {
                 let error = &error as &dyn Error;
-                tracing::warn!(server, error, "what it offered last time cannot be read");
+                tracing::warn!(server, error, "cannot read stored manifest");
                 return None;
             }
         };
-        let Some(record) = Record::read(&bytes, server) else {
+        let Some(record) = ManifestRecord::decode(&bytes, server) else {
             let path = path.display();
-            tracing::warn!(server, %path, "does not hold what it should and is left out");
+            tracing::warn!(server, %path, "stored manifest is damaged and is ignored");
             return None;
         };
-        // Another program, or other arguments: no fault, but no news of this server either.
+        // A different program or different arguments: valid, but not for this server spec.
         if record.digest != digest {
             return None;
         }
-        record.manifest()
+        record.to_manifest()
     }
 
-    fn save(&self, server: &str, digest: &str, manifest: Manifest) {
+    fn save(&self, server: &str, digest: &str, manifest: ServerManifest) {
         let digest = digest.to_owned();
-        self.put(server, Some(Waiting { digest, manifest }));
+        self.enqueue(server, Some(PendingManifest { digest, manifest }));
     }
 
     fn forget(&self, server: &str) {
-        self.put(server, None);
+        self.enqueue(server, None);
     }
 }
 
 impl FileManifests {
-    fn put(&self, server: &str, waiting: Option<Waiting>) {
+    fn enqueue(&self, server: &str, pending: Option<PendingManifest>) {
         let mut queue = lock(&self.0.queue);
-        queue.waiting.insert(server.into(), waiting);
-        if !std::mem::replace(&mut queue.writing, true) {
+        queue.pending.insert(server.into(), pending);
+        if !std::mem::replace(&mut queue.is_writing, true) {
             let store = Arc::clone(&self.0);
-            // The disk may be slow, and whoever saves must go on.
-            tokio::task::spawn_blocking(move || store.write());
+            // Disk writes may be slow and must not block the caller.
+            tokio::task::spawn_blocking(move || store.write_queued());
         }
     }
 }
 
-impl Store {
-    /// Writes what waits until nothing does.
-    fn write(&self) {
-        while let Some((server, waiting)) = self.next() {
-            let Some(path) = file::of_server(&self.directory, &server) else {
+impl ManifestDirectory {
+    /// Writes queued manifests until the queue is empty.
+    fn write_queued(&self) {
+        while let Some((server, pending)) = self.next_pending() {
+            let Some(path) = private_file::server_file_path(&self.directory, &server) else {
                 continue;
             };
-            let Some(waiting) = waiting else {
-                forget(&server, &path);
+            let Some(pending) = pending else {
+                remove_manifest_file(&server, &path);
                 continue;
             };
-            let record = Record::new(&server, &waiting.digest, &waiting.manifest);
+            let record = ManifestRecord::new(&server, &pending.digest, &pending.manifest);
             let Ok(mut bytes) = serde_json::to_vec(&record) else {
                 continue;
             };
             bytes.push(b'\n');
             if bytes.len() as u64 > MANIFEST_BYTES_MAX {
-                tracing::warn!(%server, "offers too much to be kept for the next start");
+                tracing::warn!(%server, "manifest is too large to be stored");
                 continue;
             }
-            if let Err(error) = file::replace(&path, &bytes) {
+            if let Err(error) = private_file::replace_file(&path, &bytes) {
                 let error = &error as &dyn Error;
-                tracing::warn!(%server, error, "what it offers cannot be kept");
+                tracing::warn!(%server, error, "cannot store manifest");
             }
         }
     }
 
-    fn next(&self) -> Option<(Arc<str>, Option<Waiting>)> {
+    fn next_pending(&self) -> Option<(Arc<str>, Option<PendingManifest>)> {
         let mut queue = lock(&self.queue);
-        let next = queue.waiting.pop_first();
-        queue.writing = next.is_some();
+        let next = queue.pending.pop_first();
+        queue.is_writing = next.is_some();
         next
     }
 }
 
-/// Removes a file that may not be there.
-fn forget(server: &str, path: &Path) {
+/// Removes a manifest file, if present.
+fn remove_manifest_file(server: &str, path: &Path) {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             let error = &error as &dyn Error;
-            tracing::warn!(server, error, "what it offered cannot be forgotten");
+            tracing::warn!(server, error, "cannot remove stored manifest");
         }
         Ok(()) | Err(_) => {}
     }
 }
 
-impl Record {
-    fn new(server: &str, digest: &str, manifest: &Manifest) -> Self {
+impl ManifestRecord {
+    fn new(server: &str, digest: &str, manifest: &ServerManifest) -> Self {
         let encode = |pages: &Option<Vec<Bytes>>| {
             let pages = pages.as_ref()?.iter();
             Some(pages.map(|page| STANDARD.encode(page)).collect())
@@ -180,20 +180,20 @@ impl Record {
         }
     }
 
-    /// Reads a record of that server; none where it is not one.
-    fn read(bytes: &[u8], server: &str) -> Option<Self> {
+    /// Decodes the record of this server; `None` for any other content.
+    fn decode(bytes: &[u8], server: &str) -> Option<Self> {
         let record: Self = serde_json::from_slice(bytes).ok()?;
         (record.v == VERSION && record.server == server).then_some(record)
     }
 
-    fn manifest(&self) -> Option<Manifest> {
+    fn to_manifest(&self) -> Option<ServerManifest> {
         let page = |text: &String| STANDARD.decode(text).ok().map(Bytes::from);
-        // Without an answer among them, a broken page makes the whole worthless.
+        // One undecodable page invalidates the whole manifest.
         let pages = |texts: &Option<Vec<String>>| match texts {
             Some(texts) => texts.iter().map(page).collect::<Option<Vec<_>>>().map(Some),
             None => Some(None),
         };
-        Some(Manifest {
+        Some(ServerManifest {
             initialize: page(&self.initialize)?,
             pages: PerList {
                 tools: pages(&self.tools)?,
@@ -208,12 +208,13 @@ impl Record {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+    use std::time::Duration;
 
     use super::*;
 
-    fn manifest(text: &str) -> Manifest {
-        Manifest {
-            // Kept byte for byte, whether it is text or not.
+    fn sample_manifest(text: &str) -> ServerManifest {
+        ServerManifest {
+            // Stored byte for byte, even when the bytes are no UTF-8.
             initialize: Bytes::from_static(b"{ \"a\" : \"\xff\\u00e9\" }"),
             pages: PerList {
                 tools: Some(vec![Bytes::copy_from_slice(text.as_bytes()), Bytes::new()]),
@@ -223,51 +224,55 @@ mod tests {
         }
     }
 
-    fn open(dir: &Path) -> FileManifests {
-        let state = State::open(dir.join("state")).unwrap();
+    fn open_store(dir: &Path) -> FileManifests {
+        let state = StateDir::open(dir.join("state")).unwrap();
         FileManifests::open(&state).unwrap()
     }
 
-    fn file(dir: &Path) -> PathBuf {
+    fn manifest_path(dir: &Path) -> PathBuf {
         dir.join("state/manifests/s.json")
     }
 
-    /// Saves, and waits until nothing waits to be written.
-    async fn save(store: &FileManifests, digest: &str, manifest: Manifest) {
+    /// Saves and polls until the write queue is empty: the writer thread tells nobody.
+    async fn save_and_flush(store: &FileManifests, digest: &str, manifest: ServerManifest) {
         store.save("s", digest, manifest);
-        while lock(&store.0.queue).writing {
-            tokio::task::yield_now().await;
-        }
+        let flush = async {
+            while lock(&store.0.queue).is_writing {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        let flushed = tokio::time::timeout(Duration::from_secs(60), flush).await;
+        flushed.expect("the write queue is empty");
     }
 
     #[tokio::test]
-    async fn what_is_kept_comes_back_byte_for_byte_under_the_same_digest_only() {
+    async fn saved_manifest_loads_for_same_digest_only() {
         let dir = tempfile::tempdir().unwrap();
-        let store = open(dir.path());
+        let store = open_store(dir.path());
         assert_eq!(store.load("s", "d"), None);
-        save(&store, "d", manifest("{\"tools\": [ ]}")).await;
+        save_and_flush(&store, "d", sample_manifest("{\"tools\": [ ]}")).await;
         assert_eq!(
-            open(dir.path()).load("s", "d"),
-            Some(manifest("{\"tools\": [ ]}"))
+            open_store(dir.path()).load("s", "d"),
+            Some(sample_manifest("{\"tools\": [ ]}"))
         );
         assert_eq!(store.load("s", "e"), None, "another program");
         assert_eq!(store.load("t", "d"), None);
-        save(&store, "d", manifest("newer")).await;
-        assert_eq!(store.load("s", "d"), Some(manifest("newer")));
+        save_and_flush(&store, "d", sample_manifest("newer")).await;
+        assert_eq!(store.load("s", "d"), Some(sample_manifest("newer")));
         let mode = |path: &Path| std::fs::metadata(path).unwrap().mode() & 0o777;
-        assert_eq!(mode(&file(dir.path())), 0o600);
+        assert_eq!(mode(&manifest_path(dir.path())), 0o600);
         assert_eq!(mode(&dir.path().join("state/manifests")), 0o700);
         let left = std::fs::read_dir(dir.path().join("state/manifests")).unwrap();
         assert_eq!(left.count(), 1, "no drafts stay behind");
     }
 
     #[tokio::test]
-    async fn a_file_that_is_not_ours_or_not_whole_is_as_good_as_none() {
+    async fn damaged_manifest_file_is_ignored() {
         let dir = tempfile::tempdir().unwrap();
-        let store = open(dir.path());
-        save(&store, "d", manifest("x")).await;
-        let whole = std::fs::read(file(dir.path())).unwrap();
-        let put = |bytes: &[u8]| std::fs::write(file(dir.path()), bytes).unwrap();
+        let store = open_store(dir.path());
+        save_and_flush(&store, "d", sample_manifest("x")).await;
+        let whole = std::fs::read(manifest_path(dir.path())).unwrap();
+        let put = |bytes: &[u8]| std::fs::write(manifest_path(dir.path()), bytes).unwrap();
         let other = String::from_utf8(whole.clone()).unwrap();
         for broken in [
             &b""[..],
@@ -287,32 +292,35 @@ mod tests {
         put(&whole);
         assert!(store.load("s", "d").is_some());
         let open_to_all = std::fs::Permissions::from_mode(0o644);
-        std::fs::set_permissions(file(dir.path()), open_to_all).unwrap();
+        std::fs::set_permissions(manifest_path(dir.path()), open_to_all).unwrap();
         assert_eq!(store.load("s", "d"), None, "anybody could have written it");
     }
 
     #[tokio::test]
-    async fn a_link_in_place_of_a_file_is_neither_read_nor_written_through() {
+    async fn symlinked_manifest_file_is_not_followed() {
         let dir = tempfile::tempdir().unwrap();
-        let store = open(dir.path());
-        save(&store, "d", manifest("x")).await;
+        let store = open_store(dir.path());
+        save_and_flush(&store, "d", sample_manifest("x")).await;
         let elsewhere = dir.path().join("elsewhere");
-        std::fs::rename(file(dir.path()), &elsewhere).unwrap();
-        symlink(&elsewhere, file(dir.path())).unwrap();
+        std::fs::rename(manifest_path(dir.path()), &elsewhere).unwrap();
+        symlink(&elsewhere, manifest_path(dir.path())).unwrap();
         assert_eq!(store.load("s", "d"), None);
         let before = std::fs::read(&elsewhere).unwrap();
-        save(&store, "d", manifest("y")).await;
+        save_and_flush(&store, "d", sample_manifest("y")).await;
         assert_eq!(std::fs::read(&elsewhere).unwrap(), before);
-        assert_eq!(store.load("s", "d"), Some(manifest("y")));
+        assert_eq!(store.load("s", "d"), Some(sample_manifest("y")));
     }
 
     #[tokio::test]
-    async fn what_is_too_large_is_not_kept_and_a_name_leads_nowhere_else() {
+    async fn oversized_manifest_and_bad_names_are_rejected() {
         let dir = tempfile::tempdir().unwrap();
-        let store = open(dir.path());
-        save(&store, "d", manifest(&"x".repeat(97 * 1024 * 1024))).await;
+        let store = open_store(dir.path());
+        save_and_flush(&store, "d", sample_manifest(&"x".repeat(97 * 1024 * 1024))).await;
         assert_eq!(store.load("s", "d"), None);
-        assert!(!file(dir.path()).exists());
-        assert_eq!(file::of_server(&store.0.directory, "../s"), None);
+        assert!(!manifest_path(dir.path()).exists());
+        assert_eq!(
+            private_file::server_file_path(&store.0.directory, "../s"),
+            None
+        );
     }
 }

@@ -1,8 +1,8 @@
-//! Brings a changed config file into force: whole and valid, or not at all.
+//! Applies a changed config file: completely, or not at all when the file is invalid.
 
+mod file_watch;
 mod outcome;
-pub(crate) mod strangers;
-mod watch;
+pub(crate) mod unmatched_rules;
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -10,132 +10,132 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use bowline_core::sync::lock;
-use bowline_core::time::millis;
-use bowline_host::events::What;
-use bowline_host::executor::Executors;
+use bowline_core::time::to_millis;
+use bowline_host::events::EventKind;
+use bowline_host::executor::ExecutorRegistry;
 use bowline_host::spec::ServerSpec;
-use bowline_host::{Applied, Host, HostLimits};
+use bowline_host::{ApplyReport, Host, HostLimits};
 use tokio::sync::{Semaphore, broadcast, watch as signal};
 
-pub use self::outcome::{Outcome, Refusal, Report, Standing};
-use self::watch::Watch;
-pub(crate) use self::watch::{Stamp, stamp};
-use crate::assemble::executors::dial;
+use self::file_watch::FileWatch;
+pub(crate) use self::file_watch::{FileStamp, file_stamp};
+pub use self::outcome::{ChangeState, ReloadOutcome, ReloadRefusal, ReloadReport};
+use crate::assemble::dial_executors::dial_executors;
 use crate::config::{
-    self, Audit, AuditExport, Broken, BrokerConfig, Config, ConnectionLimits, Engine, Env,
-    ExecutorConfig, Mention, PolicyConfig, Telemetry,
+    self, AuditConfig, AuditExportConfig, BrokenServer, BrokerConfig, Config, ConnectionLimits,
+    EnvVars, ExecutorConfig, JournalEngine, PatternMention, PolicyConfig, TelemetryConfig,
 };
 use crate::edge::Edge;
-use crate::secrets::Vault;
-use crate::telemetry::Secrets;
-use crate::trust::{Trust, TrustStore};
+use crate::secrets::SecretVault;
+use crate::telemetry::LogRedactor;
+use crate::trust::{TrustStatus, TrustStore};
 
-/// Outcomes that one who listens may be behind.
+/// Outcomes buffered for a slow subscriber.
 const OUTCOMES_MAX: usize = 64;
 
-/// Turns what a file says into what the host needs.
-pub(crate) type Translate = dyn Fn(&Config) -> Vec<ServerSpec> + Send + Sync;
+/// Translates a configuration into server specs.
+pub(crate) type SpecTranslator = dyn Fn(&Config) -> Vec<ServerSpec> + Send + Sync;
 
-/// Knows where the configuration comes from and how it stands.
+/// Reloads the config file and tracks the state of the configuration.
 pub struct Reloader {
-    source: Option<Arc<Source>>,
-    /// Lets one reload at a time go on.
-    turn: Semaphore,
-    known: Mutex<Known>,
-    outcomes: broadcast::Sender<Arc<Outcome>>,
-    /// What only a new start of the gateway changes, as it was at its start.
-    fixed: Fixed,
-    /// What dials executors, and who must know their tokens.
-    dialling: Option<(Executors, Secrets)>,
+    source: Option<Arc<ConfigSource>>,
+    /// Serializes reloads.
+    reload_permit: Semaphore,
+    state: Mutex<ReloadState>,
+    outcomes: broadcast::Sender<Arc<ReloadOutcome>>,
+    /// Settings that only a restart of the gateway changes, as of the start.
+    startup: StartupSettings,
+    /// The executor registry to dial from, and the redactor for executor tokens.
+    executors: Option<(ExecutorRegistry, LogRedactor)>,
 }
 
-/// Where a configuration comes from.
-struct Source {
+/// Origin of the configuration.
+struct ConfigSource {
     path: PathBuf,
-    /// Set where the file counts only because its directory is trusted.
+    /// Set when the file counts only because its directory is trusted.
     trust: Option<TrustStore>,
-    env: Env,
-    vault: Arc<Vault>,
-    translate: Box<Translate>,
+    env: EnvVars,
+    vault: Arc<SecretVault>,
+    translate: Box<SpecTranslator>,
 }
 
 #[derive(Debug)]
-struct Fixed {
+struct StartupSettings {
     listen: Vec<std::net::SocketAddr>,
     names: Vec<Arc<str>>,
-    telemetry: Telemetry,
-    journal: Engine,
+    telemetry: TelemetryConfig,
+    journal: JournalEngine,
     broker: BrokerConfig,
-    audit: Audit,
-    audit_export: Option<AuditExport>,
+    audit: AuditConfig,
+    audit_export: Option<AuditExportConfig>,
     starts_max: usize,
     connections: ConnectionLimits,
 }
 
-/// How the configuration stands.
+/// State of the configuration in force.
 #[derive(Debug, Default)]
-struct Known {
-    /// The text that was looked at last; none while there is no file.
-    digest: Option<u64>,
-    broken: Vec<Broken>,
-    /// Which servers are one process for several principals.
-    sharing: Option<Arc<str>>,
-    /// Who may do what by the file that is in force.
+struct ReloadState {
+    /// Digest of the text last read; `None` while the file is missing.
+    text_digest: Option<u64>,
+    broken_servers: Vec<BrokenServer>,
+    /// Warning that names servers with one process for several principals.
+    sharing_warning: Option<Arc<str>>,
+    /// The policy in force.
     policy: PolicyConfig,
-    /// Where its patterns stand.
-    mentions: Vec<Mention>,
-    /// Executors that are dialled.
+    /// Positions of the policy's patterns in the file.
+    mentions: Vec<PatternMention>,
+    /// Executors dialled by the gateway.
     executors: BTreeMap<Arc<str>, ExecutorConfig>,
     error: Option<Arc<str>>,
 }
 
-/// What came into force.
-struct Adopted {
-    applied: Applied,
-    policy: Standing,
-    executors: Standing,
+/// The changes that took effect.
+struct AppliedChanges {
+    applied: ApplyReport,
+    policy: ChangeState,
+    executors: ChangeState,
 }
 
-/// The gateway has no config file.
+/// Error: the gateway has no config file.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("the gateway was started without a config file")]
-pub struct NoFile;
+pub struct NoConfigFile;
 
 impl std::fmt::Debug for Reloader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Reloader")
             .field("path", &self.source.as_ref().map(|source| &source.path))
-            .field("known", &self.known)
+            .field("known", &self.state)
             .finish_non_exhaustive()
     }
 }
 
 impl Reloader {
-    /// Returns one for a gateway that starts with `config`.
-    pub(crate) fn new(config: &Config, env: &Env, translate: Box<Translate>) -> Self {
+    /// Creates a reloader for a gateway that starts with `config`.
+    pub(crate) fn new(config: &Config, env: &EnvVars, translate: Box<SpecTranslator>) -> Self {
         let source = config.path.as_ref().map(|path| {
-            Arc::new(Source {
+            Arc::new(ConfigSource {
                 path: path.clone(),
                 trust: config.trust.clone(),
                 env: env.clone(),
-                vault: Arc::clone(config.sources.vault()),
+                vault: Arc::clone(config.secrets.vault()),
                 translate,
             })
         });
         Self {
             source,
-            turn: Semaphore::new(1),
-            known: Mutex::new(Known {
-                digest: Some(config.digest),
-                broken: config.broken.clone(),
-                sharing: config::sharing(config).map(Into::into),
+            reload_permit: Semaphore::new(1),
+            state: Mutex::new(ReloadState {
+                text_digest: Some(config.digest),
+                broken_servers: config.broken_servers.clone(),
+                sharing_warning: config::sharing_warning(config).map(Into::into),
                 policy: config.policy.clone(),
-                mentions: config.mentions.clone(),
+                mentions: config.pattern_mentions.clone(),
                 executors: config.executors.clone(),
                 error: None,
             }),
             outcomes: broadcast::Sender::new(OUTCOMES_MAX),
-            fixed: Fixed {
+            startup: StartupSettings {
                 listen: config.listen.clone(),
                 names: config.names.clone(),
                 telemetry: config.telemetry.clone(),
@@ -146,140 +146,154 @@ impl Reloader {
                 starts_max: config.limits.starts_max,
                 connections: config.connections,
             },
-            dialling: None,
+            executors: None,
         }
     }
 
-    /// Has executors dialled as the file says.
-    pub(crate) fn dialling(self, executors: Executors, secrets: Secrets) -> Self {
+    /// Makes reloads dial the configured executors.
+    pub(crate) fn with_executors(self, executors: ExecutorRegistry, secrets: LogRedactor) -> Self {
         let dialling = Some((executors, secrets));
-        Self { dialling, ..self }
+        Self {
+            executors: dialling,
+            ..self
+        }
     }
 
-    /// Returns the servers that this machine cannot run.
-    pub fn broken(&self) -> Vec<Broken> {
-        lock(&self.known).broken.clone()
+    /// Returns the servers unable to run on this machine.
+    pub fn broken_servers(&self) -> Vec<BrokenServer> {
+        lock(&self.state).broken_servers.clone()
     }
 
-    /// Names the servers that are one process for several principals.
-    pub fn sharing(&self) -> Option<Arc<str>> {
-        lock(&self.known).sharing.clone()
+    /// Names the servers with one process for several principals.
+    pub fn sharing_warning(&self) -> Option<Arc<str>> {
+        lock(&self.state).sharing_warning.clone()
     }
 
-    /// Says why the file as it is now is not in force, if it is not.
-    pub fn error(&self) -> Option<Arc<str>> {
-        lock(&self.known).error.clone()
+    /// Returns why the current file is not in force, if the file was refused.
+    pub fn config_error(&self) -> Option<Arc<str>> {
+        lock(&self.state).error.clone()
     }
 
-    /// Shows who may do what by the file in force, and where each pattern stands in it.
-    pub(crate) fn rules<T>(&self, look: impl FnOnce(&PolicyConfig, &[Mention]) -> T) -> T {
-        let known = lock(&self.known);
+    /// Passes the policy in force and the positions of its patterns to `look`.
+    pub(crate) fn with_policy<T>(
+        &self,
+        look: impl FnOnce(&PolicyConfig, &[PatternMention]) -> T,
+    ) -> T {
+        let known = lock(&self.state);
         look(&known.policy, &known.mentions)
     }
 
-    /// Returns a receiver that hears what each reload comes to, whoever asked for it.
-    pub fn outcomes(&self) -> broadcast::Receiver<Arc<Outcome>> {
+    /// Subscribes to the outcome of every reload.
+    pub fn subscribe_outcomes(&self) -> broadcast::Receiver<Arc<ReloadOutcome>> {
         self.outcomes.subscribe()
     }
 
-    /// Reads the file and brings it into force, whole or not at all.
+    /// Reads the file and applies it completely, or refuses it.
     ///
     /// # Errors
-    /// There is no file.
-    pub async fn reload(&self, host: &Host) -> Result<Arc<Outcome>, NoFile> {
-        let source = self.source.as_ref().ok_or(NoFile)?;
-        // Never closed.
-        let _turn = self.turn.acquire().await;
+    /// The gateway has no config file.
+    pub async fn reload(&self, host: &Host) -> Result<Arc<ReloadOutcome>, NoConfigFile> {
+        let source = self.source.as_ref().ok_or(NoConfigFile)?;
+        // The semaphore is never closed.
+        let _turn = self.reload_permit.acquire().await;
         let began = host.clock().now();
-        let (digest, loaded) = source.read().await;
+        let (digest, loaded) = source.load_config().await;
         let outcome = match loaded {
             Ok((config, specs)) => {
-                let adopted = self.adopt(host, &config, specs);
-                let took = began.until(host.clock().now());
-                Outcome::Applied(self.report(host, config, adopted, millis(took)))
+                let changes = self.apply_config(host, &config, specs);
+                let took = began.duration_until(host.clock().now());
+                ReloadOutcome::Applied(self.build_report(host, config, changes, to_millis(took)))
             }
             Err(refusal) => {
                 let reason = Arc::clone(&refusal.summary);
-                lock(&self.known).error = Some(Arc::clone(&reason));
-                host.events().tell(What::ConfigRefused { reason });
-                Outcome::Refused(refusal)
+                lock(&self.state).error = Some(Arc::clone(&reason));
+                host.events().publish(EventKind::ConfigRefused { reason });
+                ReloadOutcome::Refused(refusal)
             }
         };
-        lock(&self.known).digest = digest;
+        lock(&self.state).text_digest = digest;
         let outcome = Arc::new(outcome);
-        // Nobody listens: who asked is told all the same.
+        // Without subscribers the send fails; the caller gets the outcome anyway.
         let _unheard = self.outcomes.send(Arc::clone(&outcome));
         Ok(outcome)
     }
 
-    fn adopt(&self, host: &Host, config: &Config, specs: Vec<ServerSpec>) -> Adopted {
-        host.relimit(HostLimits {
-            starts_max: self.fixed.starts_max,
+    fn apply_config(&self, host: &Host, config: &Config, specs: Vec<ServerSpec>) -> AppliedChanges {
+        host.set_limits(HostLimits {
+            starts_max: self.startup.starts_max,
             ..config.limits
         });
-        let mut known = lock(&self.known);
-        known.broken.clone_from(&config.broken);
-        known.sharing = config::sharing(config).map(Into::into);
-        known.error = None;
-        known.mentions.clone_from(&config.mentions);
-        let policy = Standing::of(&mut known.policy, &config.policy);
-        let executors = Standing::of(&mut known.executors, &config.executors);
-        drop(known);
-        // Before the servers, so that nobody reaches a new one by rules that did not know it.
-        if policy == Standing::Changed {
-            host.set_policy(config.policy.policy());
+        let mut state = lock(&self.state);
+        state.broken_servers.clone_from(&config.broken_servers);
+        state.sharing_warning = config::sharing_warning(config).map(Into::into);
+        state.error = None;
+        state.mentions.clone_from(&config.pattern_mentions);
+        let policy = ChangeState::update_value(&mut state.policy, &config.policy);
+        let executors = ChangeState::update_value(&mut state.executors, &config.executors);
+        drop(state);
+        // The policy comes first, so no call reaches a new server under the old rules.
+        if policy == ChangeState::Changed {
+            host.set_policy(config.policy.compile());
         }
-        if let Some((executors, secrets)) = &self.dialling {
-            dial(executors, &config.executors, secrets);
+        if let Some((executors, secrets)) = &self.executors {
+            dial_executors(executors, &config.executors, secrets);
         }
-        Adopted {
-            applied: host.apply(specs),
+        AppliedChanges {
+            applied: host.apply_config(specs),
             policy,
             executors,
         }
     }
 
-    fn report(&self, host: &Host, config: Config, adopted: Adopted, took_ms: u64) -> Report {
+    fn build_report(
+        &self,
+        host: &Host,
+        config: Config,
+        changes: AppliedChanges,
+        took_ms: u64,
+    ) -> ReloadReport {
         let fixed = [
-            ("gateway.listen", config.listen == self.fixed.listen),
-            ("gateway.names", config.names == self.fixed.names),
-            ("telemetry", config.telemetry == self.fixed.telemetry),
-            ("journal", config.journal == self.fixed.journal),
-            ("broker", config.broker == self.fixed.broker),
-            ("audit", config.audit == self.fixed.audit),
+            ("gateway.listen", config.listen == self.startup.listen),
+            ("gateway.names", config.names == self.startup.names),
+            ("telemetry", config.telemetry == self.startup.telemetry),
+            ("journal", config.journal == self.startup.journal),
+            ("broker", config.broker == self.startup.broker),
+            ("audit", config.audit == self.startup.audit),
             (
                 "audit.export",
-                config.audit_export == self.fixed.audit_export,
+                config.audit_export == self.startup.audit_export,
             ),
             (
                 "limits.starts",
-                config.limits.starts_max == self.fixed.starts_max,
+                config.limits.starts_max == self.startup.starts_max,
             ),
             (
                 "limits.unproven_connections",
-                config.connections.unproven_max == self.fixed.connections.unproven_max,
+                config.connections.unauthenticated_max
+                    == self.startup.connections.unauthenticated_max,
             ),
             (
                 "limits.address_connections",
-                config.connections.address_max == self.fixed.connections.address_max,
+                config.connections.address_max == self.startup.connections.address_max,
             ),
         ];
-        let strangers = strangers::of(&config.mentions, &host.catalog());
+        let unmatched =
+            unmatched_rules::find_unmatched_rules(&config.pattern_mentions, &host.catalog());
         let different = fixed.iter().filter(|(_, is_same)| !is_same);
-        let Adopted {
+        let AppliedChanges {
             applied,
             policy,
             executors,
-        } = adopted;
-        Report {
+        } = changes;
+        ReloadReport {
             applied,
             policy,
             executors,
-            broken: config.broken,
+            broken: config.broken_servers,
             warnings: config
                 .warnings
                 .into_iter()
-                .chain(strangers)
+                .chain(unmatched)
                 .map(|warning| warning.message)
                 .collect(),
             needs_restart: different.map(|(key, _)| *key).collect(),
@@ -287,81 +301,90 @@ impl Reloader {
         }
     }
 
-    /// Whether the file says something else than when it was last looked at.
-    async fn is_news(&self) -> bool {
+    /// Returns whether the file differs from the text last read.
+    async fn has_file_changed(&self) -> bool {
         let Some(source) = &self.source else {
             return false;
         };
         let path = source.path.clone();
-        let text = tokio::task::spawn_blocking(move || config::read(&path));
+        let text = tokio::task::spawn_blocking(move || config::read_config_text(&path));
         let digest = text
             .await
             .ok()
             .and_then(Result::ok)
-            .map(|text| digest(&text));
-        digest != lock(&self.known).digest
+            .map(|text| text_digest(&text));
+        digest != lock(&self.state).text_digest
     }
 }
 
-impl Source {
-    /// Reads the file beside the runtime: files may be slow, and calls go on.
-    async fn read(self: &Arc<Self>) -> (Option<u64>, Result<(Config, Vec<ServerSpec>), Refusal>) {
+impl ConfigSource {
+    /// Reads the file on a blocking thread: files may be slow, and calls continue meanwhile.
+    async fn load_config(
+        self: &Arc<Self>,
+    ) -> (
+        Option<u64>,
+        Result<(Config, Vec<ServerSpec>), ReloadRefusal>,
+    ) {
         let this = Arc::clone(self);
         let read = tokio::task::spawn_blocking(move || {
-            let text = match config::read(&this.path) {
+            let text = match config::read_config_text(&this.path) {
                 Ok(text) => text,
-                Err(error) => return (None, Err(Refusal::of(&error))),
+                Err(error) => return (None, Err(ReloadRefusal::from_config_error(&error))),
             };
             if let Err(refusal) = this.check_trust(&text) {
-                return (Some(digest(&text)), Err(refusal));
+                return (Some(text_digest(&text)), Err(refusal));
             }
-            let config = config::parse_with(&text, &this.path, &this.env, &this.vault);
+            let config = config::parse_config_with(&text, &this.path, &this.env, &this.vault);
             let specs = config
                 .map(|config| {
                     let specs = (this.translate)(&config);
                     (config, specs)
                 })
-                .map_err(|error| Refusal::of(&error));
-            (Some(digest(&text)), specs)
+                .map_err(|error| ReloadRefusal::from_config_error(&error));
+            (Some(text_digest(&text)), specs)
         });
         read.await
-            .unwrap_or_else(|error| (None, Err(Refusal::cut_short(&error))))
+            .unwrap_or_else(|error| (None, Err(ReloadRefusal::from_join_error(&error))))
     }
 
-    /// Refuses a text that nobody has trusted, where the file counts by trust alone.
-    fn check_trust(&self, text: &str) -> Result<(), Refusal> {
+    /// Refuses an untrusted text when the file counts by trust alone.
+    fn check_trust(&self, text: &str) -> Result<(), ReloadRefusal> {
         let (Some(store), Some(directory)) = (&self.trust, self.path.parent()) else {
             return Ok(());
         };
-        match store.check(directory, text) {
-            Ok(Trust::Trusted) => Ok(()),
-            Ok(Trust::Changed | Trust::Unknown) => Err(Refusal::untrusted(directory)),
-            Err(error) => Err(Refusal::plain(&bowline_core::error::whole(&error))),
+        match store.check_trust(directory, text) {
+            Ok(TrustStatus::Trusted) => Ok(()),
+            Ok(TrustStatus::Changed | TrustStatus::Unknown) => {
+                Err(ReloadRefusal::untrusted_directory(directory))
+            }
+            Err(error) => Err(ReloadRefusal::from_message(
+                &bowline_core::error::display_chain(&error),
+            )),
         }
     }
 }
 
-/// Reloads whenever the file changes, until told to stop.
-pub(crate) async fn follow(edge: Arc<Edge>, mut stop: signal::Receiver<bool>) {
+/// Reloads whenever the file changes, until the stop signal.
+pub(crate) async fn watch_config_file(edge: Arc<Edge>, mut stop: signal::Receiver<bool>) {
     let Some(source) = &edge.reloader.source else {
         return;
     };
-    let mut watch = Watch::of(&source.path);
+    let mut watch = FileWatch::new(&source.path);
     loop {
-        // Looked at first: it may have changed before it was watched.
-        if edge.reloader.is_news().await {
-            // There is a file, and whoever wants to know of the outcome listens.
+        // Checked first: the file may have changed before the watch began.
+        if edge.reloader.has_file_changed().await {
+            // The file exists, and interested parties subscribe to outcomes.
             let _told = edge.reloader.reload(&edge.host).await;
         }
         tokio::select! {
-            () = watch.changed() => {}
+            () = watch.wait_changed() => {}
             _ = stop.changed() => return,
         }
     }
 }
 
-/// Tells texts apart.
-pub(crate) fn digest(text: &str) -> u64 {
+/// Hashes a text for comparison.
+pub(crate) fn text_digest(text: &str) -> u64 {
     let mut mixer = DefaultHasher::new();
     text.hash(&mut mixer);
     mixer.finish()

@@ -1,11 +1,11 @@
-//! Secrets that prove who we are to servers: where each comes from, and what it is now.
+//! Secrets used as upstream credentials: their origins and their current values.
 
-pub(crate) mod command;
-pub(crate) mod follow;
 mod keychain;
-mod sealed;
-mod slot;
-pub(crate) mod store;
+mod output_slot;
+mod sealed_file;
+pub(crate) mod secret_program;
+pub(crate) mod secret_store;
+pub(crate) mod secret_watch;
 
 #[cfg(test)]
 mod tests;
@@ -22,67 +22,67 @@ use bowline_host::ports::{Clock, SystemClock};
 use tokio::sync::Notify;
 use zeroize::Zeroizing;
 
-use self::command::{Key, Tool};
-use self::slot::{Slot, Why};
-use self::store::{Entry, Store};
-use crate::config::Env;
+use self::output_slot::{FetchReason, OutputSlot};
+use self::secret_program::{FetcherKey, SecretFetcher};
+use self::secret_store::{SecretStore, SecretStoreEntry};
+use crate::config::EnvVars;
 use crate::state;
 
-/// Longest value of a secret, in bytes.
+/// Maximum bytes of a secret value.
 pub const VALUE_BYTES_MAX: usize = 64 * 1024;
 
-/// Longest name of a secret, in bytes.
+/// Maximum bytes of a secret name.
 const NAME_BYTES_MAX: usize = 64;
 
-/// How old the output of a command may become where the file does not say.
-pub(crate) const EVERY: Duration = Duration::from_secs(15 * 60);
+/// Default maximum age of a program's output.
+pub(crate) const MAX_AGE_DEFAULT: Duration = Duration::from_secs(15 * 60);
 
-/// A secret, wiped when it is let go.
-pub type Value = Zeroizing<String>;
+/// A secret value, zeroized on drop.
+pub type SecretValue = Zeroizing<String>;
 
-/// Whether a text can be the name of a secret: `[A-Za-z0-9][A-Za-z0-9_.-]{0,63}`.
+/// Returns whether a text is a valid secret name: `[A-Za-z0-9][A-Za-z0-9_.-]{0,63}`.
 #[must_use]
-pub fn is_name(text: &str) -> bool {
+pub fn is_secret_name(text: &str) -> bool {
     let inner = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
     text.len() <= NAME_BYTES_MAX
         && text.starts_with(|first: char| first.is_ascii_alphanumeric())
         && text.bytes().all(inner)
 }
 
-/// What the config file says of secrets.
+/// The secrets section of the config file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SecretsConfig {
-    /// Where those with a table of their own come from.
-    pub named: BTreeMap<String, Origin>,
-    /// Where all others are.
-    pub store: StoreKind,
+    /// Origins of secrets with a table of their own.
+    pub named: BTreeMap<String, SecretOrigin>,
+    /// The store of all other secrets.
+    pub store: SecretStoreKind,
 }
 
 impl SecretsConfig {
-    /// Returns where a secret comes from.
+    /// Returns the origin of a secret.
     #[must_use]
-    pub fn origin(&self, name: &str) -> Origin {
-        let stored = || Origin::Store(self.store);
+    pub fn origin(&self, name: &str) -> SecretOrigin {
+        let stored = || SecretOrigin::Store(self.store);
         self.named.get(name).cloned().unwrap_or_else(stored)
     }
 }
 
-/// Where one secret comes from.
+/// Origin of one secret.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Origin {
+pub enum SecretOrigin {
     /// A variable of the gateway's own environment.
     Env(String),
-    /// A file, read whenever it is used.
+    /// A file, read on every use.
     File(PathBuf),
-    /// The first line that a program prints.
-    Command(Arc<Command>),
-    /// The store, where `bowline secret set` puts it.
-    Store(StoreKind),
+    /// The first line printed by a program.
+    Command(Arc<SecretProgram>),
+    /// The store, filled by `bowline secret set`.
+    Store(SecretStoreKind),
 }
 
-/// Where `bowline secret set` puts secrets.
+/// Storage of `bowline secret set`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum StoreKind {
+pub enum SecretStoreKind {
     /// `secrets.json` in the state directory.
     #[default]
     File,
@@ -92,47 +92,47 @@ pub enum StoreKind {
 
 /// A program that prints a secret.
 #[derive(Clone, PartialEq, Eq, Hash)]
-pub struct Command {
+pub struct SecretProgram {
     /// A bare name for PATH, or an absolute path.
     pub program: OsString,
-    /// Passed on literally.
+    /// Passed to the program literally.
     pub args: Vec<String>,
-    /// Where it runs: beside the config file.
+    /// Working directory: the directory of the config file.
     pub directory: PathBuf,
-    /// How old its output may become.
-    pub every: Duration,
+    /// Maximum age of the output.
+    pub max_age: Duration,
 }
 
-// Arguments may hold what is nobody's business.
-impl fmt::Debug for Command {
+// Arguments may be sensitive.
+impl fmt::Debug for SecretProgram {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Command")
+        f.debug_struct("SecretProgram")
             .field("program", &self.program)
             .finish_non_exhaustive()
     }
 }
 
-impl Origin {
-    /// Returns what people may read of it.
+impl SecretOrigin {
+    /// Describes the origin for people.
     #[must_use]
-    pub fn shown(&self) -> String {
+    pub fn describe(&self) -> String {
         match self {
             Self::Env(variable) => format!("env {variable}"),
             Self::File(path) => format!("file {}", path.display()),
             Self::Command(command) => format!("command {}", command.program.display()),
-            Self::Store(StoreKind::File) => "store".to_owned(),
-            Self::Store(StoreKind::Keychain) => "keychain".to_owned(),
+            Self::Store(SecretStoreKind::File) => "store".to_owned(),
+            Self::Store(SecretStoreKind::Keychain) => "keychain".to_owned(),
         }
     }
 }
 
-/// Why there is no secret. It never holds a value.
+/// Reason why a secret is unavailable. Never holds a value.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// Nobody gave it yet.
+pub enum SecretLookupError {
+    /// The secret was never set.
     #[error("secret `{0}` is not set")]
     Unset(String),
-    /// Its variable is not there.
+    /// The environment variable is not set.
     #[error("secret `{name}` comes from variable `{variable}`, which is not set")]
     Variable {
         /// The secret.
@@ -140,80 +140,80 @@ pub enum Error {
         /// The variable.
         variable: String,
     },
-    /// Its file cannot be used.
+    /// The file is unusable.
     #[error("secret `{name}`: {reason}")]
     File {
         /// The secret.
         name: String,
-        /// Why not.
+        /// Description of the problem.
         reason: String,
     },
-    /// Its program did not give it.
+    /// The program failed.
     #[error("secret `{name}`: {source}")]
     Command {
         /// The secret.
         name: String,
-        /// Why not.
-        source: command::Error,
+        /// The error of the program.
+        source: secret_program::SecretProgramError,
     },
-    /// It is being fetched for the first time.
+    /// The first fetch is still running.
     #[error("secret `{0}` is not here yet")]
-    Early(String),
-    /// It is empty, or holds what no secret can.
+    NotFetched(String),
+    /// The value is empty, too long, or contains NUL.
     #[error("secret `{0}` is empty, holds a NUL, or is longer than 64 KiB")]
-    Odd(String),
-    /// The store cannot be used.
+    Invalid(String),
+    /// The store is unusable.
     #[error("the secret store cannot be used: {0}")]
-    Store(#[source] state::Error),
+    Store(#[source] state::StateError),
 }
 
-impl Error {
-    /// Returns the command that mends it, when there is one.
+impl SecretLookupError {
+    /// Returns the command to repair the problem, if one exists.
     #[must_use]
-    pub fn fix(&self) -> Option<String> {
+    pub fn suggest_fix(&self) -> Option<String> {
         match self {
             Self::Unset(name) => Some(format!("bowline secret set {name}")),
-            Self::Store(error) => error.fix(),
+            Self::Store(error) => error.suggest_fix(),
             _ => None,
         }
     }
 }
 
-/// What all configurations of one gateway share: the store, and what programs printed.
-pub struct Vault {
-    store: Option<Store>,
+/// State shared by all configurations of one gateway: the store and cached program outputs.
+pub struct SecretVault {
+    store: Option<SecretStore>,
     clock: Arc<dyn Clock>,
-    env: Env,
-    slots: Mutex<HashMap<Key, Arc<Slot>>>,
-    /// Rung when a secret is another one than it was.
+    env: EnvVars,
+    slots: Mutex<HashMap<FetcherKey, Arc<OutputSlot>>>,
+    /// Notified when a secret has changed.
     changed: Notify,
-    /// What is looked at for changes.
-    watched: Mutex<Vec<follow::Watched>>,
+    /// Templates polled for changes.
+    watched: Mutex<Vec<secret_watch::WatchedTemplates>>,
 }
 
-impl fmt::Debug for Vault {
+impl fmt::Debug for SecretVault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Vault")
+        f.debug_struct("SecretVault")
             .field("store", &self.store)
             .finish_non_exhaustive()
     }
 }
 
-impl Vault {
-    /// Opens the secrets of a state directory, which need not be there yet; programs get what
-    /// servers get of `env`.
+impl SecretVault {
+    /// Opens the secrets of a state directory, which may not exist yet. Programs inherit the same
+    /// variables of `env` as servers.
     #[must_use]
-    pub fn of(state: &Path, env: &Env) -> Arc<Self> {
-        Self::with(Some(Store::of(state)), env)
+    pub fn open(state: &Path, env: &EnvVars) -> Arc<Self> {
+        Self::with_store(Some(SecretStore::in_directory(state)), env)
     }
 
-    /// Returns a vault whose store is empty.
+    /// Creates a vault without a store.
     #[must_use]
-    pub fn empty(env: &Env) -> Arc<Self> {
-        Self::with(None, env)
+    pub fn empty(env: &EnvVars) -> Arc<Self> {
+        Self::with_store(None, env)
     }
 
-    fn with(store: Option<Store>, env: &Env) -> Arc<Self> {
+    fn with_store(store: Option<SecretStore>, env: &EnvVars) -> Arc<Self> {
         Arc::new(Self {
             store,
             clock: Arc::new(SystemClock::start()),
@@ -224,86 +224,93 @@ impl Vault {
         })
     }
 
-    /// Says that a secret is another one than it was.
-    pub(crate) fn ring(&self) {
+    /// Signals that a secret has changed.
+    pub(crate) fn notify_changed(&self) {
         self.changed.notify_one();
     }
 
-    fn slot(&self, tool: &Tool) -> Arc<Slot> {
+    fn output_slot(&self, fetcher: &SecretFetcher) -> Arc<OutputSlot> {
         let mut slots = lock(&self.slots);
-        Arc::clone(slots.entry(tool.key()).or_default())
+        Arc::clone(slots.entry(fetcher.fetcher_key()).or_default())
     }
 
-    /// Runs the program, unless another did so meanwhile; waits for it.
-    fn fetch(&self, tool: &Tool, why: Why) -> Result<Value, Arc<command::Error>> {
-        let slot = self.slot(tool);
-        let run = || tool.run(&self.env);
-        let (fetched, is_news) = slot.fetch(self.clock.as_ref(), (tool, why), run);
+    /// Runs the program and waits, unless another caller ran it meanwhile.
+    fn fetch_secret(
+        &self,
+        fetcher: &SecretFetcher,
+        reason: FetchReason,
+    ) -> Result<SecretValue, Arc<secret_program::SecretProgramError>> {
+        let slot = self.output_slot(fetcher);
+        let run = || fetcher.run(&self.env);
+        let (fetched, is_news) = slot.run_fetch(self.clock.as_ref(), fetcher, reason, run);
         if is_news {
-            self.ring();
+            self.notify_changed();
         }
         fetched
     }
 
-    /// Returns the entry of the store, if there is one.
-    fn entry(&self, name: &str) -> Result<Option<Entry>, Error> {
+    /// Returns the entry of the store, if present.
+    fn store_entry(&self, name: &str) -> Result<Option<SecretStoreEntry>, SecretLookupError> {
         match &self.store {
-            Some(store) => store.entry(name).map_err(Error::Store),
+            Some(store) => store.find_entry(name).map_err(SecretLookupError::Store),
             None => Ok(None),
         }
     }
 }
 
-/// Whether a program may be waited for.
+/// Whether a caller may wait for a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Patience {
-    /// It may: nobody else waits on this thread.
+enum FetchMode {
+    /// The caller may block, so the program runs when due.
     Fetch,
-    /// It may not: what it printed last is taken.
+    /// The caller must not block; the last output is used.
     Known,
 }
 
 /// The secrets of one configuration.
 #[derive(Clone, Debug)]
-pub struct Sources {
-    vault: Arc<Vault>,
+pub struct SecretSources {
+    vault: Arc<SecretVault>,
     config: Arc<SecretsConfig>,
-    patience: Patience,
+    mode: FetchMode,
 }
 
-// The store is the same for all configurations of a gateway.
-impl PartialEq for Sources {
+// All configurations of a gateway share one store, so only the config is compared.
+impl PartialEq for SecretSources {
     fn eq(&self, other: &Self) -> bool {
         self.config == other.config
     }
 }
 
-impl Default for Sources {
+impl Default for SecretSources {
     fn default() -> Self {
-        Self::new(&Vault::empty(&Env::default()), SecretsConfig::default())
+        Self::new(
+            &SecretVault::empty(&EnvVars::default()),
+            SecretsConfig::default(),
+        )
     }
 }
 
-impl Sources {
-    /// Returns those that `config` names; programs are waited for.
+impl SecretSources {
+    /// Returns the secrets named in `config`; lookups wait for programs.
     #[must_use]
-    pub fn new(vault: &Arc<Vault>, config: SecretsConfig) -> Self {
+    pub fn new(vault: &Arc<SecretVault>, config: SecretsConfig) -> Self {
         Self {
             vault: Arc::clone(vault),
             config: Arc::new(config),
-            patience: Patience::Fetch,
+            mode: FetchMode::Fetch,
         }
     }
 
-    /// Returns the same for a thread on which nobody may wait.
-    pub(crate) fn without_waiting(&self) -> Self {
+    /// Returns a copy whose lookups never block.
+    pub(crate) fn non_blocking(&self) -> Self {
         Self {
-            patience: Patience::Known,
+            mode: FetchMode::Known,
             ..self.clone()
         }
     }
 
-    pub(crate) const fn vault(&self) -> &Arc<Vault> {
+    pub(crate) const fn vault(&self) -> &Arc<SecretVault> {
         &self.vault
     }
 
@@ -311,118 +318,139 @@ impl Sources {
         &self.config
     }
 
-    /// Returns a secret as it is now.
-    pub(crate) fn value(&self, name: &str) -> Result<Value, Error> {
+    /// Returns the current value of a secret.
+    pub(crate) fn read_secret(&self, name: &str) -> Result<SecretValue, SecretLookupError> {
         let value = match self.config.origin(name) {
-            Origin::Env(variable) => {
+            SecretOrigin::Env(variable) => {
                 let value = self.vault.env.text(&variable).map(str::to_owned);
-                value.map(Value::new).ok_or_else(|| Error::Variable {
-                    name: name.to_owned(),
-                    variable,
-                })
+                value
+                    .map(SecretValue::new)
+                    .ok_or_else(|| SecretLookupError::Variable {
+                        name: name.to_owned(),
+                        variable,
+                    })
             }
-            Origin::File(path) => crate::config::read_secret_file(&path).map_err(|reason| {
+            SecretOrigin::File(path) => crate::config::read_secret_file(&path).map_err(|reason| {
                 let name = name.to_owned();
-                Error::File { name, reason }
+                SecretLookupError::File { name, reason }
             }),
-            Origin::Command(command) => self.printed(name, &Tool::Command(command)),
-            Origin::Store(kind) => self.stored(name, kind),
+            SecretOrigin::Command(command) => {
+                self.read_program_output(name, &SecretFetcher::Command(command))
+            }
+            SecretOrigin::Store(kind) => self.read_stored(name, kind),
         }?;
-        if is_usable(&value) {
+        if is_valid_value(&value) {
             Ok(value)
         } else {
-            Err(Error::Odd(name.to_owned()))
+            Err(SecretLookupError::Invalid(name.to_owned()))
         }
     }
 
-    fn stored(&self, name: &str, kind: StoreKind) -> Result<Value, Error> {
-        let in_keychain = |version| Tool::Keychain {
+    fn read_stored(
+        &self,
+        name: &str,
+        kind: SecretStoreKind,
+    ) -> Result<SecretValue, SecretLookupError> {
+        let in_keychain = |version| SecretFetcher::Keychain {
             name: name.into(),
             version,
         };
-        match (self.vault.entry(name)?, kind) {
-            (Some(Entry::Here(value)), _) => Ok(value),
-            (Some(Entry::InKeychain(version)), _) => self.printed(name, &in_keychain(version)),
-            // Somebody else may have put it there.
-            (None, StoreKind::Keychain) => self.printed(name, &in_keychain(0)),
-            (None, StoreKind::File) => Err(Error::Unset(name.to_owned())),
+        match (self.vault.store_entry(name)?, kind) {
+            (Some(SecretStoreEntry::InFile(value)), _) => Ok(value),
+            (Some(SecretStoreEntry::InKeychain(version)), _) => {
+                self.read_program_output(name, &in_keychain(version))
+            }
+            // Another program may have stored the secret in the keychain.
+            (None, SecretStoreKind::Keychain) => self.read_program_output(name, &in_keychain(0)),
+            (None, SecretStoreKind::File) => Err(SecretLookupError::Unset(name.to_owned())),
         }
     }
 
-    fn printed(&self, name: &str, tool: &Tool) -> Result<Value, Error> {
+    fn read_program_output(
+        &self,
+        name: &str,
+        fetcher: &SecretFetcher,
+    ) -> Result<SecretValue, SecretLookupError> {
         let name = || name.to_owned();
-        let slot = self.vault.slot(tool);
+        let slot = self.vault.output_slot(fetcher);
         let now = self.vault.clock.now();
-        let fetched = match (self.patience, slot.known()) {
-            (Patience::Known, Some(known)) => known,
-            (Patience::Known, None) => return Err(Error::Early(name())),
-            (Patience::Fetch, Some(known)) if !slot.is_due(now, tool) => known,
-            (Patience::Fetch, known) => match (self.vault.fetch(tool, Why::Age), known) {
-                // What was good before is better than nothing.
-                (Err(_), Some(Ok(known))) => Ok(known),
-                (fetched, _) => fetched,
-            },
+        let fetched = match (self.mode, slot.cached_result()) {
+            (FetchMode::Known, Some(known)) => known,
+            (FetchMode::Known, None) => return Err(SecretLookupError::NotFetched(name())),
+            (FetchMode::Fetch, Some(known)) if !slot.is_due(now, fetcher) => known,
+            (FetchMode::Fetch, known) => {
+                match (self.vault.fetch_secret(fetcher, FetchReason::Age), known) {
+                    // A stale value is better than none.
+                    (Err(_), Some(Ok(known))) => Ok(known),
+                    (fetched, _) => fetched,
+                }
+            }
         };
-        fetched.map_err(|source| match (&*source, tool) {
-            (command::Error::Nothing, Tool::Keychain { .. }) => Error::Unset(name()),
-            _ => Error::Command {
+        fetched.map_err(|source| match (&*source, fetcher) {
+            (secret_program::SecretProgramError::Empty, SecretFetcher::Keychain { .. }) => {
+                SecretLookupError::Unset(name())
+            }
+            _ => SecretLookupError::Command {
                 name: name(),
                 source: (*source).clone(),
             },
         })
     }
 
-    /// Runs the programs that these secrets come from and that are to be run by now, all at once.
-    pub(crate) fn warm<'a>(&self, names: impl IntoIterator<Item = &'a str>) {
-        let mut due = self.due(names);
+    /// Runs the due programs of these secrets in parallel.
+    pub(crate) fn prefetch<'a>(&self, names: impl IntoIterator<Item = &'a str>) {
+        let mut due = self.due_fetchers(names);
         due.dedup();
         std::thread::scope(|scope| {
-            for tool in &due {
-                // Why one failed is told by whoever needs it.
-                scope.spawn(|| self.vault.fetch(tool, Why::Age));
+            for fetcher in &due {
+                // Lookups report the error later.
+                scope.spawn(|| self.vault.fetch_secret(fetcher, FetchReason::Age));
             }
         });
     }
 
-    /// Gets secrets anew because a server refused what it was sent; waits for programs.
-    pub(crate) fn refresh<'a>(&self, names: impl IntoIterator<Item = &'a str>) {
+    /// Refetches secrets because a server refused them; waits for programs.
+    pub(crate) fn refetch<'a>(&self, names: impl IntoIterator<Item = &'a str>) {
         if let Some(store) = &self.vault.store {
-            store.forget();
+            store.clear_cache();
         }
-        for tool in names.into_iter().filter_map(|name| self.tool(name)) {
-            // Why it failed is logged there; what is known stays.
-            let _fetched = self.vault.fetch(&tool, Why::Refused);
+        for fetcher in names.into_iter().filter_map(|name| self.fetcher(name)) {
+            // The fetch logs its error; the last value stays.
+            let _fetched = self.vault.fetch_secret(&fetcher, FetchReason::Refused);
         }
     }
 
-    /// Returns the programs that these secrets come from and that are to be run again by now.
-    pub(crate) fn due<'a>(&self, names: impl IntoIterator<Item = &'a str>) -> Vec<Tool> {
+    /// Returns the programs of these secrets due for another run.
+    pub(crate) fn due_fetchers<'a>(
+        &self,
+        names: impl IntoIterator<Item = &'a str>,
+    ) -> Vec<SecretFetcher> {
         let now = self.vault.clock.now();
-        let tools = names.into_iter().filter_map(|name| self.tool(name));
+        let tools = names.into_iter().filter_map(|name| self.fetcher(name));
         tools
-            .filter(|tool| self.vault.slot(tool).is_due(now, tool))
+            .filter(|tool| self.vault.output_slot(tool).is_due(now, tool))
             .collect()
     }
 
-    /// Returns the program that a secret comes from, if it does.
-    fn tool(&self, name: &str) -> Option<Tool> {
+    /// Returns the program or keychain lookup behind a secret, if any.
+    fn fetcher(&self, name: &str) -> Option<SecretFetcher> {
         match self.config.origin(name) {
-            Origin::Command(command) => Some(Tool::Command(command)),
-            Origin::Store(kind) => {
-                let version = match self.vault.entry(name) {
-                    Ok(Some(Entry::InKeychain(version))) => Some(version),
-                    Ok(None) => (kind == StoreKind::Keychain).then_some(0),
-                    Ok(Some(Entry::Here(_))) | Err(_) => None,
+            SecretOrigin::Command(command) => Some(SecretFetcher::Command(command)),
+            SecretOrigin::Store(kind) => {
+                let version = match self.vault.store_entry(name) {
+                    Ok(Some(SecretStoreEntry::InKeychain(version))) => Some(version),
+                    Ok(None) => (kind == SecretStoreKind::Keychain).then_some(0),
+                    Ok(Some(SecretStoreEntry::InFile(_))) | Err(_) => None,
                 };
                 let name = name.into();
-                version.map(|version| Tool::Keychain { name, version })
+                version.map(|version| SecretFetcher::Keychain { name, version })
             }
-            Origin::Env(_) | Origin::File(_) => None,
+            SecretOrigin::Env(_) | SecretOrigin::File(_) => None,
         }
     }
 }
 
-/// Whether a text can be a secret.
-pub(crate) fn is_usable(text: &str) -> bool {
+/// Returns whether a text is a valid secret value.
+pub(crate) fn is_valid_value(text: &str) -> bool {
     !text.is_empty() && text.len() <= VALUE_BYTES_MAX && !text.contains('\0')
 }

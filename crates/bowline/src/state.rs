@@ -1,7 +1,7 @@
-//! The state directory: token, session key, lock, and where the running gateway is.
+//! The state directory: owner token, session key, lock and the record of the running gateway.
 
-pub(crate) mod file;
 mod instances;
+pub(crate) mod private_file;
 
 #[cfg(test)]
 mod tests;
@@ -11,128 +11,129 @@ use std::fs::File;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
-pub(crate) use bowline_core::hex::hex;
+pub(crate) use bowline_core::hex::to_hex;
 use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 
-use crate::config::Env;
+use crate::config::EnvVars;
 
-/// Random bytes of a token, which is written as twice as many hex digits.
-const TOKEN_BYTES: usize = 32;
-/// Largest `run.json`.
+/// Random bytes of the owner token, written as twice as many hex digits.
+const OWNER_TOKEN_BYTES: usize = 32;
+/// Maximum size of `run.json`.
 const RUN_BYTES_MAX: u64 = 64 * 1024;
-/// Longest token text that is read, from whatever source it comes.
+/// Maximum length of a token text, from any source.
 const TOKEN_TEXT_BYTES_MAX: u64 = 4096;
 
-/// A directory that belongs to us and that only we may write.
+/// A state directory owned by this user and writable by no other user.
 #[derive(Clone, Debug)]
-pub struct State {
+pub struct StateDir {
     path: PathBuf,
 }
 
-/// The owner's credential. Debug output hides it.
+/// The owner's credential. Debug output hides the text.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Token(String);
+pub struct OwnerCredential(String);
 
-/// What a running gateway tells others about itself, in `run.json`.
+/// The contents of `run.json`: how other processes reach a running gateway.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Run {
+pub struct RunRecord {
     /// Version of this record.
     pub v: u32,
     /// Process id of the gateway.
     pub pid: u32,
-    /// When it began to serve, in milliseconds since the epoch.
+    /// Start time in milliseconds since the epoch.
     pub started_at_ms: u64,
-    /// Base of all its addresses, without a slash at the end.
+    /// Base URL, without a trailing slash.
     pub url: String,
-    /// Where MCP clients connect.
+    /// URL for MCP clients.
     pub mcp: String,
-    /// Where the owner's token is.
+    /// Path of the owner token.
     pub token_file: PathBuf,
 }
 
-/// Held as long as this process is the one gateway of its state directory.
+/// An exclusive file lock. The gateway's lock makes this process the only gateway of the state
+/// directory.
 #[derive(Debug)]
-pub struct Lock {
+pub struct InstanceLock {
     file: File,
 }
 
-impl Drop for Lock {
+impl Drop for InstanceLock {
     fn drop(&mut self) {
-        // Closing is not enough: a child that is just being started may hold a copy of the file
-        // until it runs its own program. Failing, the close that follows is the next best thing.
+        // Closing is not enough: a child process being started may hold a copy of the descriptor
+        // until its exec. If the unlock fails, the close that follows is the fallback.
         let _unlocked = rustix::fs::flock(&self.file, FlockOperation::Unlock);
     }
 }
 
-/// Why the state directory cannot be used.
+/// Reason why the state directory is unusable.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// Neither a flag nor the environment says where state should be.
+pub enum StateError {
+    /// Neither a flag nor the environment gives a state directory.
     #[error("no state directory is known: set --state, BOWLINE_STATE or HOME")]
-    Homeless,
+    NoLocation,
     /// An operation of the file system failed.
     #[error("cannot {action} `{path}`")]
     Io {
-        /// What was tried.
+        /// The attempted operation.
         action: &'static str,
-        /// With which file.
+        /// The file.
         path: PathBuf,
-        /// Why it failed.
+        /// The error of the operating system.
         source: std::io::Error,
     },
-    /// A link could point anywhere tomorrow.
+    /// A symbolic link, whose target may change.
     #[error("`{0}` is a symbolic link")]
     Symlink(PathBuf),
-    /// It is a file, or something else again.
+    /// The path exists but is no directory.
     #[error("`{0}` is not a directory")]
     NotDirectory(PathBuf),
-    /// Another user could change it under us.
+    /// The path belongs to another user, who could change it.
     #[error("`{0}` belongs to another user")]
     Foreign(PathBuf),
-    /// Others may read a secret, or write where secrets are.
+    /// Other users may read a secret or write into the directory.
     #[error("`{path}` is open to other users (mode {mode:03o})")]
     Exposed {
         /// The file or directory.
         path: PathBuf,
-        /// Its permissions.
+        /// The current permissions.
         mode: u32,
-        /// Those it must have.
+        /// The required permissions.
         wanted: u32,
     },
-    /// A file that we wrote does not hold what we wrote.
+    /// A file of the state directory has unexpected content.
     #[error("`{0}` does not hold what it should")]
     Malformed(PathBuf),
-    /// A file that must be believed whole cannot be.
+    /// A file that must be trusted completely is damaged.
     #[error("`{path}` does not hold what it should: {reason}")]
     Corrupt {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Description of the damage.
         reason: String,
-        /// The way out, and what it costs.
+        /// The repair, and its cost.
         fix: String,
     },
-    /// A record cannot be put into words.
+    /// A record cannot be serialized.
     #[error("a record cannot be written as JSON")]
     Unwritable(#[source] serde_json::Error),
-    /// The kernel gives no random bytes.
+    /// The kernel provides no random bytes.
     #[error("no random bytes from the system: {0}")]
     Random(getrandom::Error),
-    /// Another gateway uses this directory.
-    #[error("{}", locked(*pid, url.as_deref()))]
+    /// Another gateway uses the directory.
+    #[error("{}", locked_message(*pid, url.as_deref()))]
     Locked {
-        /// Its process, when it has said so.
+        /// Process id of the other gateway, if known.
         pid: Option<u32>,
-        /// Its address, when it has said so.
+        /// URL of the other gateway, if known.
         url: Option<String>,
     },
 }
 
-impl Error {
-    /// The command that mends it, when there is one.
+impl StateError {
+    /// Returns the command to repair the problem, if one exists.
     #[must_use]
-    pub fn fix(&self) -> Option<String> {
+    pub fn suggest_fix(&self) -> Option<String> {
         match self {
             Self::Exposed { path, wanted, .. } => {
                 Some(format!("chmod {wanted:o} {}", path.display()))
@@ -144,7 +145,7 @@ impl Error {
     }
 }
 
-fn locked(pid: Option<u32>, url: Option<&str>) -> String {
+fn locked_message(pid: Option<u32>, url: Option<&str>) -> String {
     match (pid, url) {
         (Some(pid), Some(url)) => format!("bowline is already running (pid {pid}, {url})"),
         (Some(pid), None) => format!("bowline is already running (pid {pid})"),
@@ -152,26 +153,26 @@ fn locked(pid: Option<u32>, url: Option<&str>) -> String {
     }
 }
 
-/// `explicit`, else `$BOWLINE_STATE`, else `$XDG_STATE_HOME/bowline` or its usual place.
-pub fn locate(explicit: Option<&Path>, env: &Env) -> Result<PathBuf, Error> {
+/// Locates the state directory: `explicit`, else `$BOWLINE_STATE`, else the XDG state directory.
+pub fn locate_state_dir(explicit: Option<&Path>, env: &EnvVars) -> Result<PathBuf, StateError> {
     let path = explicit
         .map(Path::to_owned)
         .or_else(|| env.path("BOWLINE_STATE"))
-        .or_else(|| env.directory("XDG_STATE_HOME", ".local/state"))
-        .ok_or(Error::Homeless)?;
-    // The path is written into run.json and read from other directories.
-    std::path::absolute(&path).map_err(|source| Error::Io {
+        .or_else(|| env.xdg_directory("XDG_STATE_HOME", ".local/state"))
+        .ok_or(StateError::NoLocation)?;
+    // The path is written into run.json and read from other working directories.
+    std::path::absolute(&path).map_err(|source| StateError::Io {
         action: "resolve",
         path,
         source,
     })
 }
 
-impl State {
-    /// Opens the directory, making it (mode 0700) when it is missing.
-    pub fn open(path: PathBuf) -> Result<Self, Error> {
+impl StateDir {
+    /// Opens the directory, creating it (mode 0700) when missing.
+    pub fn open(path: PathBuf) -> Result<Self, StateError> {
         if let Some(parent) = path.parent() {
-            std::fs::create_dir_all(parent).map_err(|source| Error::Io {
+            std::fs::create_dir_all(parent).map_err(|source| StateError::Io {
                 action: "create",
                 path: path.clone(),
                 source,
@@ -181,77 +182,78 @@ impl State {
         Ok(Self { path })
     }
 
-    /// A directory inside, made likewise.
-    pub(crate) fn directory(&self, name: &str) -> Result<PathBuf, Error> {
-        let path = self.join(name);
+    /// Opens a subdirectory in the same way.
+    pub(crate) fn open_subdirectory(&self, name: &str) -> Result<PathBuf, StateError> {
+        let path = self.file_path(name);
         make_directory(&path)?;
         Ok(path)
     }
 
-    /// Where it is.
+    /// Returns the path of the directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// A file inside.
-    fn join(&self, name: &str) -> PathBuf {
+    /// Returns the path of a file inside.
+    fn file_path(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
 
-    /// The owner's token file.
+    /// Returns the path of the owner token.
     #[must_use]
     pub fn token_file(&self) -> PathBuf {
-        self.join("token")
+        self.file_path("token")
     }
 
-    /// The file of all other tokens.
+    /// Returns the path of the file with all issued tokens.
     #[must_use]
     pub fn tokens_file(&self) -> PathBuf {
-        self.join("tokens.json")
+        self.file_path("tokens.json")
     }
 
-    /// The file of the key that seals session ids.
+    /// Returns the path of the key that seals session ids.
     #[must_use]
     pub fn session_key_file(&self) -> PathBuf {
-        self.join("session.key")
+        self.file_path("session.key")
     }
 
-    /// The file of the sessions that were ended.
+    /// Returns the path of the file with ended sessions.
     #[must_use]
     pub fn ended_file(&self) -> PathBuf {
-        self.join("ended.bin")
+        self.file_path("ended.bin")
     }
 
-    /// The file of what sessions are narrowed by.
+    /// Returns the path of the file with the contexts of narrowed sessions.
     #[must_use]
     pub fn contexts_file(&self) -> PathBuf {
-        self.join("contexts.json")
+        self.file_path("contexts.json")
     }
 
-    /// The owner's token, made at the first start.
-    pub fn token(&self) -> Result<Token, Error> {
+    /// Returns the owner token, created at the first start.
+    pub fn owner_token(&self) -> Result<OwnerCredential, StateError> {
         let path = self.token_file();
-        file::create_once(&path, || Ok(format!("{}\n", new_token()?.expose()).into()))?;
+        private_file::create_once(&path, || Ok(format!("{}\n", new_token()?.expose()).into()))?;
         read_token(&path)
     }
 
-    /// The key that seals session ids, made at the first start.
-    pub fn session_key(&self) -> Result<[u8; 32], Error> {
+    /// Returns the key that seals session ids, created at the first start.
+    pub fn session_key(&self) -> Result<[u8; 32], StateError> {
         let path = self.session_key_file();
-        file::create_once(&path, || Ok(random::<32>()?.to_vec()))?;
-        let bytes = file::read_private(&path, 33)?.ok_or_else(|| missing(&path))?;
-        <[u8; 32]>::try_from(bytes).map_err(|_bytes| Error::Malformed(path))
+        private_file::create_once(&path, || Ok(random_bytes::<32>()?.to_vec()))?;
+        let bytes =
+            private_file::read_private(&path, 33)?.ok_or_else(|| missing_file_error(&path))?;
+        <[u8; 32]>::try_from(bytes).map_err(|_bytes| StateError::Malformed(path))
     }
 
-    /// Becomes the one gateway of this directory, or says which one is.
-    pub fn lock(&self) -> Result<Lock, Error> {
-        match self.flock("lock")? {
+    /// Takes the gateway lock, or fails with the record of the gateway in place.
+    pub fn lock_gateway(&self) -> Result<InstanceLock, StateError> {
+        match self.try_lock("lock")? {
             Some(lock) => Ok(lock),
             None => {
                 let run = read_run(&self.path).ok().flatten();
                 let pid = run.as_ref().map(|run| run.pid);
-                Err(Error::Locked {
+                Err(StateError::Locked {
                     pid,
                     url: run.map(|run| run.url),
                 })
@@ -259,18 +261,19 @@ impl State {
         }
     }
 
-    /// Becomes the one that starts a gateway in the background; nothing while another does.
-    pub fn starter(&self) -> Result<Option<Lock>, Error> {
-        self.flock("start.lock")
+    /// Takes the lock for starting a gateway in the background; `None` while another process
+    /// holds the lock.
+    pub fn try_lock_start(&self) -> Result<Option<InstanceLock>, StateError> {
+        self.try_lock("start.lock")
     }
 
-    fn flock(&self, name: &str) -> Result<Option<Lock>, Error> {
-        let path = self.join(name);
-        let file = file::open_private(&path)?;
+    fn try_lock(&self, name: &str) -> Result<Option<InstanceLock>, StateError> {
+        let path = self.file_path(name);
+        let file = private_file::open_private(&path)?;
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Some(Lock { file })),
+            Ok(()) => Ok(Some(InstanceLock { file })),
             Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
-            Err(error) => Err(Error::Io {
+            Err(error) => Err(StateError::Io {
                 action: "lock",
                 path,
                 source: error.into(),
@@ -278,13 +281,13 @@ impl State {
         }
     }
 
-    /// Waits until nobody else holds the lock of this name, and holds it.
-    pub(crate) fn wait_for(&self, name: &str) -> Result<Lock, Error> {
-        let path = self.join(name);
-        let file = file::open_private(&path)?;
+    /// Waits for the lock of this name and takes it.
+    pub(crate) fn wait_for_lock(&self, name: &str) -> Result<InstanceLock, StateError> {
+        let path = self.file_path(name);
+        let file = private_file::open_private(&path)?;
         match rustix::fs::flock(&file, FlockOperation::LockExclusive) {
-            Ok(()) => Ok(Lock { file }),
-            Err(error) => Err(Error::Io {
+            Ok(()) => Ok(InstanceLock { file }),
+            Err(error) => Err(StateError::Io {
                 action: "lock",
                 path,
                 source: error.into(),
@@ -292,21 +295,21 @@ impl State {
         }
     }
 
-    /// A file of log lines that is appended to, for a gateway in the background.
-    pub fn append(&self, name: &str) -> Result<File, Error> {
-        file::open_private(&self.join(name))
+    /// Opens a log file for appending, for a gateway in the background.
+    pub fn open_log_file(&self, name: &str) -> Result<File, StateError> {
+        private_file::open_private(&self.file_path(name))
     }
 
-    /// Says where the gateway is. Readers see the old record or the new one, never a part.
-    pub fn write_run(&self, run: &Run) -> Result<(), Error> {
-        file::replace(&self.join("run.json"), &json(run)?)
+    /// Writes `run.json`. Readers see the old record or the new one, never a part.
+    pub fn write_run(&self, run: &RunRecord) -> Result<(), StateError> {
+        private_file::replace_file(&self.file_path("run.json"), &to_json_line(run)?)
     }
 
-    /// Takes the record back at a clean stop.
-    pub fn remove_run(&self) -> Result<(), Error> {
-        let path = self.join("run.json");
+    /// Removes `run.json` at a clean stop.
+    pub fn remove_run(&self) -> Result<(), StateError> {
+        let path = self.file_path("run.json");
         match std::fs::remove_file(&path) {
-            Err(source) if source.kind() != std::io::ErrorKind::NotFound => Err(Error::Io {
+            Err(source) if source.kind() != std::io::ErrorKind::NotFound => Err(StateError::Io {
                 action: "remove",
                 path,
                 source,
@@ -316,63 +319,67 @@ impl State {
     }
 }
 
-/// The gateway of a state directory: what `run.json` says, if its process still lives.
-pub fn read_run(directory: &Path) -> Result<Option<Run>, Error> {
+/// Reads the record of the gateway of a state directory, if its process is alive.
+pub fn read_run(directory: &Path) -> Result<Option<RunRecord>, StateError> {
     match std::fs::symlink_metadata(directory) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         _ => check_directory(directory)?,
     }
     let path = directory.join("run.json");
-    let Some(bytes) = file::read_private(&path, RUN_BYTES_MAX)? else {
+    let Some(bytes) = private_file::read_private(&path, RUN_BYTES_MAX)? else {
         return Ok(None);
     };
-    let run: Run = serde_json::from_slice(&bytes).map_err(|_error| Error::Malformed(path))?;
-    Ok(is_alive(run.pid).then_some(run))
+    let run: RunRecord =
+        serde_json::from_slice(&bytes).map_err(|_error| StateError::Malformed(path))?;
+    Ok(is_process_alive(run.pid).then_some(run))
 }
 
-/// Makes a token of an owner.
-pub(crate) fn new_token() -> Result<Token, Error> {
-    Ok(Token(hex(&random::<TOKEN_BYTES>()?)))
+/// Generates an owner token.
+pub(crate) fn new_token() -> Result<OwnerCredential, StateError> {
+    Ok(OwnerCredential(to_hex(
+        &random_bytes::<OWNER_TOKEN_BYTES>()?
+    )))
 }
 
-/// Reads a token file; one that others may read is refused.
-pub fn read_token(path: &Path) -> Result<Token, Error> {
-    let bytes = file::read_private(path, TOKEN_TEXT_BYTES_MAX)?.ok_or_else(|| missing(path))?;
-    let text = String::from_utf8(bytes).map_err(|_bytes| Error::Malformed(path.to_owned()))?;
+/// Reads a token file; a file readable by other users is refused.
+pub fn read_token(path: &Path) -> Result<OwnerCredential, StateError> {
+    let bytes = private_file::read_private(path, TOKEN_TEXT_BYTES_MAX)?
+        .ok_or_else(|| missing_file_error(path))?;
+    let text = String::from_utf8(bytes).map_err(|_bytes| StateError::Malformed(path.to_owned()))?;
     let text = text.trim_end_matches(['\n', '\r']);
-    // It becomes the value of a header, and header values are visible ASCII.
+    // The token becomes a header value, so only visible ASCII is valid.
     if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Err(Error::Malformed(path.to_owned()));
+        return Err(StateError::Malformed(path.to_owned()));
     }
-    Ok(Token(text.to_owned()))
+    Ok(OwnerCredential(text.to_owned()))
 }
 
-impl Token {
-    /// The text itself, for a header or a comparison.
+impl OwnerCredential {
+    /// Returns the token text, for a header or a comparison.
     #[must_use]
     pub fn expose(&self) -> &str {
         &self.0
     }
 }
 
-impl fmt::Debug for Token {
+impl fmt::Debug for OwnerCredential {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str("Token(…)")
+        out.write_str("OwnerCredential(…)")
     }
 }
 
-fn missing(path: &Path) -> Error {
+fn missing_file_error(path: &Path) -> StateError {
     let source = std::io::ErrorKind::NotFound.into();
-    Error::Io {
+    StateError::Io {
         action: "read",
         path: path.to_owned(),
         source,
     }
 }
 
-fn make_directory(path: &Path) -> Result<(), Error> {
+fn make_directory(path: &Path) -> Result<(), StateError> {
     match std::fs::DirBuilder::new().mode(0o700).create(path) {
-        Err(source) if source.kind() != std::io::ErrorKind::AlreadyExists => Err(Error::Io {
+        Err(source) if source.kind() != std::io::ErrorKind::AlreadyExists => Err(StateError::Io {
             action: "create",
             path: path.to_owned(),
             source,
@@ -381,23 +388,23 @@ fn make_directory(path: &Path) -> Result<(), Error> {
     }
 }
 
-fn check_directory(path: &Path) -> Result<(), Error> {
-    let metadata = std::fs::symlink_metadata(path).map_err(|source| Error::Io {
+fn check_directory(path: &Path) -> Result<(), StateError> {
+    let metadata = std::fs::symlink_metadata(path).map_err(|source| StateError::Io {
         action: "look at",
         path: path.to_owned(),
         source,
     })?;
     if metadata.is_symlink() {
-        return Err(Error::Symlink(path.to_owned()));
+        return Err(StateError::Symlink(path.to_owned()));
     }
     if !metadata.is_dir() {
-        return Err(Error::NotDirectory(path.to_owned()));
+        return Err(StateError::NotDirectory(path.to_owned()));
     }
-    file::check_owner(path, &metadata)?;
-    // Others may look at the names, for every file is private; they may not add or swap any.
+    private_file::check_owner(path, &metadata)?;
+    // Others may list names, since every file is private, but must not add or swap files.
     let mode = metadata.mode() & 0o777;
     if mode & 0o022 != 0 {
-        return Err(Error::Exposed {
+        return Err(StateError::Exposed {
             path: path.to_owned(),
             mode,
             wanted: 0o700,
@@ -406,7 +413,7 @@ fn check_directory(path: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-fn is_alive(pid: u32) -> bool {
+fn is_process_alive(pid: u32) -> bool {
     let pid = i32::try_from(pid)
         .ok()
         .and_then(rustix::process::Pid::from_raw);
@@ -416,21 +423,21 @@ fn is_alive(pid: u32) -> bool {
     })
 }
 
-/// Writes a record as one line of JSON.
-pub(crate) fn json(record: &impl Serialize) -> Result<Vec<u8>, Error> {
-    let mut text = serde_json::to_vec(record).map_err(Error::Unwritable)?;
+/// Serializes a record as one line of JSON.
+pub(crate) fn to_json_line(record: &impl Serialize) -> Result<Vec<u8>, StateError> {
+    let mut text = serde_json::to_vec(record).map_err(StateError::Unwritable)?;
     text.push(b'\n');
     Ok(text)
 }
 
-pub(crate) fn random<const N: usize>() -> Result<[u8; N], Error> {
+pub(crate) fn random_bytes<const N: usize>() -> Result<[u8; N], StateError> {
     let mut bytes = [0; N];
-    getrandom::fill(&mut bytes).map_err(Error::Random)?;
+    getrandom::fill(&mut bytes).map_err(StateError::Random)?;
     Ok(bytes)
 }
 
-/// Reads what [`hex`] wrote of so many bytes.
-pub(crate) fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
+/// Decodes exactly `N` bytes from the output of [`hex`].
+pub(crate) fn decode_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
     let (pairs, rest) = text.as_bytes().as_chunks::<2>();
     if pairs.len() != N || !rest.is_empty() {
         return None;

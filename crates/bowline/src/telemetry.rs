@@ -1,103 +1,107 @@
-//! What the gateway tells of itself to those who run it: logs and traces. Secrets stay out of both.
+//! Logs and traces of the gateway. Secrets are redacted from both.
 
-mod export;
 mod log;
-mod otlp;
+mod otlp_spans;
+mod span_export;
 mod spans;
 mod tracer;
 
 use std::sync::Arc;
 
-use bowline_host::tasks::Tasks;
-use bowline_link::http::client::HttpClient;
+use bowline_host::task_tracker::TaskTracker;
+use bowline_link::http::http_client::HttpClient;
 use tracing_subscriber::filter::{EnvFilter, FilterFn};
 use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-pub use export::{Exporter, Exporting, SpanCounts};
-pub use log::{Format, Secrets};
-pub use tracer::Tracer;
+pub use log::{LogFormat, LogRedactor};
+pub use span_export::{SpanCounts, SpanExportTask, SpanExporter};
+pub use tracer::CallTracer;
 
 use crate::config;
-use crate::edge::Traced;
-use spans::Spans;
+use crate::edge::CallTracing;
+use spans::CallSpanLayer;
 
-/// What is logged where nobody says otherwise.
-const LOG_DEFAULT: &str = "warn";
+/// Default log filter.
+const DEFAULT_LOG_FILTER: &str = "warn";
 
-/// The name of the span that each call has.
-const CALL_SPAN: &str = "call";
+/// Name of the span of each call.
+const CALL_SPAN_NAME: &str = "call";
 
-/// What was set up for this process.
+/// The telemetry of this process.
 #[derive(Debug)]
 pub struct Telemetry {
-    /// What logs and traces must not show; told anew with each configuration.
-    pub secrets: Secrets,
+    /// Redacts secrets in logs and traces; updated with each configuration.
+    pub redactor: LogRedactor,
     /// Decides which calls are traced.
-    pub tracer: Tracer,
-    /// Sends traces away, where there is somebody to send them to.
-    pub exporter: Option<Exporter>,
+    pub tracer: CallTracer,
+    /// Exports traces, if a collector is configured.
+    pub exporter: Option<SpanExporter>,
 }
 
 impl Telemetry {
-    /// Has what happens told on stderr, as much of it as `filter` says, and calls told to a
-    /// collector.
+    /// Sets up logging to stderr with this filter, and tracing of calls to a collector.
     #[must_use]
-    pub fn start(filter: Option<&str>, format: Format, traces: &config::Telemetry) -> Self {
-        let secrets = Secrets::default();
-        let filter = EnvFilter::try_new(filter.unwrap_or(LOG_DEFAULT))
-            .unwrap_or_else(|_| EnvFilter::new(LOG_DEFAULT));
-        let lines = log::layer(format, secrets.clone()).with_filter(filter);
+    pub fn start(
+        filter: Option<&str>,
+        format: LogFormat,
+        traces: &config::TelemetryConfig,
+    ) -> Self {
+        let redactor = LogRedactor::default();
+        let filter = EnvFilter::try_new(filter.unwrap_or(DEFAULT_LOG_FILTER))
+            .unwrap_or_else(|_| EnvFilter::new(DEFAULT_LOG_FILTER));
+        let lines = log::log_layer(format, redactor.clone()).with_filter(filter);
         let service = &traces.service_name;
-        let pair = traces.otlp.as_ref();
-        let pair = pair.map(|otlp| export::pair(otlp, service, secrets.clone()));
-        let (spans, exporter) = pair.unzip();
-        let calls = FilterFn::new(|seen| seen.is_span() && seen.name() == CALL_SPAN);
-        let spans = spans.map(|spans: Spans| spans.with_filter(calls));
+        let span_pipeline = traces.otlp.as_ref();
+        let span_pipeline = span_pipeline
+            .map(|otlp| span_export::create_span_pipeline(otlp, service, redactor.clone()));
+        let (spans, exporter) = span_pipeline.unzip();
+        let calls = FilterFn::new(|seen| seen.is_span() && seen.name() == CALL_SPAN_NAME);
+        let spans = spans.map(|spans: CallSpanLayer| spans.with_filter(calls));
         let subscriber = tracing_subscriber::registry().with(lines).with(spans);
-        // Fails only when the program that embeds us has its own.
+        // Fails only when an embedding program has its own subscriber.
         let _ = subscriber.try_init();
         Self {
-            secrets,
+            redactor,
             tracer: match exporter {
-                Some(_) => Tracer::new(traces.sample),
-                None => Tracer::off(),
+                Some(_) => CallTracer::new(traces.sample),
+                None => CallTracer::noop(),
             },
             exporter,
         }
     }
 
-    /// Returns what tells nobody anything, for those who run a gateway inside their own program.
+    /// Returns disabled telemetry, for programs that embed a gateway.
     #[must_use]
-    pub fn off() -> Self {
+    pub fn noop() -> Self {
         Self {
-            secrets: Secrets::default(),
-            tracer: Tracer::off(),
+            redactor: LogRedactor::default(),
+            tracer: CallTracer::noop(),
             exporter: None,
         }
     }
 
-    /// Returns what the edge needs to know of traces.
+    /// Returns the tracing parts needed by the edge.
     #[must_use]
-    pub fn traced(&self) -> Traced {
-        Traced {
+    pub fn edge_tracing(&self) -> CallTracing {
+        CallTracing {
             tracer: self.tracer,
-            counts: self.exporter.as_ref().map(Exporter::counts),
+            counts: self.exporter.as_ref().map(SpanExporter::counts),
         }
     }
 
-    /// Begins to send traces away, where there is somebody to send them to.
+    /// Starts the span export, if a collector is configured.
     #[must_use]
-    pub fn export(self, http: Arc<dyn HttpClient>, tasks: &Tasks) -> Exporting {
+    pub fn start_export(self, http: Arc<dyn HttpClient>, tasks: &TaskTracker) -> SpanExportTask {
         match self.exporter {
-            Some(exporter) => exporter.start(http, tasks),
-            None => Exporting::default(),
+            Some(exporter) => exporter.spawn_task(http, tasks),
+            None => SpanExportTask::default(),
         }
     }
 }
 
 impl Default for Telemetry {
     fn default() -> Self {
-        Self::off()
+        Self::noop()
     }
 }

@@ -1,8 +1,8 @@
-//! Tokens of principals: shown once, kept as hashes, gone at once when they are revoked.
+//! Tokens of principals: shown once, stored as hashes, invalid immediately after revocation.
 
 mod kind;
-mod record;
-mod text;
+mod token_text;
+mod tokens_file;
 
 #[cfg(test)]
 mod tests;
@@ -14,10 +14,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use bowline_core::call::{Contexts, Peer, Principal, Role};
-use bowline_core::policy::Credentials;
+use bowline_core::call::{ContextSet, PeerAddress, Principal, Role};
+use bowline_core::policy::CredentialContexts;
 use bowline_core::sync::lock;
-use bowline_core::time::millis;
+use bowline_core::time::to_millis;
 use bowline_host::ports::Clock;
 use foldhash::fast::RandomState;
 use subtle::ConstantTimeEq as _;
@@ -26,56 +26,56 @@ use tokio::sync::Notify;
 
 pub use kind::TokenKind;
 
-use crate::state::{self, State, file};
+use crate::state::{self, StateDir, private_file};
 
-/// Tokens that are kept, expired ones included.
+/// Maximum number of tokens, including expired ones.
 pub const TOKENS_MAX: usize = 10_000;
 
-/// Characters of a principal's name.
+/// Maximum characters of a principal name.
 pub const PRINCIPAL_CHARS_MAX: usize = 64;
 
-/// Bytes of the name of a role or a context.
+/// Maximum bytes of a role or context name.
 pub const NAME_BYTES_MAX: usize = 128;
 
-/// Contexts of one token.
+/// Maximum contexts of one token.
 pub const CONTEXTS_MAX: usize = 32;
 
-/// The longest life that can be asked for.
-pub const LIFE_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 3_600);
+/// Maximum lifetime of a token.
+pub const LIFETIME_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 3_600);
 
-/// How long people are shown a token that has expired.
-const EXPIRED_SHOWN: Duration = Duration::from_secs(30 * 24 * 3_600);
+/// Time that an expired token stays listed.
+const EXPIRED_LISTED: Duration = Duration::from_secs(30 * 24 * 3_600);
 
-/// How long before its end a token is pointed out to people.
+/// Notice period before the expiry of a token.
 pub const EXPIRY_NOTICE: Duration = Duration::from_secs(7 * 24 * 3_600);
 
-/// Names of principals that are not made by a token.
-const RESERVED: [&str; 2] = ["owner", "anonymous-local"];
+/// Principal names assigned by the gateway itself.
+const RESERVED_PRINCIPALS: [&str; 2] = ["owner", "anonymous-local"];
 
-/// Characters of the name of a run.
+/// Maximum characters of a run name.
 pub const RUN_CHARS_MAX: usize = 32;
 
-/// Whether a run can have this name: `[a-z0-9][a-z0-9._-]{0,31}`.
+/// Returns whether the name is a valid run name: `[a-z0-9][a-z0-9._-]{0,31}`.
 #[must_use]
-pub fn is_run(name: &str) -> bool {
-    name.len() <= RUN_CHARS_MAX && is_plain(name)
+pub fn is_run_name(name: &str) -> bool {
+    name.len() <= RUN_CHARS_MAX && is_plain_name(name)
 }
 
-/// Returns the principal of programs of that name that the owner runs. No other token can be made
-/// for it: names of principals hold no colon.
+/// Returns the principal of programs of this name run by the owner. No other token can claim the
+/// principal, since principal names hold no colon.
 #[must_use]
-pub fn owners_agent(run: &str) -> Arc<str> {
+pub fn owner_agent_principal(run: &str) -> Arc<str> {
     format!("owner:{run}").into()
 }
 
-/// Whether a token can be given to a principal of this name: `[a-z0-9][a-z0-9._-]{0,63}`, and not
-/// one of those that the gateway itself gives out.
+/// Returns whether the name is a valid principal name, `[a-z0-9][a-z0-9._-]{0,63}`, and not
+/// reserved.
 #[must_use]
-pub fn is_principal(name: &str) -> bool {
-    name.len() <= PRINCIPAL_CHARS_MAX && is_plain(name) && !RESERVED.contains(&name)
+pub fn is_principal_name(name: &str) -> bool {
+    name.len() <= PRINCIPAL_CHARS_MAX && is_plain_name(name) && !RESERVED_PRINCIPALS.contains(&name)
 }
 
-fn is_plain(name: &str) -> bool {
+fn is_plain_name(name: &str) -> bool {
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
     name.starts_with(plain)
         && name
@@ -83,54 +83,54 @@ fn is_plain(name: &str) -> bool {
             .all(|c| plain(c) || matches!(c, '.' | '_' | '-'))
 }
 
-/// A token that was given out. It knows the hash of its secret, not the secret.
+/// An issued token. Holds the hash of the secret, never the secret.
 #[derive(Debug)]
-pub struct Issued {
-    /// Whom it proves, with its id as `credential`.
+pub struct IssuedToken {
+    /// The authenticated principal, with the token id as `credential`.
     pub principal: Arc<Principal>,
-    /// What its holder is.
+    /// The kind of holder.
     pub kind: TokenKind,
-    /// When it was made, in milliseconds since 1970.
+    /// Creation time in milliseconds since 1970.
     pub created_ms: u64,
-    /// When it ends.
+    /// Expiry time.
     pub expires_ms: Option<u64>,
-    /// The program whose run it was made for, and ends with.
+    /// The program run the token was created for; the token ends with the run.
     pub run: Option<Arc<str>>,
-    hash: [u8; 32],
-    /// What narrows it since it was made, beside the contexts of its principal.
-    narrowed: Mutex<Contexts>,
-    /// Whether it is over, and what it opened was told to end.
-    over: AtomicBool,
+    secret_hash: [u8; 32],
+    /// Contexts added after creation, besides the contexts of the principal.
+    added_contexts: Mutex<ContextSet>,
+    /// Set once the token is revoked or expired and its sessions were told to end.
+    is_ended: AtomicBool,
 }
 
-impl Issued {
-    /// Returns the owner's own, which has no id and is kept elsewhere.
-    pub(crate) fn of_owner(owner: Arc<Principal>) -> Self {
+impl IssuedToken {
+    /// Returns a value for the owner token, which has no id and is stored elsewhere.
+    pub(crate) fn for_owner(owner: Arc<Principal>) -> Self {
         Self {
             principal: owner,
             kind: TokenKind::Agent,
             created_ms: 0,
             expires_ms: None,
             run: None,
-            hash: [0; 32],
-            narrowed: Mutex::default(),
-            over: AtomicBool::new(false),
+            secret_hash: [0; 32],
+            added_contexts: Mutex::default(),
+            is_ended: AtomicBool::new(false),
         }
     }
 
-    /// Returns the public part of its text.
+    /// Returns the public part of the token text.
     #[must_use]
     pub fn id(&self) -> &Arc<str> {
         &self.principal.credential
     }
 
-    /// Returns what narrows it since it was made.
+    /// Returns the contexts added after creation.
     #[must_use]
-    pub fn narrowed(&self) -> Contexts {
-        lock(&self.narrowed).clone()
+    pub fn added_contexts(&self) -> ContextSet {
+        lock(&self.added_contexts).clone()
     }
 
-    /// Returns the role it was made with.
+    /// Returns the role given at creation.
     #[must_use]
     pub fn role(&self) -> Option<&Arc<str>> {
         match &self.principal.role {
@@ -139,299 +139,309 @@ impl Issued {
         }
     }
 
-    /// Whether it was revoked, or was seen to have expired.
+    /// Returns whether the token was revoked, or found expired.
     #[must_use]
-    pub fn is_over(&self) -> bool {
-        self.over.load(Ordering::Acquire)
+    pub fn is_ended(&self) -> bool {
+        self.is_ended.load(Ordering::Acquire)
     }
 
-    /// Whether it has reached its end.
+    /// Returns whether the expiry time has passed.
     #[must_use]
     pub fn is_expired(&self, unix_ms: u64) -> bool {
         self.expires_ms.is_some_and(|end| unix_ms >= end)
     }
 
-    /// Whether people should replace it now: it ends soon, and was made for longer than that. The
-    /// token of a run ends with the run.
+    /// Returns whether the token should be replaced now: its expiry is near and its lifetime was
+    /// longer than the notice period. Run tokens end with the run and never count.
     #[must_use]
-    pub fn ends_soon(&self, unix_ms: u64) -> bool {
-        let notice = millis(EXPIRY_NOTICE);
+    pub fn is_expiring_soon(&self, unix_ms: u64) -> bool {
+        let notice = to_millis(EXPIRY_NOTICE);
         let is_near = |end: u64| {
             let is_long = end.saturating_sub(self.created_ms) > notice;
             is_long && end > unix_ms && end - unix_ms <= notice
         };
-        self.run.is_none() && !self.is_over() && self.expires_ms.is_some_and(is_near)
+        self.run.is_none() && !self.is_ended() && self.expires_ms.is_some_and(is_near)
     }
 
-    /// Ends it; `false` when it had ended before.
-    pub(crate) fn end(&self) -> bool {
-        !self.over.swap(true, Ordering::AcqRel)
+    /// Ends the token; returns `false` for an already ended token.
+    pub(crate) fn end_token(&self) -> bool {
+        !self.is_ended.swap(true, Ordering::AcqRel)
     }
 
-    /// Whether it expired so long ago that nobody wants to know.
-    fn is_forgotten(&self, unix_ms: u64) -> bool {
-        self.is_expired(unix_ms.saturating_sub(millis(EXPIRED_SHOWN)))
+    /// Returns whether the token expired so long ago that listing it has no use.
+    fn is_long_expired(&self, unix_ms: u64) -> bool {
+        self.is_expired(unix_ms.saturating_sub(to_millis(EXPIRED_LISTED)))
     }
 }
 
-/// What a token is made for.
+/// Parameters of a new token.
 #[derive(Clone, Debug)]
-pub struct Wanted {
-    /// Whom it proves.
+pub struct TokenRequest {
+    /// The principal.
     pub principal: Arc<str>,
-    /// What its holder is.
+    /// The kind of holder.
     pub kind: TokenKind,
-    /// What that principal is; [`Role::None`] where the policy says so.
+    /// The role of the principal; [`Role::None`] when the policy defines the role.
     pub role: Role,
-    /// What it is narrowed by.
-    pub contexts: Contexts,
-    /// How long it lives; for ever where nothing is said.
-    pub life: Option<Duration>,
-    /// The program whose run it is for.
+    /// Contexts that narrow the token.
+    pub contexts: ContextSet,
+    /// Lifetime; unlimited when absent.
+    pub lifetime: Option<Duration>,
+    /// The program run the token is for.
     pub run: Option<Arc<str>>,
 }
 
-/// Why no token was made.
+/// Reason why no token was created.
 #[derive(Debug, Error)]
-pub enum CreateError {
-    /// There are as many as there may be.
+pub enum TokenCreateError {
+    /// The maximum number of tokens exists.
     #[error("there are {TOKENS_MAX} tokens already; revoke some first")]
     TooMany,
-    /// It could not be kept.
+    /// The token could not be stored.
     #[error(transparent)]
-    State(#[from] state::Error),
+    State(#[from] state::StateError),
 }
 
-type Table = HashMap<Arc<str>, Arc<Issued>, RandomState>;
+type TokenTable = HashMap<Arc<str>, Arc<IssuedToken>, RandomState>;
 
-/// All tokens but the owner's.
+/// All tokens except the owner token.
 #[derive(Debug)]
-pub struct Tokens {
-    /// Where they are kept; absent where they live as long as we do.
+pub struct TokenStore {
+    /// Path of the token file; absent for a store in memory.
     path: Option<PathBuf>,
     clock: Arc<dyn Clock>,
-    table: ArcSwap<Table>,
-    /// Lets one write the file at a time.
-    writing: Mutex<()>,
-    /// Told when there is another next token to expire.
-    changed: Notify,
+    table: ArcSwap<TokenTable>,
+    /// Serializes writes of the file.
+    write_lock: Mutex<()>,
+    /// Notified when the next expiry may have changed.
+    expiry_changed: Notify,
 }
 
-impl bowline_host::broker::Credentials for Tokens {
+impl bowline_host::broker::CredentialRevocations for TokenStore {
     fn is_revoked(&self, credential: &str) -> bool {
         Self::is_revoked(self, credential)
     }
 }
 
-impl Tokens {
-    /// Reads the tokens of a state directory.
+impl TokenStore {
+    /// Loads the tokens of a state directory.
     ///
     /// # Errors
-    /// When the file cannot be read, is open to others or does not hold what it should: whoever
-    /// lost the list of tokens does not know whom to let in.
-    pub fn open(state: &State, clock: Arc<dyn Clock>) -> Result<Self, state::Error> {
+    /// The file cannot be read, is accessible to others, or is damaged. Without the list of tokens
+    /// no caller can be authenticated.
+    pub fn open(state: &StateDir, clock: Arc<dyn Clock>) -> Result<Self, state::StateError> {
         let path = state.tokens_file();
-        let table = record::read(&path)?;
+        let table = tokens_file::read_tokens(&path)?;
         let now = clock.unix_ms();
-        let table = table.into_iter().filter(|one| !one.is_forgotten(now));
-        let table: Table = table
-            .map(|one| (Arc::clone(one.id()), Arc::new(one)))
+        let table = table
+            .into_iter()
+            .filter(|token| !token.is_long_expired(now));
+        let table: TokenTable = table
+            .map(|token| (Arc::clone(token.id()), Arc::new(token)))
             .collect();
         Ok(Self {
             path: Some(path),
             table: ArcSwap::from_pointee(table),
-            ..Self::unkept(clock)
+            ..Self::in_memory(clock)
         })
     }
 
-    /// Returns no tokens yet, and keeps those that are made in memory alone.
+    /// Creates an empty store in memory.
     #[must_use]
-    pub fn unkept(clock: Arc<dyn Clock>) -> Self {
+    pub fn in_memory(clock: Arc<dyn Clock>) -> Self {
         Self {
             path: None,
             clock,
             table: ArcSwap::default(),
-            writing: Mutex::default(),
-            changed: Notify::new(),
+            write_lock: Mutex::default(),
+            expiry_changed: Notify::new(),
         }
     }
 
-    fn write<'a>(&self, tokens: impl Iterator<Item = &'a Arc<Issued>>) -> Result<(), state::Error> {
+    fn write_file<'a>(
+        &self,
+        tokens: impl Iterator<Item = &'a Arc<IssuedToken>>,
+    ) -> Result<(), state::StateError> {
         match &self.path {
-            Some(path) => file::replace(path, &record::write(tokens)?),
+            Some(path) => private_file::replace_file(path, &tokens_file::encode_tokens(tokens)?),
             None => Ok(()),
         }
     }
 
-    /// Returns the token of this text, if it was given out and still counts.
+    /// Returns the valid token with this text.
     #[must_use]
-    pub fn find(&self, text: &str) -> Option<Arc<Issued>> {
-        let (id, secret) = text::split(text)?;
+    pub fn find_token(&self, text: &str) -> Option<Arc<IssuedToken>> {
+        let (id, secret) = token_text::split_token(text)?;
         let table = self.table.load();
         let token = table.get(id)?;
-        let right = bool::from(text::hash(secret).ct_eq(&token.hash));
-        let good = right && !token.is_over();
-        // The wall clock is read for those that end only.
-        let good = good && (token.expires_ms.is_none() || !token.is_expired(self.clock.unix_ms()));
-        good.then(|| Arc::clone(token))
+        let is_secret_right = bool::from(token_text::hash_secret(secret).ct_eq(&token.secret_hash));
+        let is_valid = is_secret_right && !token.is_ended();
+        // The wall clock is read only for tokens with an expiry.
+        let is_valid =
+            is_valid && (token.expires_ms.is_none() || !token.is_expired(self.clock.unix_ms()));
+        is_valid.then(|| Arc::clone(token))
     }
 
-    /// Whether the token with this id was revoked. Those that ran out are remembered longer than
-    /// anything that was asked with them; the owner's has no id.
+    /// Returns whether the token with this id was revoked. Expired tokens stay known for longer
+    /// than any request made with them; the owner token has no id.
     #[must_use]
     pub fn is_revoked(&self, id: &str) -> bool {
         !id.is_empty() && !self.table.load().contains_key(id)
     }
 
-    /// Makes a token, keeps its hash, and returns its text, which nobody can read again.
+    /// Creates a token, stores its hash, and returns its text, which cannot be read again.
     ///
     /// # Errors
-    /// When there are too many, or it cannot be kept; then there is no token.
-    pub fn create(&self, wanted: &Wanted) -> Result<(String, Arc<Issued>), CreateError> {
-        let _one = lock(&self.writing);
+    /// Too many tokens exist, or the token cannot be stored; no token is created then.
+    pub fn create_token(
+        &self,
+        request: &TokenRequest,
+    ) -> Result<(String, Arc<IssuedToken>), TokenCreateError> {
+        let _one = lock(&self.write_lock);
         let now = self.clock.unix_ms();
-        let mut table = Table::clone(&self.table.load());
-        table.retain(|_, token| !token.is_forgotten(now));
+        let mut table = TokenTable::clone(&self.table.load());
+        table.retain(|_, token| !token.is_long_expired(now));
         if table.len() >= TOKENS_MAX {
             table.retain(|_, token| !token.is_expired(now));
         }
         if table.len() >= TOKENS_MAX {
-            return Err(CreateError::TooMany);
+            return Err(TokenCreateError::TooMany);
         }
-        let made = text::make(|id| table.contains_key(id))?;
+        let generated = token_text::generate_token(|id| table.contains_key(id))?;
         let principal = Principal {
-            name: Arc::clone(&wanted.principal),
-            role: wanted.role.clone(),
-            contexts: wanted.contexts.clone(),
-            credential: made.id,
-            peer: Peer::default(),
+            name: Arc::clone(&request.principal),
+            role: request.role.clone(),
+            contexts: request.contexts.clone(),
+            credential: generated.id,
+            peer: PeerAddress::default(),
         };
-        let token = Arc::new(Issued {
+        let token = Arc::new(IssuedToken {
             principal: Arc::new(principal),
-            kind: wanted.kind,
+            kind: request.kind,
             created_ms: now,
-            expires_ms: wanted.life.map(|life| now.saturating_add(millis(life))),
-            run: wanted.run.clone(),
-            hash: made.hash,
-            narrowed: Mutex::default(),
-            over: AtomicBool::new(false),
+            expires_ms: request
+                .lifetime
+                .map(|lifetime| now.saturating_add(to_millis(lifetime))),
+            run: request.run.clone(),
+            secret_hash: generated.hash,
+            added_contexts: Mutex::default(),
+            is_ended: AtomicBool::new(false),
         });
         table.insert(Arc::clone(token.id()), Arc::clone(&token));
-        // What is not kept would not be there after a restart, so it is not there now.
-        self.write(table.values())?;
-        // A token may have been revoked meanwhile, and must not come back with the others.
+        // An unsaved token would vanish at a restart, so a failed write creates no token.
+        self.write_file(table.values())?;
+        // A token revoked meanwhile must not come back with the others.
         self.table.rcu(|current| {
-            let mut current = Table::clone(current);
+            let mut current = TokenTable::clone(current);
             current.retain(|id, _| table.contains_key(id));
             current.insert(Arc::clone(token.id()), Arc::clone(&token));
             current
         });
-        self.changed.notify_one();
-        Ok((made.text, token))
+        self.expiry_changed.notify_one();
+        Ok((generated.text, token))
     }
 
-    /// Narrows the token with this id by these contexts, in place of those that it was narrowed by
-    /// before; those that it was made with stay. Kept when this returns. Nothing where there is no
-    /// such token.
+    /// Narrows the token with this id to these contexts, replacing contexts added earlier; the
+    /// contexts given at creation stay. Stored on return. `None` for an unknown token.
     ///
     /// # Errors
-    /// When it cannot be kept; then nothing has changed.
-    pub fn narrow(
+    /// The change cannot be stored; nothing has changed then.
+    pub fn narrow_token(
         &self,
         id: &str,
-        contexts: &Contexts,
-    ) -> Result<Option<Arc<Issued>>, state::Error> {
-        let _one = lock(&self.writing);
+        contexts: &ContextSet,
+    ) -> Result<Option<Arc<IssuedToken>>, state::StateError> {
+        let _one = lock(&self.write_lock);
         let table = self.table.load();
         let Some(token) = table.get(id) else {
             return Ok(None);
         };
-        let before = std::mem::replace(&mut *lock(&token.narrowed), contexts.clone());
-        if let Err(error) = self.write(table.values()) {
-            *lock(&token.narrowed) = before;
+        let before = std::mem::replace(&mut *lock(&token.added_contexts), contexts.clone());
+        if let Err(error) = self.write_file(table.values()) {
+            *lock(&token.added_contexts) = before;
             return Err(error);
         }
         Ok(Some(Arc::clone(token)))
     }
 
-    /// Returns which tokens are narrowed since they were made, and by what.
+    /// Returns the contexts added to tokens after creation, by token id.
     #[must_use]
-    pub fn narrowings(&self) -> Credentials {
+    pub fn added_contexts(&self) -> CredentialContexts {
         let table = self.table.load();
         let narrowed = table
             .iter()
-            .map(|(id, token)| (Arc::clone(id), token.narrowed()));
+            .map(|(id, token)| (Arc::clone(id), token.added_contexts()));
         narrowed
             .filter(|(_, contexts)| !contexts.is_empty())
             .collect()
     }
 
-    /// Ends the token with this id, or all of the principal of this name, and returns them. They
-    /// count no more from here on; [`save`](Self::save) makes it last.
-    pub fn revoke(&self, which: &str) -> Vec<Arc<Issued>> {
-        let meant: Vec<_> = {
+    /// Revokes the token with this id, or all tokens of the principal of this name, and returns
+    /// them. The revocation is immediate; [`save`](Self::save) makes it durable.
+    pub fn revoke_tokens(&self, id_or_principal: &str) -> Vec<Arc<IssuedToken>> {
+        let revoked: Vec<_> = {
             let table = self.table.load();
-            match table.get(which) {
+            match table.get(id_or_principal) {
                 Some(token) => vec![Arc::clone(token)],
                 None => {
                     let all = table.values();
-                    all.filter(|token| *token.principal.name == *which)
+                    all.filter(|token| *token.principal.name == *id_or_principal)
                         .cloned()
                         .collect()
                 }
             }
         };
-        for token in &meant {
-            token.end();
+        for token in &revoked {
+            token.end_token();
         }
         self.table.rcu(|current| {
-            let mut current = Table::clone(current);
-            for token in &meant {
+            let mut current = TokenTable::clone(current);
+            for token in &revoked {
                 current.remove(token.id());
             }
             current
         });
-        meant
+        revoked
     }
 
-    /// Writes down which tokens there are.
+    /// Writes the tokens to disk.
     ///
     /// # Errors
-    /// When the file cannot be written: what was revoked would count again after a restart.
-    pub fn save(&self) -> Result<(), state::Error> {
-        let _one = lock(&self.writing);
-        self.write(self.table.load().values())
+    /// The file cannot be written: revoked tokens would be valid again after a restart.
+    pub fn save(&self) -> Result<(), state::StateError> {
+        let _one = lock(&self.write_lock);
+        self.write_file(self.table.load().values())
     }
 
-    /// Returns all tokens, the oldest first.
+    /// Returns all tokens, oldest first.
     #[must_use]
-    pub fn all(&self) -> Vec<Arc<Issued>> {
+    pub fn list_tokens(&self) -> Vec<Arc<IssuedToken>> {
         let mut all: Vec<_> = self.table.load().values().cloned().collect();
         all.sort_by(|a, b| (a.created_ms, a.id()).cmp(&(b.created_ms, b.id())));
         all
     }
 
-    /// Ends the tokens whose time has come, and returns them.
-    pub fn expire(&self) -> Vec<Arc<Issued>> {
+    /// Ends the tokens past their expiry, and returns them.
+    pub fn end_expired(&self) -> Vec<Arc<IssuedToken>> {
         let now = self.clock.unix_ms();
         let table = self.table.load();
         let expired = table.values().filter(|token| token.is_expired(now));
-        expired.filter(|token| token.end()).cloned().collect()
+        expired.filter(|token| token.end_token()).cloned().collect()
     }
 
-    /// Returns how long it is until the next token expires.
+    /// Returns the time until the next token expires.
     #[must_use]
-    pub fn next_end(&self) -> Option<Duration> {
+    pub fn next_expiry(&self) -> Option<Duration> {
         let table = self.table.load();
-        let living = table.values().filter(|token| !token.is_over());
+        let living = table.values().filter(|token| !token.is_ended());
         let end = living.filter_map(|token| token.expires_ms).min()?;
         Some(Duration::from_millis(
             end.saturating_sub(self.clock.unix_ms()),
         ))
     }
 
-    /// Waits until there may be another next token to expire.
-    pub async fn changed(&self) {
-        self.changed.notified().await;
+    /// Waits until the next expiry may have changed.
+    pub async fn wait_expiry_change(&self) {
+        self.expiry_changed.notified().await;
     }
 }

@@ -1,20 +1,20 @@
-//! Trusted directories: whose `bowline.toml` `bowline up` reads without being told its name.
+//! Trusted directories: `bowline up` reads their `bowline.toml` without an explicit path.
 //!
-//! A config file says which programs are started. A repository may hold one, and a person may be
-//! in that repository for any reason, so the file of the current directory counts only after
-//! `bowline trust DIR`, and only with the bytes it had then.
+//! A config file names programs to start. A cloned repository may contain a config file, so the
+//! file of the current directory counts only after `bowline trust DIR`, and only with the same
+//! bytes as then.
 
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use crate::state::{self, file};
+use crate::state::{self, private_file};
 
-/// Directories that are remembered.
+/// Maximum number of trusted directories.
 pub const TRUSTED_MAX: usize = 1_024;
 
-/// Bytes of the record.
+/// Maximum size of the record.
 const RECORD_BYTES_MAX: u64 = 8 * 1024 * 1024;
 
 /// Name of the record in the state directory.
@@ -30,45 +30,45 @@ pub struct TrustStore {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TrustedDirectory {
-    /// Its path, without links.
+    /// Canonical path of the directory.
     pub directory: PathBuf,
-    /// SHA-256 of the config file when it was trusted, in hex.
+    /// SHA-256 of the config file at the time of trust, in hex.
     pub sha256: String,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Record {
+struct TrustRecord {
     v: u32,
     directories: Vec<TrustedDirectory>,
 }
 
-/// Whether a config file may be read because of where it stands.
+/// Trust in a config file because of its directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trust {
-    /// Its directory is trusted, and it is as it was then.
+pub enum TrustStatus {
+    /// The directory is trusted, and the file is unchanged since.
     Trusted,
-    /// Its directory is trusted, but the file has changed since.
+    /// The directory is trusted, but the file has changed since.
     Changed,
-    /// Its directory was never trusted.
+    /// The directory was never trusted.
     Unknown,
 }
 
-/// Why the record was not changed.
+/// Reason why the record was not changed.
 #[derive(Debug, thiserror::Error)]
 pub enum TrustError {
     /// The state directory cannot be read or written.
     #[error(transparent)]
-    State(#[from] state::Error),
-    /// The directory cannot be looked at.
+    State(#[from] state::StateError),
+    /// The directory cannot be accessed.
     #[error("cannot look at `{path}`")]
     Directory {
-        /// Which.
+        /// The directory.
         path: PathBuf,
-        /// Why.
+        /// The error of the operating system.
         source: std::io::Error,
     },
-    /// There is no room for one more.
+    /// The record is full.
     #[error("{TRUSTED_MAX} directories are trusted, and no more can be")]
     Full,
 }
@@ -82,60 +82,64 @@ impl TrustStore {
         }
     }
 
-    /// Returns where the record is.
+    /// Returns the path of the record.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Returns whether a config file with this text is trusted in this directory.
+    /// Returns the trust in a config file with this text in this directory.
     ///
     /// # Errors
-    /// The record cannot be read, or the directory cannot be looked at.
-    pub fn check(&self, directory: &Path, text: &str) -> Result<Trust, TrustError> {
-        let directory = canonical(directory)?;
-        let known = self.list()?;
+    /// The record cannot be read, or the directory cannot be accessed.
+    pub fn check_trust(&self, directory: &Path, text: &str) -> Result<TrustStatus, TrustError> {
+        let directory = canonical_path(directory)?;
+        let known = self.list_directories()?;
         let known = known.iter().find(|known| known.directory == directory);
         Ok(match known {
-            None => Trust::Unknown,
-            Some(known) if known.sha256 == fingerprint(text) => Trust::Trusted,
-            Some(_) => Trust::Changed,
+            None => TrustStatus::Unknown,
+            Some(known) if known.sha256 == sha256_hex(text) => TrustStatus::Trusted,
+            Some(_) => TrustStatus::Changed,
         })
     }
 
-    /// Trusts a directory with the text that its config file has now.
+    /// Trusts a directory with the current text of its config file.
     ///
     /// # Errors
     /// The record cannot be written or is full.
-    pub fn add(&self, directory: &Path, text: &str) -> Result<TrustedDirectory, TrustError> {
+    pub fn trust_directory(
+        &self,
+        directory: &Path,
+        text: &str,
+    ) -> Result<TrustedDirectory, TrustError> {
         let added = TrustedDirectory {
-            directory: canonical(directory)?,
-            sha256: fingerprint(text),
+            directory: canonical_path(directory)?,
+            sha256: sha256_hex(text),
         };
-        let mut directories = self.list()?;
+        let mut directories = self.list_directories()?;
         directories.retain(|known| known.directory != added.directory);
         if directories.len() >= TRUSTED_MAX {
             return Err(TrustError::Full);
         }
         directories.push(added.clone());
-        self.write(directories)?;
+        self.write_record(directories)?;
         Ok(added)
     }
 
-    /// Trusts a directory no longer; returns whether it was trusted.
+    /// Ends the trust in a directory; returns `false` for an untrusted directory.
     ///
     /// # Errors
     /// The record cannot be written.
-    pub fn revoke(&self, directory: &Path) -> Result<bool, TrustError> {
-        // A directory that is gone is named by the path under which it was trusted.
-        let directory = canonical(directory).unwrap_or_else(|_gone| directory.to_owned());
-        let mut directories = self.list()?;
+    pub fn revoke_trust(&self, directory: &Path) -> Result<bool, TrustError> {
+        // A removed directory is named by the path it was trusted under.
+        let directory = canonical_path(directory).unwrap_or_else(|_gone| directory.to_owned());
+        let mut directories = self.list_directories()?;
         let before = directories.len();
         directories.retain(|known| known.directory != directory);
         if directories.len() == before {
             return Ok(false);
         }
-        self.write(directories)?;
+        self.write_record(directories)?;
         Ok(true)
     }
 
@@ -143,23 +147,23 @@ impl TrustStore {
     ///
     /// # Errors
     /// The record cannot be read.
-    pub fn list(&self) -> Result<Vec<TrustedDirectory>, TrustError> {
-        let Some(bytes) = file::read_private(&self.path, RECORD_BYTES_MAX)? else {
+    pub fn list_directories(&self) -> Result<Vec<TrustedDirectory>, TrustError> {
+        let Some(bytes) = private_file::read_private(&self.path, RECORD_BYTES_MAX)? else {
             return Ok(Vec::new());
         };
-        let record: Record = serde_json::from_slice(&bytes)
-            .map_err(|_source| state::Error::Malformed(self.path.clone()))?;
+        let record: TrustRecord = serde_json::from_slice(&bytes)
+            .map_err(|_source| state::StateError::Malformed(self.path.clone()))?;
         Ok(record.directories)
     }
 
-    fn write(&self, directories: Vec<TrustedDirectory>) -> Result<(), TrustError> {
-        let record = Record { v: 1, directories };
-        file::replace(&self.path, &state::json(&record)?)?;
+    fn write_record(&self, directories: Vec<TrustedDirectory>) -> Result<(), TrustError> {
+        let record = TrustRecord { v: 1, directories };
+        private_file::replace_file(&self.path, &state::to_json_line(&record)?)?;
         Ok(())
     }
 }
 
-fn canonical(directory: &Path) -> Result<PathBuf, TrustError> {
+fn canonical_path(directory: &Path) -> Result<PathBuf, TrustError> {
     directory
         .canonicalize()
         .map_err(|source| TrustError::Directory {
@@ -168,8 +172,8 @@ fn canonical(directory: &Path) -> Result<PathBuf, TrustError> {
         })
 }
 
-fn fingerprint(text: &str) -> String {
-    state::hex(&Sha256::digest(text.as_bytes()))
+fn sha256_hex(text: &str) -> String {
+    state::to_hex(&Sha256::digest(text.as_bytes()))
 }
 
 #[cfg(test)]
@@ -177,29 +181,47 @@ mod tests {
     use super::*;
 
     #[test]
-    fn trust_ends_when_the_file_changes() {
+    fn changed_file_is_no_longer_trusted() {
         let state = tempfile::tempdir().unwrap();
         let (own, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let store = TrustStore::new(state.path());
-        assert_eq!(store.check(own.path(), "a").unwrap(), Trust::Unknown);
-        store.add(own.path(), "a").unwrap();
-        assert_eq!(store.check(own.path(), "a").unwrap(), Trust::Trusted);
-        assert_eq!(store.check(own.path(), "b").unwrap(), Trust::Changed);
-        assert_eq!(store.check(other.path(), "a").unwrap(), Trust::Unknown);
-        store.add(own.path(), "b").unwrap();
-        assert_eq!(store.check(own.path(), "b").unwrap(), Trust::Trusted);
-        assert_eq!(store.list().unwrap().len(), 1);
-        assert!(store.revoke(own.path()).unwrap());
-        assert!(!store.revoke(own.path()).unwrap());
-        assert_eq!(store.check(own.path(), "b").unwrap(), Trust::Unknown);
+        assert_eq!(
+            store.check_trust(own.path(), "a").unwrap(),
+            TrustStatus::Unknown
+        );
+        store.trust_directory(own.path(), "a").unwrap();
+        assert_eq!(
+            store.check_trust(own.path(), "a").unwrap(),
+            TrustStatus::Trusted
+        );
+        assert_eq!(
+            store.check_trust(own.path(), "b").unwrap(),
+            TrustStatus::Changed
+        );
+        assert_eq!(
+            store.check_trust(other.path(), "a").unwrap(),
+            TrustStatus::Unknown
+        );
+        store.trust_directory(own.path(), "b").unwrap();
+        assert_eq!(
+            store.check_trust(own.path(), "b").unwrap(),
+            TrustStatus::Trusted
+        );
+        assert_eq!(store.list_directories().unwrap().len(), 1);
+        assert!(store.revoke_trust(own.path()).unwrap());
+        assert!(!store.revoke_trust(own.path()).unwrap());
+        assert_eq!(
+            store.check_trust(own.path(), "b").unwrap(),
+            TrustStatus::Unknown
+        );
     }
 
     #[test]
     fn damaged_trust_record_is_an_error() {
         let state = tempfile::tempdir().unwrap();
         let store = TrustStore::new(state.path());
-        store.add(state.path(), "a").unwrap();
+        store.trust_directory(state.path(), "a").unwrap();
         std::fs::write(store.path(), "{").unwrap();
-        assert!(store.check(state.path(), "a").is_err());
+        assert!(store.check_trust(state.path(), "a").is_err());
     }
 }

@@ -1,61 +1,65 @@
-//! A worker: a gateway of its own that joined a hub. The hub's tools are served here as if they
-//! were local, and servers of this gateway can be offered there. It dials out only.
+//! A worker: a gateway connected to a hub. The worker serves the hub's tools as if they were local
+//! and may offer its own servers to the hub. A worker only dials out.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_core::policy::Pattern;
+use bowline_core::policy::FeaturePattern;
 use bowline_host::broker::{
-    Attending, Client, ClientOptions, ConnectError, Credential, Federation, Following, HostBackend,
-    Ledger, ServeLimits, Served, Serving, Visitors, Wares,
+    BrokerClient, BrokerClientOptions, BrokerConnectError, CredentialSource, FederatedPeer,
+    Federation, HostBackend, HubRequestHandler, RemoteSessions, RequestLedger, ServeEngine,
+    ServeLimits, ServeSession, ServerOffer,
 };
-use bowline_host::spec::Side;
+use bowline_host::spec::PeerRole;
 use bytes::Bytes;
 use tokio::sync::watch;
 
 use crate::assemble::Gateway;
 use crate::state;
 
-/// What the hub's requests are remembered by that were begun here.
-const LANE: &str = "worker";
+/// Ledger lane for requests of the hub that run on this worker.
+const WORKER_LANE: &str = "worker";
 
-/// How long requests of the hub that run may take to end when the worker stops.
+/// Time for running requests of the hub to complete when the worker stops.
 const END_WAIT: Duration = Duration::from_secs(2);
 
-/// What a worker is told.
+/// Options of a worker.
 #[derive(Clone, Debug)]
-pub struct Joining {
-    /// Where the hub is.
+pub struct WorkerOptions {
+    /// Address of the hub.
     pub hub: String,
-    /// The file with the token that the hub gave out; read for every connection.
+    /// The file with the token issued by the hub; read for every connection.
     pub token_file: PathBuf,
-    /// Which of its own servers it offers to the hub.
-    pub offers: Vec<Pattern>,
+    /// Patterns of the worker's own servers to offer to the hub.
+    pub offers: Vec<FeaturePattern>,
 }
 
-/// A gateway that joined a hub.
+/// A gateway connected to a hub.
 #[derive(Debug)]
 pub struct Worker {
     gateway: Gateway,
-    client: Client,
-    /// The hub's servers, as long as this is here.
-    following: Following,
-    serving: Arc<Serving>,
-    /// Set once, when it stops.
-    stop: watch::Sender<bool>,
+    client: BrokerClient,
+    /// Keeps the hub's servers in the catalog while alive.
+    hub_servers: FederatedPeer,
+    serve_engine: Arc<ServeEngine>,
+    /// Set once, at the stop.
+    stop_sender: watch::Sender<bool>,
 }
 
 impl Worker {
-    /// Joins a hub; the connection is made in the background, and made anew when it is lost.
+    /// Joins a hub; the connection is made, and remade after a loss, in the background.
     ///
     /// # Errors
-    /// The address cannot be one; the gateway is stopped then.
-    pub async fn join(gateway: Gateway, joining: &Joining) -> Result<Self, ConnectError> {
+    /// The address is invalid; the gateway is stopped.
+    pub async fn join_hub(
+        gateway: Gateway,
+        options: &WorkerOptions,
+    ) -> Result<Self, BrokerConnectError> {
         let host = gateway.host().clone();
-        let wares = Wares::new(&host, joining.offers.clone());
-        let started = start(&gateway, &wares, joining);
-        let (serving, client) = match started {
+        let offer = ServerOffer::new(&host, options.offers.clone());
+        let started = connect_hub(&gateway, &offer, options);
+        let (serve_engine, client) = match started {
             Ok(started) => started,
             Err(error) => {
                 gateway.stop().await;
@@ -64,21 +68,21 @@ impl Worker {
         };
         let federation = Federation {
             host: host.clone(),
-            side: Side::Hub,
-            // Tools that are away are still tools: agents are told when they are back.
-            keep: None,
-            own: Some(wares.clone()),
+            side: PeerRole::Hub,
+            // Unreachable tools stay listed; agents are notified of their return.
+            retention: None,
+            own_offer: Some(offer.clone()),
         };
-        let following = federation.follow(Arc::new(client.clone()));
+        let hub_servers = federation.follow_peer(Arc::new(client.clone()));
         let (stop, stopped) = watch::channel(false);
-        let offering = offer(wares, client.clone(), stopped);
-        host.tasks().spawn("offers", offering);
+        let sync_task = sync_offers(offer, client.clone(), stopped);
+        host.tasks().spawn("offers", sync_task);
         Ok(Self {
             gateway,
             client,
-            following,
-            serving,
-            stop,
+            hub_servers,
+            serve_engine,
+            stop_sender: stop,
         })
     }
 
@@ -90,96 +94,105 @@ impl Worker {
 
     /// Returns the connection to the hub.
     #[must_use]
-    pub const fn client(&self) -> &Client {
+    pub const fn client(&self) -> &BrokerClient {
         &self.client
     }
 
-    /// Waits for the first connection, and until the hub's servers stand here; not for ever.
+    /// Waits, up to `wait`, for the first connection and for the hub's servers.
     ///
     /// # Errors
-    /// There is no connection yet, or there will be none.
-    pub async fn ready(&self, wait: Duration) -> Result<(), ConnectError> {
+    /// The connection is not established yet, or never will be.
+    pub async fn wait_ready(&self, wait: Duration) -> Result<(), BrokerConnectError> {
         let host = self.gateway.host();
-        self.client.ready(host.clock().now().plus(wait)).await?;
-        // What the hub has is taken in by a task of its own, perhaps a moment later.
-        self.following.look();
-        host.turned().await;
+        self.client
+            .wait_ready(host.clock().now().plus(wait))
+            .await?;
+        // A separate task applies the hub's servers, perhaps a moment later.
+        self.hub_servers.sync_now();
+        host.wait_applied().await;
         Ok(())
     }
 
-    /// Leaves the hub in order, and stops the gateway.
+    /// Leaves the hub in order and stops the gateway.
     pub async fn stop(self) {
-        self.stop.send_replace(true);
-        self.serving.close(END_WAIT).await;
-        self.following.end();
+        self.stop_sender.send_replace(true);
+        self.serve_engine.close(END_WAIT).await;
+        self.hub_servers.remove_now();
         self.client.close();
         self.gateway.stop().await;
     }
 }
 
-/// Starts what answers the hub, and the connection over which it is asked.
-fn start(
+/// Starts the engine for requests of the hub, and the connection to the hub.
+fn connect_hub(
     gateway: &Gateway,
-    wares: &Wares,
-    joining: &Joining,
-) -> Result<(Arc<Serving>, Client), ConnectError> {
+    offer: &ServerOffer,
+    options: &WorkerOptions,
+) -> Result<(Arc<ServeEngine>, BrokerClient), BrokerConnectError> {
     let host = gateway.host();
     let (clock, tasks) = (host.clock(), host.tasks());
-    let visitors = Visitors::of(host);
-    let backend = HostBackend::with_guests(host.clone(), Arc::new(wares.clone()));
+    let remote_sessions = RemoteSessions::register_with(host);
+    let backend = HostBackend::with_caller_mapping(host.clone(), Arc::new(offer.clone()));
     let tracer = Arc::new(gateway.tracer());
-    let backend = backend.for_visitors(&visitors).traced(tracer);
-    let ledger = Ledger::new(Arc::clone(gateway.journal()), LANE);
-    // A name of ours fits.
-    let ledger = ledger.map_err(|_unlikely| ConnectError::Closed)?;
-    let serving = Serving::new(
+    let backend = backend
+        .with_remote_sessions(&remote_sessions)
+        .with_tracer(tracer);
+    let ledger = RequestLedger::new(Arc::clone(gateway.journal()), WORKER_LANE);
+    // The constant lane name is valid.
+    let ledger = ledger.map_err(|_unlikely| BrokerConnectError::Closed)?;
+    let serve_engine = ServeEngine::new(
         Arc::new(backend),
         ledger,
         ServeLimits::default(),
         Arc::clone(clock),
     );
-    let serving = Arc::new(serving);
-    let attending = Attending::new(Arc::clone(&serving), Arc::clone(clock), tasks.clone());
-    let attending = attending.for_visitors(&visitors);
-    let served: Option<Arc<dyn Served>> = Some(Arc::new(attending));
-    let options = ClientOptions {
+    let serve_engine = Arc::new(serve_engine);
+    let serve_session =
+        ServeSession::new(Arc::clone(&serve_engine), Arc::clone(clock), tasks.clone());
+    let serve_session = serve_session.with_remote_sessions(&remote_sessions);
+    let served: Option<Arc<dyn HubRequestHandler>> = Some(Arc::new(serve_session));
+    let client_options = BrokerClientOptions {
         clock: Arc::clone(clock),
         tasks: tasks.clone(),
-        ..ClientOptions::default()
+        ..BrokerClientOptions::default()
     };
-    let credential = reading(&joining.token_file);
-    let client = Client::start(&joining.hub, credential, options, served)?;
-    Ok((serving, client))
+    let credential = token_file_credential(&options.token_file);
+    let client = BrokerClient::start(&options.hub, credential, client_options, served)?;
+    Ok((serve_engine, client))
 }
 
-/// Returns a credential that is read for every connection, so that it can be changed in place.
-fn reading(file: &Path) -> Credential {
+/// Returns a credential read from the file for every connection, so the file can be replaced.
+fn token_file_credential(file: &Path) -> CredentialSource {
     let file = file.to_owned();
-    Credential::reading(move || {
+    CredentialSource::from_fn(move || {
         let token = state::read_token(&file).map_err(std::io::Error::other)?;
         Ok(token.expose().to_owned())
     })
 }
 
-/// Tells the hub what we have, and again whenever that changes. Nothing is told as well: another
-/// start of this worker may have offered something.
-async fn offer(wares: Wares, client: Client, mut stopped: watch::Receiver<bool>) {
-    let host = wares.host().clone();
+/// Sends the offered servers to the hub, at the start and after every change. An empty offer is
+/// sent too: an earlier run of this worker may have offered servers.
+async fn sync_offers(
+    server_offer: ServerOffer,
+    client: BrokerClient,
+    mut stopped: watch::Receiver<bool>,
+) {
+    let host = server_offer.host().clone();
     let mut versions = host.catalog_changes();
-    host.settled().await;
-    let mut told = Bytes::new();
+    host.wait_settled().await;
+    let mut last_offer = Bytes::new();
     loop {
         versions.borrow_and_update();
-        let servers = wares.servers();
-        if servers != told {
-            client.offer(servers.clone());
-            told = servers;
+        let servers = server_offer.write_offer();
+        if servers != last_offer {
+            client.offer_servers(servers.clone());
+            last_offer = servers;
         }
         tokio::select! {
             changed = versions.changed() => if changed.is_err() { return },
             _ = stopped.wait_for(|stopped| *stopped) => return,
         }
-        // Several servers that change at once are told of once.
-        host.turned().await;
+        // Several servers changing at once cause one offer.
+        host.wait_applied().await;
     }
 }

@@ -1,4 +1,4 @@
-//! The binary itself: exit codes, and which output holds what.
+//! The binary itself: exit codes, and the content of stdout and stderr.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -10,8 +10,8 @@
 use std::path::Path;
 use std::process::Command;
 
-/// Runs the binary in `directory` with nothing of the caller's environment.
-fn bowline(directory: &Path, words: &[&str]) -> (Option<i32>, String, String) {
+/// Runs the binary in `directory` without the caller's environment.
+fn run_bowline(directory: &Path, words: &[&str]) -> (Option<i32>, String, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_bowline"))
         .args(words)
         .current_dir(directory)
@@ -28,8 +28,9 @@ fn bowline(directory: &Path, words: &[&str]) -> (Option<i32>, String, String) {
     )
 }
 
+/// Without a running gateway, commands exit 4 and name the command that starts one.
 #[test]
-fn without_a_gateway_commands_exit_4_and_name_the_command_that_starts_one() {
+fn commands_without_gateway_exit_4_with_hint() {
     let directory = tempfile::tempdir().unwrap();
     for words in [
         &["ls"][..],
@@ -38,24 +39,25 @@ fn without_a_gateway_commands_exit_4_and_name_the_command_that_starts_one() {
         &["logs"],
         &["stop", "a"],
     ] {
-        let (code, stdout, stderr) = bowline(directory.path(), words);
+        let (code, stdout, stderr) = run_bowline(directory.path(), words);
         assert_eq!((code, stdout.as_str()), (Some(4), ""), "{words:?}");
         assert_eq!(
             stderr,
             "error[not_running]: no gateway is running\n  start one: bowline up\n"
         );
     }
-    // Asking leaves nothing behind.
+    // Failed commands leave no file behind.
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
 }
 
+/// An argument error exits 2, in the text form and in the JSON form.
 #[test]
-fn a_mistake_in_the_arguments_is_exit_2_in_both_forms() {
+fn argument_error_exits_2_as_text_and_json() {
     let directory = tempfile::tempdir().unwrap();
-    let (code, stdout, stderr) = bowline(directory.path(), &["statsu"]);
+    let (code, stdout, stderr) = run_bowline(directory.path(), &["statsu"]);
     assert_eq!((code, stdout.as_str()), (Some(2), ""));
     assert!(stderr.contains("'status'"), "{stderr}");
-    let (code, stdout, stderr) = bowline(directory.path(), &["--json", "statsu"]);
+    let (code, stdout, stderr) = run_bowline(directory.path(), &["--json", "statsu"]);
     assert_eq!((code, stdout.as_str()), (Some(2), ""));
     assert_eq!(stderr.lines().count(), 1);
     assert!(
@@ -65,9 +67,9 @@ fn a_mistake_in_the_arguments_is_exit_2_in_both_forms() {
 }
 
 #[test]
-fn check_shows_a_frame_of_a_named_file() {
+fn check_prints_frame_of_named_file() {
     let directory = tempfile::tempdir().unwrap();
-    let (code, _, stderr) = bowline(directory.path(), &["check"]);
+    let (code, _, stderr) = run_bowline(directory.path(), &["check"]);
     assert_eq!(code, Some(2));
     assert!(
         stderr.starts_with("error[config]: no config file was found\n"),
@@ -75,7 +77,7 @@ fn check_shows_a_frame_of_a_named_file() {
     );
     std::fs::write(directory.path().join("bowline.toml"), "[gatewya]\n").unwrap();
     let named = ["check", "--config", "bowline.toml"];
-    let (code, stdout, stderr) = bowline(directory.path(), &named);
+    let (code, stdout, stderr) = run_bowline(directory.path(), &named);
     assert_eq!((code, stdout.as_str()), (Some(2), ""));
     assert_eq!(
         stderr,
@@ -93,12 +95,12 @@ error[config]: unknown key `gatewya` in the file
 }
 
 #[test]
-fn help_and_version_are_answers() {
+fn help_and_version_exit_0() {
     let directory = tempfile::tempdir().unwrap();
-    let (code, stdout, stderr) = bowline(directory.path(), &["--help"]);
+    let (code, stdout, stderr) = run_bowline(directory.path(), &["--help"]);
     assert_eq!((code, stderr.as_str()), (Some(0), ""));
     assert!(stdout.contains("\nStart\n  up "), "{stdout}");
-    let (code, stdout, _) = bowline(directory.path(), &["version", "--json"]);
+    let (code, stdout, _) = run_bowline(directory.path(), &["version", "--json"]);
     assert_eq!(code, Some(0));
     assert_eq!(
         stdout,

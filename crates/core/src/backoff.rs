@@ -1,8 +1,8 @@
-//! How long to wait before the next try.
+//! Exponential backoff between retries.
 
 use std::time::Duration;
 
-/// Doubling of the wait stops here, so that the shift below cannot overflow.
+/// Doubling stops at this exponent, so the shift below cannot overflow.
 const EXPONENT_MAX: u32 = 20;
 
 /// The bounds of a wait that doubles with each failure.
@@ -10,7 +10,7 @@ const EXPONENT_MAX: u32 = 20;
 pub struct Backoff {
     /// The wait after the first failure.
     pub base: Duration,
-    /// No wait is longer.
+    /// The longest wait.
     pub cap: Duration,
 }
 
@@ -26,10 +26,10 @@ impl Default for Backoff {
 impl Backoff {
     /// Returns the wait after `failures` failures in a row, shortened by up to a quarter.
     ///
-    /// `jitter` is any number; callers pass a random one so that many servers that fell together
-    /// do not rise together.
+    /// `jitter` is any number. Callers pass a random number, so that many servers that failed
+    /// together do not restart together.
     #[must_use]
-    pub fn wait(&self, failures: u32, jitter: u64) -> Duration {
+    pub fn wait_after(&self, failures: u32, jitter: u64) -> Duration {
         let exponent = failures.saturating_sub(1).min(EXPONENT_MAX);
         let full = self.base.saturating_mul(1 << exponent).min(self.cap);
         let quarter = full / 4;
@@ -38,34 +38,34 @@ impl Backoff {
     }
 }
 
-/// The waits of something that is started again whenever it ends, well or not.
+/// Backoff for a task that is restarted after every end, clean or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Restarts {
+pub struct RestartBackoff {
     backoff: Backoff,
-    steady: Duration,
-    /// Runs in a row that did not last.
-    short: u32,
+    steady_run: Duration,
+    /// Consecutive runs shorter than `steady_run`.
+    short_runs: u32,
 }
 
-impl Restarts {
-    /// Returns the waits of a thing that did not run yet. A run that lasts `steady` is a good one.
+impl RestartBackoff {
+    /// Returns the backoff before the first run. A run of at least `steady` counts as good.
     #[must_use]
-    pub const fn new(backoff: Backoff, steady: Duration) -> Self {
+    pub const fn new(backoff: Backoff, steady_run: Duration) -> Self {
         Self {
             backoff,
-            steady,
-            short: 0,
+            steady_run,
+            short_runs: 0,
         }
     }
 
-    /// Returns the wait after a run that lasted so long: twice the one before, and the shortest
-    /// again after a good run. `jitter` is as for [`Backoff::wait`].
-    pub fn wait(&mut self, lasted: Duration, jitter: u64) -> Duration {
-        if lasted >= self.steady {
-            self.short = 0;
+    /// Returns the wait after a run of length `lasted`: double the previous wait, or the shortest
+    /// wait after a good run. `jitter` works as in [`Backoff::wait_after`].
+    pub fn wait_after_run(&mut self, lasted: Duration, jitter: u64) -> Duration {
+        if lasted >= self.steady_run {
+            self.short_runs = 0;
         }
-        self.short = self.short.saturating_add(1);
-        self.backoff.wait(self.short, jitter)
+        self.short_runs = self.short_runs.saturating_add(1);
+        self.backoff.wait_after(self.short_runs, jitter)
     }
 }
 
@@ -74,31 +74,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_grow_and_never_exceed_the_cap() {
+    fn waits_grow_up_to_cap() {
         let backoff = Backoff::default();
-        let waits: Vec<_> = (1..=9).map(|n| backoff.wait(n, 0).as_millis()).collect();
+        let waits: Vec<_> = (1..=9)
+            .map(|n| backoff.wait_after(n, 0).as_millis())
+            .collect();
         assert_eq!(waits, [100, 200, 400, 800, 1600, 3200, 5000, 5000, 5000]);
     }
 
     #[test]
-    fn jitter_takes_at_most_a_quarter() {
+    fn jitter_shortens_wait_by_at_most_quarter() {
         let backoff = Backoff::default();
         for jitter in 0..600 {
-            let wait = backoff.wait(3, jitter).as_millis();
+            let wait = backoff.wait_after(3, jitter).as_millis();
             assert!((300..=400).contains(&wait), "{wait}");
         }
     }
 
     #[test]
-    fn waits_between_runs_double_and_begin_anew_after_a_good_run() {
+    fn restart_wait_resets_after_steady_run() {
         let backoff = Backoff {
             base: Duration::from_millis(500),
             cap: Duration::from_secs(30),
         };
-        let mut restarts = Restarts::new(backoff, Duration::from_secs(10));
+        let mut restarts = RestartBackoff::new(backoff, Duration::from_secs(10));
         let mut wait = |lasted_ms| {
             let lasted = Duration::from_millis(lasted_ms);
-            restarts.wait(lasted, 0).as_millis()
+            restarts.wait_after_run(lasted, 0).as_millis()
         };
         let short: Vec<_> = (0..9).map(|_| wait(9_999)).collect();
         assert_eq!(

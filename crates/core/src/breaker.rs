@@ -1,97 +1,102 @@
-//! Stops calling a server that keeps failing, and finds out when it may be called again.
+//! Circuit breaker: stops calls to a failing server and detects recovery.
 //!
-//! The breaker counts events, not calls: all calls that are lost in one outage are one failure. An
-//! outage ends when the server can be reached again, which reachability checks find out; a rest of
-//! a fixed length is for servers that can be reached and do not answer.
+//! The breaker counts events, not calls: all calls lost in an outage count as a single failure.
+//! Reachability checks detect the end of an outage. A fixed cooldown applies to servers that are
+//! reachable but do not respond.
 
 use std::time::Duration;
 
 use crate::backoff::Backoff;
-use crate::time::Now;
+use crate::time::MonotonicTime;
 
-/// When a breaker opens and for how long.
+/// When a breaker opens, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BreakerPolicy {
-    /// Failures in a row that open it.
+    /// Consecutive failures that open the breaker.
     pub failures_max: u32,
-    /// How long it stays open before one probe is let through.
-    pub rest: Duration,
+    /// Time in the open state before the breaker admits one probe.
+    pub cooldown: Duration,
 }
 
 impl Default for BreakerPolicy {
     fn default() -> Self {
         Self {
             failures_max: 5,
-            rest: Duration::from_secs(30),
+            cooldown: Duration::from_secs(30),
         }
     }
 }
 
-/// When a server whose breaker is open is asked whether it can be reached.
+/// Schedule of reachability checks while the breaker is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CheckPolicy {
     /// The waits between checks.
     pub backoff: Backoff,
-    /// Any number, different for each server, so that servers that fail together are not checked
-    /// together.
+    /// Any number, different for each server, so that servers failing together are checked at
+    /// different times.
     pub seed: u64,
 }
 
-/// One server's breaker.
+/// The circuit breaker of one server.
 #[derive(Debug)]
 pub struct Breaker {
     policy: BreakerPolicy,
-    /// Absent where nothing checks whether the server can be reached.
+    /// Absent if the owner runs no reachability checks.
     check_policy: Option<CheckPolicy>,
-    state: State,
-    /// Counts openings, so that a call let through before one cannot close it afterwards.
+    state: BreakerState,
+    /// Counts openings, so that a call admitted before an opening cannot close the breaker.
     epoch: u64,
-    /// The newest link whose loss was counted: many calls may go down with one link.
-    lost: Option<u64>,
-    /// Outages counted so far; a call admitted before the last one is lost with it.
-    outages: u64,
-    /// Reachability checks since the last call that was answered.
-    checks: u32,
-    /// What was told of it last.
-    told: Circuit,
+    /// The newest link with a counted loss. Many calls may be lost with one link.
+    last_lost_generation: Option<u64>,
+    /// Outages counted so far. A call admitted before the last outage belongs to the outage.
+    outage_count: u64,
+    /// Reachability checks since the last response.
+    check_count: u32,
+    /// The state last returned by [`Breaker::take_transition`].
+    last_reported: CircuitState,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    Closed { failures: u32 },
-    Open { until: Now, check: Option<Check> },
+enum BreakerState {
+    Closed {
+        failures: u32,
+    },
+    Open {
+        until: MonotonicTime,
+        check: Option<ScheduledCheck>,
+    },
     Probing,
 }
 
 /// The next reachability check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Check {
-    due: Now,
-    /// Whether the server could not be reached when it was last seen: then the check decides when
-    /// calls are admitted again.
-    is_away: bool,
+struct ScheduledCheck {
+    due: MonotonicTime,
+    /// Whether the server was unreachable when last seen. If so, the check decides when calls are
+    /// admitted again.
+    is_unreachable: bool,
 }
 
-/// One reachability check, handed back with its outcome.
+/// A reachability check, passed back to the breaker with the outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Checkup {
+pub struct ReachabilityCheck {
     epoch: u64,
-    /// When it is due.
-    pub due: Now,
+    /// When the check is due.
+    pub due: MonotonicTime,
 }
 
-/// What a person sees of a breaker.
+/// The state shown in status and events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Circuit {
+pub enum CircuitState {
     /// Calls pass.
     Closed,
     /// Calls are refused.
     Open,
-    /// One call may pass, or is on its way, to see whether the server is well again.
+    /// One probe call may pass or is in flight.
     HalfOpen,
 }
 
-impl Circuit {
+impl CircuitState {
     /// Returns the word used in status and events.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
@@ -103,30 +108,30 @@ impl Circuit {
     }
 }
 
-/// How an admitted call ended, as far as the server's health is concerned.
+/// Health of the server, as shown by the outcome of an admitted call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Health {
-    /// It answered, be it with an error of the tool.
-    Good,
-    /// It kept silent, or refuses calls for now. Each such call counts.
-    Bad,
-    /// It could not be reached, or was lost with the call. One outage counts once, however many
-    /// calls are lost in it.
+pub enum HealthSignal {
+    /// The server responded, possibly with a tool error.
+    Healthy,
+    /// The server did not respond, or throttles. Each such call counts.
+    Unhealthy,
+    /// The server was unreachable, or the connection was lost during the call. One outage counts
+    /// once, regardless of the number of lost calls.
     Lost {
-        /// Which of the server's links ended; none where the link stands.
+        /// The generation of the lost link; `None` if the link is still up.
         generation: Option<u64>,
     },
-    /// The caller went away before the server could show anything.
-    Untold,
+    /// The call was cancelled before the server could respond.
+    Unknown,
 }
 
-/// Proof of admission, handed back with the outcome.
+/// Proof of admission, passed back to the breaker with the outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pass {
+pub struct BreakerAdmission {
     epoch: u64,
-    probe: bool,
-    /// The outages that were counted when the call was admitted.
-    outages: u64,
+    is_probe: bool,
+    /// The outage count at admission.
+    outage_count: u64,
 }
 
 impl Breaker {
@@ -136,16 +141,16 @@ impl Breaker {
         Self {
             policy,
             check_policy: None,
-            state: State::Closed { failures: 0 },
+            state: BreakerState::Closed { failures: 0 },
             epoch: 0,
-            lost: None,
-            outages: 0,
-            checks: 0,
-            told: Circuit::Closed,
+            last_lost_generation: None,
+            outage_count: 0,
+            check_count: 0,
+            last_reported: CircuitState::Closed,
         }
     }
 
-    /// Returns a closed breaker whose owner carries out reachability checks while it is open.
+    /// Returns a closed breaker whose owner runs reachability checks in the open state.
     #[must_use]
     pub const fn with_checks(policy: BreakerPolicy, checks: CheckPolicy) -> Self {
         Self {
@@ -154,128 +159,142 @@ impl Breaker {
         }
     }
 
-    /// Admits a call, or says how long calls are still refused.
-    pub fn admit(&mut self, now: Now) -> Result<Pass, Duration> {
+    /// Admits a call, or returns how long calls are still refused.
+    pub fn admit_call(&mut self, now: MonotonicTime) -> Result<BreakerAdmission, Duration> {
         let probe = match self.state {
-            State::Closed { .. } => false,
-            State::Open { until, check } if now < until => {
-                return Err(remaining(until, check, now));
+            BreakerState::Closed { .. } => false,
+            BreakerState::Open { until, check } if now < until => {
+                return Err(remaining_refusal(until, check, now));
             }
-            State::Open { .. } => {
-                self.state = State::Probing;
+            BreakerState::Open { .. } => {
+                self.state = BreakerState::Probing;
                 true
             }
-            State::Probing => return Err(Duration::ZERO),
+            BreakerState::Probing => return Err(Duration::ZERO),
         };
-        Ok(Pass {
+        Ok(BreakerAdmission {
             epoch: self.epoch,
-            probe,
-            outages: self.outages,
+            is_probe: probe,
+            outage_count: self.outage_count,
         })
     }
 
-    /// Records the end of a call that [`admit`](Self::admit) let through.
+    /// Records the outcome of a call admitted by [`admit_call`](Self::admit_call).
     ///
-    /// A call from before the breaker opened says nothing about the server of today.
-    pub fn record(&mut self, pass: Pass, health: Health, now: Now) {
-        if pass.epoch != self.epoch {
+    /// Calls admitted before the last opening are ignored: they are no evidence of current health.
+    pub fn record_outcome(
+        &mut self,
+        admission: BreakerAdmission,
+        health: HealthSignal,
+        now: MonotonicTime,
+    ) {
+        if admission.epoch != self.epoch {
             return;
         }
         let is_away = match health {
-            Health::Good => return self.answered(),
-            Health::Untold => return self.untold(pass, now),
-            Health::Lost { generation } => {
-                if !self.is_new_outage(pass, generation) {
-                    return self.untold(pass, now);
+            HealthSignal::Healthy => return self.on_success(),
+            HealthSignal::Unknown => return self.release_probe(admission, now),
+            HealthSignal::Lost { generation } => {
+                if !self.count_outage(admission, generation) {
+                    return self.release_probe(admission, now);
                 }
                 true
             }
-            Health::Bad => false,
+            HealthSignal::Unhealthy => false,
         };
         match self.state {
-            State::Closed { failures } if failures.saturating_add(1) < self.policy.failures_max => {
-                self.state = State::Closed {
+            BreakerState::Closed { failures }
+                if failures.saturating_add(1) < self.policy.failures_max =>
+            {
+                self.state = BreakerState::Closed {
                     failures: failures.saturating_add(1),
                 };
             }
-            State::Closed { .. } | State::Probing => self.open(is_away, now),
-            State::Open { .. } => {}
+            BreakerState::Closed { .. } | BreakerState::Probing => self.trip(is_away, now),
+            BreakerState::Open { .. } => {}
         }
     }
 
-    const fn answered(&mut self) {
-        if let State::Closed { .. } | State::Probing = self.state {
-            self.state = State::Closed { failures: 0 };
-            self.checks = 0;
+    const fn on_success(&mut self) {
+        if let BreakerState::Closed { .. } | BreakerState::Probing = self.state {
+            self.state = BreakerState::Closed { failures: 0 };
+            self.check_count = 0;
         }
     }
 
-    /// A probe that shows nothing makes room for the next one.
-    fn untold(&mut self, pass: Pass, now: Now) {
-        if pass.probe && self.state == State::Probing {
-            self.state = State::Open {
+    /// Frees the probe slot after a probe without evidence.
+    fn release_probe(&mut self, admission: BreakerAdmission, now: MonotonicTime) {
+        if admission.is_probe && self.state == BreakerState::Probing {
+            self.state = BreakerState::Open {
                 until: now,
                 check: None,
             };
         }
     }
 
-    /// Whether a lost call is the first one of its outage, which then is counted.
-    fn is_new_outage(&mut self, pass: Pass, generation: Option<u64>) -> bool {
-        if pass.outages < self.outages {
+    /// Counts an outage if the lost call is the first of the outage; returns whether it was.
+    fn count_outage(&mut self, admission: BreakerAdmission, generation: Option<u64>) -> bool {
+        if admission.outage_count < self.outage_count {
             return false;
         }
         if generation.is_some() {
-            if self.lost >= generation {
+            if self.last_lost_generation >= generation {
                 return false;
             }
-            self.lost = generation;
+            self.last_lost_generation = generation;
         }
-        self.outages = self.outages.saturating_add(1);
+        self.outage_count = self.outage_count.saturating_add(1);
         true
     }
 
-    fn open(&mut self, is_away: bool, now: Now) {
+    fn trip(&mut self, is_away: bool, now: MonotonicTime) {
         self.epoch = self.epoch.wrapping_add(1);
-        self.state = State::Open {
-            until: now.plus(self.policy.rest),
+        self.state = BreakerState::Open {
+            until: now.plus(self.policy.cooldown),
             check: self.schedule_check(is_away, now),
         };
     }
 
-    /// Checks grow rarer until a call is answered, also where the breaker closes in between.
-    fn schedule_check(&mut self, is_away: bool, now: Now) -> Option<Check> {
+    /// Check intervals grow until the next response, even if the breaker closes in between.
+    fn schedule_check(&mut self, is_away: bool, now: MonotonicTime) -> Option<ScheduledCheck> {
         let policy = self.check_policy?;
-        self.checks = self.checks.saturating_add(1);
-        let jitter = policy.seed.wrapping_add(u64::from(self.checks) * 89);
-        Some(Check {
-            due: now.plus(policy.backoff.wait(self.checks, jitter)),
-            is_away,
+        self.check_count = self.check_count.saturating_add(1);
+        let jitter = policy.seed.wrapping_add(u64::from(self.check_count) * 89);
+        Some(ScheduledCheck {
+            due: now.plus(policy.backoff.wait_after(self.check_count, jitter)),
+            is_unreachable: is_away,
         })
     }
 
-    /// Returns the reachability check that comes next, where one is needed.
+    /// Returns the next reachability check, if needed.
     #[must_use]
-    pub const fn next_check(&self) -> Option<Checkup> {
+    pub const fn next_check(&self) -> Option<ReachabilityCheck> {
         match self.state {
-            State::Open {
-                check: Some(Check { due, .. }),
+            BreakerState::Open {
+                check: Some(ScheduledCheck { due, .. }),
                 ..
-            } => Some(Checkup {
+            } => Some(ReachabilityCheck {
                 epoch: self.epoch,
                 due,
             }),
-            State::Open { check: None, .. } | State::Closed { .. } | State::Probing => None,
+            BreakerState::Open { check: None, .. }
+            | BreakerState::Closed { .. }
+            | BreakerState::Probing => None,
         }
     }
 
     /// Records the outcome of a reachability check.
     ///
-    /// A server that was away and is reached is called again, and one further failure opens the
-    /// breaker. A server that is reached and had kept silent rests on: what it does not answer is
-    /// calls, not checks. A server that is not reached is away, whatever was known before.
-    pub fn record_check(&mut self, checkup: Checkup, is_reached: bool, now: Now) {
-        let State::Open {
+    /// If an unreachable server is reachable again, the breaker closes; one further failure reopens
+    /// the breaker. If the server was reachable but unresponsive, the cooldown continues, because a
+    /// check does not prove that calls succeed. A failed check marks the server unreachable.
+    pub fn record_check(
+        &mut self,
+        checkup: ReachabilityCheck,
+        is_reached: bool,
+        now: MonotonicTime,
+    ) {
+        let BreakerState::Open {
             until,
             check: Some(check),
         } = self.state
@@ -285,81 +304,93 @@ impl Breaker {
         if checkup.epoch != self.epoch {
             return;
         }
-        match (is_reached, check.is_away) {
-            (true, true) => self.reached(),
-            (true, false) => self.state = State::Open { until, check: None },
+        match (is_reached, check.is_unreachable) {
+            (true, true) => self.mark_reachable(),
+            (true, false) => self.state = BreakerState::Open { until, check: None },
             (false, _) => {
-                self.state = State::Open {
-                    // Calls do not probe while checks do.
-                    until: now.plus(self.policy.rest),
+                self.state = BreakerState::Open {
+                    // Checks replace probe calls until a check succeeds.
+                    until: now.plus(self.policy.cooldown),
                     check: self.schedule_check(true, now),
                 }
             }
         }
     }
 
-    /// Ends an outage: the server was reached, by a check or by a new link.
-    pub const fn reached(&mut self) {
-        if let State::Open {
-            check: Some(Check { is_away: true, .. }),
+    /// Ends an outage after a successful check or a new link.
+    pub const fn mark_reachable(&mut self) {
+        if let BreakerState::Open {
+            check:
+                Some(ScheduledCheck {
+                    is_unreachable: true,
+                    ..
+                }),
             ..
         } = self.state
         {
-            self.state = State::Closed {
+            self.state = BreakerState::Closed {
                 failures: self.policy.failures_max.saturating_sub(1),
             };
         }
     }
 
-    /// Closes the breaker: a person asked for a fresh start.
+    /// Closes the breaker on an operator's request.
     pub const fn reset(&mut self) {
         self.epoch = self.epoch.wrapping_add(1);
-        self.state = State::Closed { failures: 0 };
-        self.checks = 0;
+        self.state = BreakerState::Closed { failures: 0 };
+        self.check_count = 0;
     }
 
-    /// Returns what a person sees, at `now`.
+    /// Returns the state at `now`, for status and events.
     #[must_use]
-    pub fn circuit(&self, now: Now) -> Circuit {
+    pub fn circuit_state(&self, now: MonotonicTime) -> CircuitState {
         match self.state {
-            State::Closed { .. } => Circuit::Closed,
-            State::Open { until, .. } if now < until => Circuit::Open,
-            State::Open { .. } | State::Probing => Circuit::HalfOpen,
+            BreakerState::Closed { .. } => CircuitState::Closed,
+            BreakerState::Open { until, .. } if now < until => CircuitState::Open,
+            BreakerState::Open { .. } | BreakerState::Probing => CircuitState::HalfOpen,
         }
     }
 
-    /// Returns what a person sees, where that is not what was returned here before: each change
-    /// is told once.
-    pub fn news(&mut self, now: Now) -> Option<Circuit> {
-        let circuit = self.circuit(now);
-        let told = std::mem::replace(&mut self.told, circuit);
+    /// Returns the state if changed since the last call, so that each transition is reported once.
+    pub fn take_transition(&mut self, now: MonotonicTime) -> Option<CircuitState> {
+        let circuit = self.circuit_state(now);
+        let told = std::mem::replace(&mut self.last_reported, circuit);
         (told != circuit).then_some(circuit)
     }
 
-    /// Returns how long calls are still refused, if they are; until the next reachability check,
-    /// where that decides.
+    /// Returns how long calls are still refused, if at all: until the next reachability check for
+    /// an unreachable server, otherwise until the end of the cooldown.
     #[must_use]
-    pub fn rest(&self, now: Now) -> Option<Duration> {
+    pub fn remaining_cooldown(&self, now: MonotonicTime) -> Option<Duration> {
         match self.state {
-            State::Open { until, check } if now < until => Some(remaining(until, check, now)),
-            State::Open { .. } | State::Closed { .. } | State::Probing => None,
+            BreakerState::Open { until, check } if now < until => {
+                Some(remaining_refusal(until, check, now))
+            }
+            BreakerState::Open { .. } | BreakerState::Closed { .. } | BreakerState::Probing => None,
         }
     }
 
-    /// Returns the failures in a row; an open breaker has at least its limit.
+    /// Returns the consecutive failures; at least the limit for an open breaker.
     #[must_use]
-    pub const fn failures(&self) -> u32 {
+    pub const fn failure_count(&self) -> u32 {
         match self.state {
-            State::Closed { failures } => failures,
-            State::Open { .. } | State::Probing => self.policy.failures_max,
+            BreakerState::Closed { failures } => failures,
+            BreakerState::Open { .. } | BreakerState::Probing => self.policy.failures_max,
         }
     }
 }
 
-const fn remaining(until: Now, check: Option<Check>, now: Now) -> Duration {
+const fn remaining_refusal(
+    until: MonotonicTime,
+    check: Option<ScheduledCheck>,
+    now: MonotonicTime,
+) -> Duration {
     match check {
-        Some(Check { due, is_away: true }) => now.until(due),
-        Some(_) | None => now.until(until),
+        Some(ScheduledCheck {
+            due,
+            is_unreachable: true,
+        }) => now.duration_until(due),
+        Some(_) | None => now.duration_until(until),
     }
 }
 

@@ -1,4 +1,4 @@
-//! How many calls a principal may make, and how fast.
+//! Call budgets and call rates of principals.
 
 mod account;
 #[cfg(test)]
@@ -10,195 +10,196 @@ use std::time::Duration;
 
 use foldhash::fast::RandomState;
 
-use crate::time::Now;
-use account::Account;
+use crate::time::MonotonicTime;
+use account::BudgetAccount;
 
-/// Accounts that are kept. An account is forgotten only when nothing is owed on it any more, so
-/// that nobody gets a spent budget back by waiting for others.
+/// Accounts in memory. An account is evicted only when settled, so that no principal regains a
+/// spent budget through evictions.
 pub const ACCOUNTS_MAX: usize = 65_536;
 
-/// Accounts to forget are looked for this often at most, where there are as many as may be.
-const SWEEP_EVERY: Duration = Duration::from_secs(1);
+/// Minimum interval between sweeps for settled accounts when the table is full.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
-/// So many calls in each period. A period begins with a call that no period holds, and ends
-/// `per` later; then nothing is spent.
+/// A number of calls per period. A period starts with the first call outside any period and ends
+/// `per` later; the next period starts with the full budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BudgetRule {
     /// Calls in one period.
     pub calls: u64,
-    /// How long a period is.
+    /// Length of a period.
     pub per: Duration,
 }
 
-/// So many calls in each short while, and some more at once.
+/// A token-bucket rate with a burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RateRule {
-    /// Calls that become free in each `per`.
+    /// Calls refilled in each `per`.
     pub calls: u32,
-    /// How long that takes.
+    /// The refill interval.
     pub per: Duration,
-    /// Calls that may be saved up.
+    /// Calls that may accumulate.
     pub burst: u32,
 }
 
-/// What a role lets each of its principals spend.
+/// Budget and rate granted by a role to each principal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Allowance {
+pub struct CallAllowance {
     /// Calls per period.
     pub budget: Option<BudgetRule>,
-    /// Calls per while.
+    /// The token-bucket rate.
     pub rate: Option<RateRule>,
 }
 
-impl Allowance {
-    /// Whether nothing is limited, so that nothing need be counted.
+impl CallAllowance {
+    /// Whether neither limit is set, so that no counting is needed.
     #[must_use]
     pub const fn is_unlimited(&self) -> bool {
         self.budget.is_none() && self.rate.is_none()
     }
 }
 
-/// What is charged.
+/// The amount to charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cost {
+pub enum CallCost {
     /// A call: one unit of the budget, and one of the rate.
     Call,
-    /// A question about a call that was paid before: one unit of the rate only.
+    /// A follow-up request for a call charged before: one unit of the rate only.
     FollowUp,
 }
 
-/// Why nothing was charged.
+/// Why a charge was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
-    /// It comes too early; there is room for one `after` this.
-    TooFast {
-        /// When.
+pub enum BudgetRefusal {
+    /// The rate is exceeded; the next call fits after `after`.
+    RateExceeded {
+        /// Time until the next call fits.
         after: Duration,
     },
-    /// The budget is spent; a new period begins `after` this.
-    Spent {
+    /// The budget is spent; a new period starts after `after`.
+    BudgetExceeded {
         /// Calls in one period.
         allowed: u64,
-        /// Calls made in this one.
+        /// Calls made in the current period.
         spent: u64,
-        /// When.
+        /// Time until the next period.
         after: Duration,
     },
 }
 
-/// What was charged, to give it back.
+/// Record of a charge, needed for a refund.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
-pub struct Receipt {
-    /// The period that it was charged to, where it was charged to one.
-    period: Option<Now>,
+pub struct ChargeReceipt {
+    /// The charged period, if a budget was charged.
+    period: Option<MonotonicTime>,
 }
 
-/// What one account holds, for those who keep it longer than the process lives.
+/// The persistent state of one account.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Balance {
-    /// What was spent of a budget.
+pub struct AccountBalance {
+    /// Spending in the current budget period.
     pub period: Option<PeriodBalance>,
-    /// What is owed to a rate.
-    pub bucket: Option<BucketBalance>,
+    /// Debt of the rate.
+    pub rate_bucket: Option<BucketBalance>,
 }
 
-/// What was spent in one period of a budget.
+/// Spending in one budget period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeriodBalance {
-    /// When the period began.
-    pub began: Now,
-    /// How long it is.
+    /// Start of the period.
+    pub started_at: MonotonicTime,
+    /// Length of the period.
     pub per: Duration,
-    /// Calls made in it.
+    /// Calls made in the period.
     pub spent: u64,
 }
 
-/// The calls that a rate has not made good yet.
+/// Debt of a token-bucket rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BucketBalance {
     /// The rate.
     pub rule: RateRule,
-    /// Calls, each worth as many parts as `rule.per` has milliseconds, so that `rule.calls` parts
-    /// are made good in each of them and nothing is lost to rounding.
-    pub owed: u64,
-    /// When `owed` was right.
-    pub at: Now,
+    /// Calls owed, each counted as `rule.per` milliseconds' worth of parts: `rule.calls` parts are
+    /// repaid per millisecond, so rounding loses nothing.
+    pub debt: u64,
+    /// Time of the last update of `debt`.
+    pub updated_at: MonotonicTime,
 }
 
-/// An account that changed, and what it holds now.
+/// An account that changed, with the new balance.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Changed {
-    /// Whose it is.
+pub struct BalanceChange {
+    /// The principal.
     pub principal: Arc<str>,
-    /// In which role.
+    /// The role.
     pub role: Arc<str>,
-    /// What it holds.
-    pub balance: Balance,
+    /// The new balance.
+    pub balance: AccountBalance,
 }
 
-impl Balance {
-    /// Returns the moment from which on nothing is owed, so that it can be forgotten.
+impl AccountBalance {
+    /// Returns the time of full repayment, from which the account can be evicted.
     #[must_use]
-    pub fn free_at(&self) -> Now {
-        Account::from_balance(*self, Now(u64::MAX)).free_at()
+    pub fn settled_at(&self) -> MonotonicTime {
+        BudgetAccount::from_balance(*self, MonotonicTime(u64::MAX)).settled_at()
     }
 }
 
-/// What principals have spent. One account for each principal in each of its roles, since two
-/// roles are two rules and neither may count by the other's clock.
+/// Spending of all principals. Each (principal, role) pair has a separate account, because two
+/// roles have two rules and neither may use the period of the second.
 #[derive(Debug, Default)]
-pub struct Accounts {
-    by_principal: HashMap<Arc<str>, Own, RandomState>,
-    /// How many there are in all.
-    count: usize,
-    /// Before this moment it is no use to look for accounts to forget.
-    none_before: Now,
-    /// Accounts that changed since they were last taken, each once.
-    changed: Vec<(Arc<str>, Arc<str>)>,
+pub struct SpendingAccounts {
+    by_principal: HashMap<Arc<str>, RoleAccounts, RandomState>,
+    /// Total number of accounts.
+    account_count: usize,
+    /// A sweep before this time is useless.
+    next_sweep: MonotonicTime,
+    /// Accounts changed since the last [`SpendingAccounts::take_changes`], without duplicates.
+    changed_accounts: Vec<(Arc<str>, Arc<str>)>,
 }
 
-/// The accounts of one principal, by its roles: few.
-type Own = Vec<(Arc<str>, Account)>;
+/// The accounts of one principal by role; few entries.
+type RoleAccounts = Vec<(Arc<str>, BudgetAccount)>;
 
-impl Accounts {
-    /// Charges `cost` to a principal in a role: all of it, or nothing.
+impl SpendingAccounts {
+    /// Charges `cost` to a principal in a role: all or nothing.
     ///
     /// # Errors
-    /// It may not spend that now.
-    pub fn charge(
+    /// The budget or the rate is exceeded.
+    pub fn charge_cost(
         &mut self,
-        (principal, role): (&Arc<str>, &Arc<str>),
-        allowance: Allowance,
-        cost: Cost,
-        now: Now,
-    ) -> Result<Receipt, Refused> {
-        let account = self.account(principal, role, now)?;
-        let period = account.charge(allowance, cost, now)?;
+        principal: &Arc<str>,
+        role: &Arc<str>,
+        allowance: CallAllowance,
+        cost: CallCost,
+        now: MonotonicTime,
+    ) -> Result<ChargeReceipt, BudgetRefusal> {
+        let account = self.account_or_insert(principal, role, now)?;
+        let period = account.charge_cost(allowance, cost, now)?;
         if !std::mem::replace(&mut account.is_changed, true) {
             let name = (Arc::clone(principal), Arc::clone(role));
-            self.changed.push(name);
+            self.changed_accounts.push(name);
         }
-        Ok(Receipt { period })
+        Ok(ChargeReceipt { period })
     }
 
-    /// Whether an account changed since they were last taken.
+    /// Whether any account changed since the last [`take_changes`](Self::take_changes).
     #[must_use]
-    pub const fn has_changed(&self) -> bool {
-        !self.changed.is_empty()
+    pub const fn has_changes(&self) -> bool {
+        !self.changed_accounts.is_empty()
     }
 
-    /// Returns the accounts that changed since this was last asked.
-    pub fn take_changed(&mut self) -> Vec<Changed> {
-        let mut all = Vec::with_capacity(self.changed.len());
-        for (principal, role) in std::mem::take(&mut self.changed) {
+    /// Returns the accounts changed since the last call.
+    pub fn take_changes(&mut self) -> Vec<BalanceChange> {
+        let mut all = Vec::with_capacity(self.changed_accounts.len());
+        for (principal, role) in std::mem::take(&mut self.changed_accounts) {
             let own = self.by_principal.get_mut(&principal);
             let account = own.and_then(|own| own.iter_mut().find(|(name, _)| *name == role));
-            // Otherwise it was forgotten, since nothing was owed on it.
+            // Otherwise the account was settled and evicted.
             if let Some((_, account)) = account {
                 account.is_changed = false;
                 let balance = account.balance();
-                all.push(Changed {
+                all.push(BalanceChange {
                     principal,
                     role,
                     balance,
@@ -208,75 +209,84 @@ impl Accounts {
         all
     }
 
-    /// Takes over an account of an earlier life, unless nothing is owed on it or this life knows
-    /// better.
-    pub fn restore(&mut self, (principal, role): (&str, &str), balance: Balance, now: Now) {
-        let account = Account::from_balance(balance, now);
+    /// Restores an account persisted by an earlier process. Settled and existing accounts are
+    /// skipped.
+    pub fn restore_account(
+        &mut self,
+        principal: &str,
+        role: &str,
+        balance: AccountBalance,
+        now: MonotonicTime,
+    ) {
+        let account = BudgetAccount::from_balance(balance, now);
         let own = self.by_principal.get(principal);
         let is_known = own.is_some_and(|own| own.iter().any(|(name, _)| **name == *role));
-        if is_known || account.free_at() <= now || self.count >= ACCOUNTS_MAX {
+        if is_known || account.settled_at() <= now || self.account_count >= ACCOUNTS_MAX {
             return;
         }
         let own = self.by_principal.entry(principal.into()).or_default();
         own.push((role.into(), account));
-        self.count += 1;
+        self.account_count += 1;
     }
 
-    /// Gives back what was charged, for a call that was refused by something else.
-    pub fn refund(&mut self, (principal, role): (&str, &str), receipt: Receipt) {
+    /// Refunds a charge for a call refused by a later check.
+    pub fn refund_charge(&mut self, principal: &str, role: &str, receipt: ChargeReceipt) {
         let accounts = self.by_principal.get_mut(principal);
         let account = accounts.and_then(|own| own.iter_mut().find(|(name, _)| **name == *role));
         if let Some((name, account)) = account {
-            account.refund(receipt.period);
+            account.refund_charge(receipt.period);
             if !std::mem::replace(&mut account.is_changed, true) {
-                self.changed.push((principal.into(), Arc::clone(name)));
+                self.changed_accounts
+                    .push((principal.into(), Arc::clone(name)));
             }
         }
     }
 
-    /// Returns how many accounts there are.
+    /// Returns the number of accounts.
     #[must_use]
     pub const fn len(&self) -> usize {
-        self.count
+        self.account_count
     }
 
-    /// Whether there is no account.
+    /// Whether the table is empty.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
-        self.count == 0
+        self.account_count == 0
     }
 
-    fn account(
+    fn account_or_insert(
         &mut self,
         principal: &Arc<str>,
         role: &Arc<str>,
-        now: Now,
-    ) -> Result<&mut Account, Refused> {
-        let known = |own: &Own| own.iter().any(|(name, _)| name == role);
+        now: MonotonicTime,
+    ) -> Result<&mut BudgetAccount, BudgetRefusal> {
+        let known = |own: &RoleAccounts| own.iter().any(|(name, _)| name == role);
         if !self.by_principal.get(principal).is_some_and(known) {
-            self.make_room(now)?;
+            self.evict_settled(now)?;
             let own = self.by_principal.entry(Arc::clone(principal)).or_default();
-            own.push((Arc::clone(role), Account::default()));
-            self.count += 1;
+            own.push((Arc::clone(role), BudgetAccount::default()));
+            self.account_count += 1;
         }
         let own = self.by_principal.get_mut(principal);
         let account = own.and_then(|own| own.iter_mut().find(|(name, _)| name == role));
         debug_assert!(account.is_some(), "it was there or was made");
-        account.map(|(_, account)| account).ok_or(Refused::TooFast {
-            after: Duration::ZERO,
-        })
+        account
+            .map(|(_, account)| account)
+            .ok_or(BudgetRefusal::RateExceeded {
+                after: Duration::ZERO,
+            })
     }
 
-    /// Forgets accounts on which nothing is owed, where there are as many as may be.
-    fn make_room(&mut self, now: Now) -> Result<(), Refused> {
-        if self.count < ACCOUNTS_MAX {
+    /// Evicts settled accounts if the table is full.
+    fn evict_settled(&mut self, now: MonotonicTime) -> Result<(), BudgetRefusal> {
+        if self.account_count < ACCOUNTS_MAX {
             return Ok(());
         }
-        if now >= self.none_before {
-            let mut soonest = Now(u64::MAX);
+        if now >= self.next_sweep {
+            let mut soonest = MonotonicTime(u64::MAX);
             self.by_principal.retain(|_, own| {
                 own.retain(|(_, account)| {
-                    let free = account.free_at();
+                    let free = account.settled_at();
                     if free > now {
                         soonest = soonest.min(free);
                     }
@@ -284,14 +294,14 @@ impl Accounts {
                 });
                 !own.is_empty()
             });
-            self.count = self.by_principal.values().map(Vec::len).sum();
-            self.none_before = soonest.min(now.plus(SWEEP_EVERY));
+            self.account_count = self.by_principal.values().map(Vec::len).sum();
+            self.next_sweep = soonest.min(now.plus(SWEEP_INTERVAL));
         }
-        if self.count < ACCOUNTS_MAX {
+        if self.account_count < ACCOUNTS_MAX {
             return Ok(());
         }
-        // Whoever has no account waits until one of the others owes nothing.
-        let after = now.until(self.none_before);
-        Err(Refused::TooFast { after })
+        // New principals wait until an account is settled.
+        let after = now.duration_until(self.next_sweep);
+        Err(BudgetRefusal::RateExceeded { after })
     }
 }

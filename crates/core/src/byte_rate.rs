@@ -1,7 +1,7 @@
-//! How fast bytes of each principal may come: a bucket that leaks, and that may be overfull.
+//! Byte rate per principal: a leaky bucket that may overflow.
 //!
-//! What came is charged whole, also where it is more than fits; what comes next waits until that
-//! has leaked away. So a large message is never refused for its size alone.
+//! Received bytes are charged in full, even beyond the burst; the next message waits until the
+//! excess has leaked. So no message is refused for size alone.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,48 +9,48 @@ use std::time::Duration;
 
 use foldhash::fast::RandomState;
 
-use crate::time::Now;
+use crate::time::MonotonicTime;
 
-/// Buckets that are looked through for empty ones when there are more.
-const BUCKETS_MAX: usize = 1_024;
+/// Number of buckets from which empty buckets are removed.
+const SWEEP_BUCKETS_MIN: usize = 1_024;
 
-/// How fast a bucket leaks, and how much fits.
+/// Leak rate and capacity of a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ByteRate {
-    /// Bytes that leak in a second.
+    /// Bytes leaked per second.
     pub bytes_per_second: u64,
-    /// Bytes that fit.
+    /// Capacity in bytes.
     pub burst_bytes: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Bucket {
+struct ByteBucket {
     bytes: u64,
-    at: Now,
+    updated_at: MonotonicTime,
 }
 
-impl Bucket {
-    fn leak(&mut self, rate: ByteRate, now: Now) {
+impl ByteBucket {
+    fn leak_until(&mut self, rate: ByteRate, now: MonotonicTime) {
         let leaked = now
-            .millis_since(self.at)
+            .millis_since(self.updated_at)
             .saturating_mul(rate.bytes_per_second)
             / 1_000;
-        // A moment that is too short for a byte is not forgotten.
+        // An interval too short to leak a byte stays accounted for.
         if leaked > 0 {
             self.bytes = self.bytes.saturating_sub(leaked);
-            self.at = now;
+            self.updated_at = now;
         }
     }
 }
 
 /// The buckets of all principals.
 #[derive(Debug)]
-pub struct ByteRates {
+pub struct ByteRateLimiter {
     rate: ByteRate,
-    buckets: HashMap<Arc<str>, Bucket, RandomState>,
+    buckets: HashMap<Arc<str>, ByteBucket, RandomState>,
 }
 
-impl ByteRates {
+impl ByteRateLimiter {
     /// Returns empty buckets.
     #[must_use]
     pub fn new(rate: ByteRate) -> Self {
@@ -60,28 +60,31 @@ impl ByteRates {
         }
     }
 
-    /// Puts bytes into the bucket of a principal, whether they fit or not.
-    pub fn charge(&mut self, principal: &Arc<str>, bytes: u64, now: Now) {
+    /// Charges bytes to a principal, even beyond the burst.
+    pub fn charge_bytes(&mut self, principal: &Arc<str>, bytes: u64, now: MonotonicTime) {
         let rate = self.rate;
-        if self.buckets.len() >= BUCKETS_MAX && !self.buckets.contains_key(principal) {
+        if self.buckets.len() >= SWEEP_BUCKETS_MIN && !self.buckets.contains_key(principal) {
             self.buckets.retain(|_, bucket| {
-                bucket.leak(rate, now);
+                bucket.leak_until(rate, now);
                 bucket.bytes > 0
             });
         }
         let bucket = self.buckets.entry(Arc::clone(principal));
-        let bucket = bucket.or_insert(Bucket { bytes: 0, at: now });
-        bucket.leak(rate, now);
+        let bucket = bucket.or_insert(ByteBucket {
+            bytes: 0,
+            updated_at: now,
+        });
+        bucket.leak_until(rate, now);
         bucket.bytes = bucket.bytes.saturating_add(bytes);
     }
 
-    /// Returns how long it is until a principal may go on; zero where it may.
-    pub fn wait(&mut self, principal: &Arc<str>, now: Now) -> Duration {
+    /// Returns the wait before a principal may continue; zero if the bucket has room.
+    pub fn wait_time(&mut self, principal: &Arc<str>, now: MonotonicTime) -> Duration {
         let rate = self.rate;
         let Some(bucket) = self.buckets.get_mut(principal) else {
             return Duration::ZERO;
         };
-        bucket.leak(rate, now);
+        bucket.leak_until(rate, now);
         let over = bucket.bytes.saturating_sub(rate.burst_bytes);
         match over {
             0 => Duration::ZERO,
@@ -98,35 +101,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn burst_passes_and_then_rate_holds() {
+    fn burst_passes_then_rate_applies() {
         let rate = ByteRate {
             bytes_per_second: 1_000,
             burst_bytes: 5_000,
         };
-        let mut rates = ByteRates::new(rate);
+        let mut rates = ByteRateLimiter::new(rate);
         let (ann, bob): (Arc<str>, Arc<str>) = ("ann".into(), "bob".into());
-        let start = Now(0);
-        rates.charge(&ann, 5_000, start);
-        assert_eq!(rates.wait(&ann, start), Duration::ZERO);
-        rates.charge(&ann, 2_000, start);
-        assert_eq!(rates.wait(&ann, start), Duration::from_secs(2));
-        assert_eq!(rates.wait(&bob, start), Duration::ZERO);
+        let start = MonotonicTime(0);
+        rates.charge_bytes(&ann, 5_000, start);
+        assert_eq!(rates.wait_time(&ann, start), Duration::ZERO);
+        rates.charge_bytes(&ann, 2_000, start);
+        assert_eq!(rates.wait_time(&ann, start), Duration::from_secs(2));
+        assert_eq!(rates.wait_time(&bob, start), Duration::ZERO);
         let later = start.plus(Duration::from_millis(1_500));
-        assert_eq!(rates.wait(&ann, later), Duration::from_millis(500));
+        assert_eq!(rates.wait_time(&ann, later), Duration::from_millis(500));
         let end = start.plus(Duration::from_secs(2));
-        assert_eq!(rates.wait(&ann, end), Duration::ZERO);
+        assert_eq!(rates.wait_time(&ann, end), Duration::ZERO);
     }
 
     #[test]
-    fn steps_too_short_for_a_byte_leak() {
+    fn short_steps_still_leak_bytes() {
         let rate = ByteRate {
             bytes_per_second: 100,
             burst_bytes: 0,
         };
-        let mut rates = ByteRates::new(rate);
+        let mut rates = ByteRateLimiter::new(rate);
         let ann: Arc<str> = "ann".into();
-        rates.charge(&ann, 100, Now(0));
-        let waits = (1..=1_000).map(|at| rates.wait(&ann, Now(at)));
+        rates.charge_bytes(&ann, 100, MonotonicTime(0));
+        let waits = (1..=1_000).map(|at| rates.wait_time(&ann, MonotonicTime(at)));
         assert_eq!(waits.last(), Some(Duration::ZERO));
     }
 }

@@ -1,9 +1,8 @@
-//! Answers that stay good for a while, because their server says so: which are kept, for how
-//! long, and who waits for one that is under way.
+//! Cache of results with a server-defined TTL, with coalescing of identical calls in flight.
 
-mod hint;
-mod key;
-mod shelf;
+mod cache_hint;
+mod cache_index;
+mod result_key;
 #[cfg(test)]
 mod tests;
 
@@ -15,28 +14,28 @@ use std::time::Duration;
 use bytes::Bytes;
 use foldhash::fast::RandomState;
 
-use self::shelf::{Place, Shelves};
-use crate::call::Kind;
+use self::cache_index::{CacheIndex, SubjectKey};
+use crate::call::FeatureKind;
 use crate::era::Era;
-use crate::policy::Pattern;
-use crate::time::Now;
+use crate::policy::FeaturePattern;
+use crate::time::MonotonicTime;
 
-pub use hint::{Hint, Sharing};
-pub use key::{Key, KeyBase};
-pub use shelf::Known;
+pub use cache_hint::{CacheHint, CacheScope};
+pub use cache_index::SubjectSummary;
+pub use result_key::{ResultKey, ResultKeyBase};
 
-/// How much is kept.
+/// Size limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheLimits {
-    /// Answers in all.
+    /// Entries in total.
     pub entries_max: usize,
-    /// Bytes of all answers together.
+    /// Total bytes of all results.
     pub bytes_max: usize,
-    /// Answers of one tool, prompt or resource.
+    /// Entries of one tool, prompt or resource.
     pub per_tool_max: usize,
-    /// Bytes of one answer; a longer one is not kept.
-    pub answer_bytes_max: usize,
-    /// No answer is kept longer, whatever its server says.
+    /// Bytes of one result; longer results are not cached.
+    pub result_bytes_max: usize,
+    /// Upper bound of every TTL.
     pub ttl_max: Duration,
 }
 
@@ -46,419 +45,431 @@ impl Default for CacheLimits {
             entries_max: 4_096,
             bytes_max: 64 << 20,
             per_tool_max: 64,
-            answer_bytes_max: 1 << 20,
+            result_bytes_max: 1 << 20,
             ttl_max: Duration::from_secs(60 * 60),
         }
     }
 }
 
-/// Expired answers that one insertion takes away at most; each insertion adds one, so that they
-/// cannot gather.
-const SWEEP_MAX: usize = 64;
+/// Expired entries removed per insertion at most. Each insertion adds one entry, so expired entries
+/// cannot accumulate.
+const EXPIRED_PER_INSERT_MAX: usize = 64;
 
-/// The longest name or URI of which answers are kept.
+/// Longest name or URI with cached results.
 pub const NAME_BYTES_MAX: usize = 1_024;
 
-/// What an answer is about.
+/// The tool, prompt or resource of a result.
 #[derive(Clone, Copy, Debug)]
-pub struct About<'a> {
+pub struct CacheSubject<'a> {
     /// The server.
     pub server: &'a Arc<str>,
-    /// What kind of thing of it.
-    pub kind: Kind,
-    /// The server's own name of it, or its URI.
+    /// The feature kind.
+    pub kind: FeatureKind,
+    /// The upstream name or URI.
     pub name: &'a Arc<str>,
 }
 
-/// A result as its server wrote it.
+/// A result as received from the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct CachedResult {
     /// The result.
     pub result: Bytes,
-    /// Where in it the number of `ttlMs` stands.
+    /// Position of the `ttlMs` number in `result`.
     pub ttl_at: Range<usize>,
-    /// The era it is written in.
+    /// The era of the encoding.
     pub era: Era,
 }
 
-/// An answer that is good.
+/// A fresh cached result.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Hit {
-    /// What the server said.
-    pub answer: Answer,
-    /// How long it stays good.
-    pub left: Duration,
+pub struct CacheHit {
+    /// The cached result.
+    pub cached: CachedResult,
+    /// Remaining time to live.
+    pub remaining_ttl: Duration,
 }
 
-/// Names one call that goes to its server while others may wait for its answer.
+/// Identifies a call in flight, whose result further calls may await.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FlightId(u64);
 
-/// A flight that others may follow, for the one who leads it.
+/// The leader's handle of a flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lead {
-    /// Its name.
+pub struct FlightLead {
+    /// The flight.
     pub id: FlightId,
-    /// What is asked for.
-    pub key: Key,
+    /// The requested key.
+    pub key: ResultKey,
 }
 
-/// What came of asking for an answer.
+/// Outcome of a cache lookup.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Entered {
-    /// There is one.
-    Hit(Hit),
-    /// Nobody asks the server yet: this call does, and others may wait for its answer.
-    Lead(Lead),
-    /// That call asks the server already.
+pub enum LookupOutcome {
+    /// A fresh result is cached.
+    Hit(CacheHit),
+    /// The caller leads: send the request, further calls may await the result.
+    Lead(FlightLead),
+    /// A call with the same key is in flight.
     Follow(FlightId),
-    /// The server must be asked, and nobody can wait for this call's answer.
-    Alone,
+    /// Send the request; further calls cannot await the result.
+    Bypass,
 }
 
-/// The keys of one call, as far as [`Known`] says that they count.
+/// The keys of one call, as far as relevant by [`SubjectSummary`].
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Keys {
-    /// Under which an answer for all is kept.
-    pub public: Option<Key>,
-    /// Under which an answer for this principal alone is kept.
-    pub private: Option<Key>,
+pub struct ResultKeys {
+    /// Key of results for all principals.
+    pub public: Option<ResultKey>,
+    /// Key of results for the calling principal only.
+    pub private: Option<ResultKey>,
 }
 
-/// An answer to be kept.
+/// A result to insert.
 #[derive(Clone, Debug)]
-pub struct Landing {
-    /// Under which key.
-    pub key: Key,
-    /// For whom.
-    pub sharing: Sharing,
-    /// The era in which its call began.
-    pub era: u64,
-    /// When it is no longer good.
-    pub expires: Now,
-    /// What the server said.
-    pub answer: Answer,
+pub struct CacheInsertion {
+    /// The key.
+    pub key: ResultKey,
+    /// The cache scope.
+    pub scope: CacheScope,
+    /// The purge epoch at the start of the call.
+    pub purge_epoch: u64,
+    /// Expiry time.
+    pub expires_at: MonotonicTime,
+    /// The result.
+    pub cached: CachedResult,
 }
 
-/// Which answers of a server are no longer good.
+/// The cached results to purge.
 #[derive(Clone, Copy, Debug)]
-pub enum Stale<'a> {
-    /// All.
+pub enum PurgeScope<'a> {
+    /// All results of the server.
     All,
-    /// Those of one kind.
-    Of(Kind),
-    /// Those of one resource.
+    /// Results of one feature kind.
+    Kind(FeatureKind),
+    /// Results of one resource.
     Resource(&'a str),
-    /// Those of things whose name fits one of these.
-    Named(&'a [Pattern]),
+    /// Results of features matching a pattern.
+    Matching(&'a [FeaturePattern]),
 }
 
-/// What people can see of the answers of one server, or of all.
+/// Cache statistics of one server, or of all servers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheView {
-    /// Answers that are kept.
+    /// Cached entries.
     pub entries: usize,
-    /// How long they are together.
+    /// Bytes of all entries.
     pub bytes: usize,
-    /// Calls answered without the server.
+    /// Calls served from the cache.
     pub hits: u64,
-    /// Calls that had to go to the server though its answers can be kept.
+    /// Calls sent to the server although cacheable.
     pub misses: u64,
-    /// Answers that went before their time, to make room.
+    /// Entries evicted before expiry.
     pub evictions: u64,
 }
 
-/// All answers that are kept.
+/// The result cache.
 #[derive(Debug)]
-pub struct Cache {
+pub struct ResultCache {
     limits: CacheLimits,
-    entries: HashMap<Key, Entry, RandomState>,
-    shelves: Shelves,
-    /// When each is no longer good; the number tells apart those that end together.
-    expiry: BTreeSet<(Now, u64, Key)>,
-    /// In which order they came.
-    order: BTreeSet<(u64, Key)>,
-    /// Numbers what is inserted, and flights.
-    numbers: u64,
+    entries: HashMap<ResultKey, CacheEntry, RandomState>,
+    index: CacheIndex,
+    /// Expiry order; the number orders entries with equal expiry.
+    by_expiry: BTreeSet<(MonotonicTime, u64, ResultKey)>,
+    /// Insertion order.
+    by_age: BTreeSet<(u64, ResultKey)>,
+    /// Last number given to an entry or a flight.
+    last_number: u64,
     bytes: usize,
-    /// Calls under way whose answers others may wait for. Each belongs to a call in flight, of
-    /// which there is a limit elsewhere.
-    flights: HashMap<Key, Flight, RandomState>,
+    /// Leading calls in flight. The limit on calls in flight bounds this map.
+    flights: HashMap<ResultKey, FlightEntry, RandomState>,
 }
 
 #[derive(Debug)]
-struct Entry {
-    place: Place,
-    sharing: Sharing,
+struct CacheEntry {
+    subject: SubjectKey,
+    scope: CacheScope,
     number: u64,
-    expires: Now,
-    answer: Answer,
+    expires_at: MonotonicTime,
+    cached: CachedResult,
 }
 
 #[derive(Debug)]
-struct Flight {
+struct FlightEntry {
     id: FlightId,
     server: Arc<str>,
-    kind: Kind,
+    kind: FeatureKind,
 }
 
-impl Cache {
-    /// Returns an empty one.
+impl ResultCache {
+    /// Returns an empty cache.
     #[must_use]
     pub fn new(limits: CacheLimits) -> Self {
         Self {
             limits,
             entries: HashMap::default(),
-            shelves: Shelves::default(),
-            expiry: BTreeSet::new(),
-            order: BTreeSet::new(),
-            numbers: 0,
+            index: CacheIndex::default(),
+            by_expiry: BTreeSet::new(),
+            by_age: BTreeSet::new(),
+            last_number: 0,
             bytes: 0,
             flights: HashMap::default(),
         }
     }
 
-    /// Returns the limits in force.
+    /// Returns the current limits.
     #[must_use]
     pub const fn limits(&self) -> CacheLimits {
         self.limits
     }
 
-    /// Puts other limits into force; what is beyond them goes, the oldest first.
-    pub fn relimit(&mut self, limits: CacheLimits, now: Now) {
+    /// Changes the limits and evicts excess entries, oldest first.
+    pub fn set_limits(&mut self, limits: CacheLimits, now: MonotonicTime) {
         self.limits = limits;
-        self.sweep(usize::MAX, now);
-        self.make_room(0, 0);
-        for oldest in self.shelves.beyond(limits.per_tool_max) {
-            self.evict(oldest);
+        self.remove_expired(usize::MAX, now);
+        self.evict_until_fits(0, 0);
+        for oldest in self.index.excess_keys(limits.per_tool_max) {
+            self.evict_entry(oldest);
         }
     }
 
-    /// Returns the era: a call that begins in one may not leave an answer of things that were
-    /// purged in a later one.
+    /// Returns the purge epoch. Results of calls started in an earlier epoch are not stored if a
+    /// later purge covers them.
     #[must_use]
-    pub const fn era(&self) -> u64 {
-        self.shelves.era()
+    pub const fn purge_epoch(&self) -> u64 {
+        self.index.purge_epoch()
     }
 
-    /// Returns how many things are known to give answers that can be kept.
+    /// Returns the number of subjects with cacheable results.
     #[must_use]
-    pub const fn known(&self) -> usize {
-        self.shelves.known()
+    pub const fn subject_count(&self) -> usize {
+        self.index.subject_count()
     }
 
-    /// Says what is known of the answers of a thing; nothing where none could ever be kept.
+    /// Returns the cache state of a subject; `None` if no result was ever cacheable.
     #[must_use]
-    pub fn knows(&self, about: About<'_>) -> Option<Known> {
-        self.shelves.knows(about)
+    pub fn subject_summary(&self, subject: CacheSubject<'_>) -> Option<SubjectSummary> {
+        self.index.subject_summary(subject)
     }
 
-    /// Looks for an answer. Without one, says whether to ask the server or to wait for a call
-    /// that does; whoever leads must [`end`](Self::end) the flight.
-    pub fn enter(&mut self, about: About<'_>, keys: Keys, era: u64, now: Now) -> Entered {
+    /// Looks up a result. On a miss, the outcome says whether to lead, follow or bypass a flight. A
+    /// leader must call [`end_flight`](Self::end_flight).
+    pub fn begin_lookup(
+        &mut self,
+        subject: CacheSubject<'_>,
+        keys: ResultKeys,
+        epoch: u64,
+        now: MonotonicTime,
+    ) -> LookupOutcome {
         for key in [keys.public, keys.private].into_iter().flatten() {
-            if let Some(hit) = self.hit(key, now) {
-                self.shelves.count_hit(about.server);
-                return Entered::Hit(hit);
+            if let Some(hit) = self.find_hit(key, now) {
+                self.index.count_hit(subject.server);
+                return LookupOutcome::Hit(hit);
             }
         }
-        let sharing = self.knows(about).and_then(|known| known.gives);
+        let sharing = self
+            .subject_summary(subject)
+            .and_then(|known| known.last_scope);
         let key = match sharing {
-            Some(Sharing::Public) => keys.public,
-            Some(Sharing::Private) => keys.private,
+            Some(CacheScope::Public) => keys.public,
+            Some(CacheScope::Private) => keys.private,
             None => None,
         };
-        // What could not be kept in the end is nothing to wait for.
-        let key = key.filter(|_| self.shelves.is_current(about, era));
+        // Followers would wait in vain for a result that cannot be stored.
+        let key = key.filter(|_| self.index.is_current_epoch(subject, epoch));
         let Some(key) = key else {
-            self.shelves.count_miss(about.server);
-            return Entered::Alone;
+            self.index.count_miss(subject.server);
+            return LookupOutcome::Bypass;
         };
         if let Some(flight) = self.flights.get(&key) {
-            return Entered::Follow(flight.id);
+            return LookupOutcome::Follow(flight.id);
         }
-        self.shelves.count_miss(about.server);
-        let id = FlightId(self.next());
-        let flight = Flight {
+        self.index.count_miss(subject.server);
+        let id = FlightId(self.next_number());
+        let flight = FlightEntry {
             id,
-            server: Arc::clone(about.server),
-            kind: about.kind,
+            server: Arc::clone(subject.server),
+            kind: subject.kind,
         };
         self.flights.insert(key, flight);
-        Entered::Lead(Lead { id, key })
+        LookupOutcome::Lead(FlightLead { id, key })
     }
 
-    /// Notes that a flight is over; whoever comes next leads.
-    pub fn end(&mut self, lead: Lead) {
+    /// Ends a flight; the next lookup leads.
+    pub fn end_flight(&mut self, lead: FlightLead) {
         let flight = self.flights.get(&lead.key);
         if flight.is_some_and(|flight| flight.id == lead.id) {
             self.flights.remove(&lead.key);
         }
     }
 
-    /// Counts a call that waited in vain and asks the server itself.
+    /// Counts a follower that sends the request after an unsuccessful flight.
     pub fn count_miss(&mut self, server: &str) {
-        self.shelves.count_miss(server);
+        self.index.count_miss(server);
     }
 
-    /// Keeps an answer; `false` where it may not or need not be.
-    pub fn keep(&mut self, about: About<'_>, landing: Landing, now: Now) -> bool {
-        if !self.shelves.is_current(about, landing.era) {
-            self.shelves.hinted(about, landing.sharing);
+    /// Stores a result; returns `false` if not allowed or not needed.
+    pub fn store_result(
+        &mut self,
+        subject: CacheSubject<'_>,
+        insertion: CacheInsertion,
+        now: MonotonicTime,
+    ) -> bool {
+        if !self.index.is_current_epoch(subject, insertion.purge_epoch) {
+            self.index.mark_cacheable(subject, insertion.scope);
             return false;
         }
-        let size = landing.answer.result.len();
+        let size = insertion.cached.result.len();
         let CacheLimits {
             entries_max,
             bytes_max,
             per_tool_max,
-            answer_bytes_max,
+            result_bytes_max: answer_bytes_max,
             ..
         } = self.limits;
         let fits = size <= answer_bytes_max.min(bytes_max)
             && entries_max.min(per_tool_max) > 0
-            && about.name.len() <= NAME_BYTES_MAX;
-        if !fits || landing.expires <= now {
-            self.unhinted(about);
+            && subject.name.len() <= NAME_BYTES_MAX;
+        if !fits || insertion.expires_at <= now {
+            self.mark_uncacheable(subject);
             return false;
         }
-        self.sweep(SWEEP_MAX, now);
-        self.remove(&landing.key);
-        while self.shelves.len(about) >= per_tool_max
-            && let Some(oldest) = self.shelves.oldest(about)
+        self.remove_expired(EXPIRED_PER_INSERT_MAX, now);
+        self.remove_entry(&insertion.key);
+        while self.index.result_count(subject) >= per_tool_max
+            && let Some(oldest) = self.index.oldest_key(subject)
         {
-            self.evict(oldest);
+            self.evict_entry(oldest);
         }
-        self.make_room(size, 1);
-        self.insert(about, landing);
+        self.evict_until_fits(size, 1);
+        self.insert_entry(subject, insertion);
         true
     }
 
-    /// Notes that a thing gave an answer that cannot be kept: nobody waits for its next one.
-    pub fn unhinted(&mut self, about: About<'_>) {
-        self.shelves.unhinted(about);
+    /// Marks a subject as uncacheable after a result without a usable hint: no call follows the
+    /// next.
+    pub fn mark_uncacheable(&mut self, subject: CacheSubject<'_>) {
+        self.index.mark_uncacheable(subject);
     }
 
-    /// Forgets answers of a server. Calls that began before may not leave theirs, and nobody
-    /// follows them any more.
-    pub fn purge(&mut self, server: &Arc<str>, stale: Stale<'_>) {
-        for key in self.shelves.purge(server, stale) {
-            self.remove(&key);
+    /// Purges results of a server. Calls started earlier store nothing and cannot be followed.
+    pub fn purge_server(&mut self, server: &Arc<str>, scope: PurgeScope<'_>) {
+        for key in self.index.purge_server(server, scope) {
+            self.remove_entry(&key);
         }
         self.flights
-            .retain(|_, flight| *flight.server != **server || !stale.may_mean(flight.kind));
+            .retain(|_, flight| *flight.server != **server || !scope.covers_kind(flight.kind));
     }
 
-    /// Forgets all about a server that is gone.
-    pub fn forget(&mut self, server: &Arc<str>) {
-        self.purge(server, Stale::All);
-        self.shelves.forget(server);
+    /// Removes all state of a removed server.
+    pub fn forget_server(&mut self, server: &Arc<str>) {
+        self.purge_server(server, PurgeScope::All);
+        self.index.forget_server(server);
     }
 
-    /// Returns what people can see of one server.
-    pub fn view_of(&mut self, server: &str, now: Now) -> CacheView {
-        self.sweep(usize::MAX, now);
-        self.shelves.view_of(server)
+    /// Returns the statistics of one server.
+    pub fn server_view(&mut self, server: &str, now: MonotonicTime) -> CacheView {
+        self.remove_expired(usize::MAX, now);
+        self.index.server_view(server)
     }
 
-    /// Returns what people can see of all servers together.
-    pub fn view(&mut self, now: Now) -> CacheView {
-        self.sweep(usize::MAX, now);
-        self.shelves.view()
+    /// Returns the statistics of all servers.
+    pub fn total_view(&mut self, now: MonotonicTime) -> CacheView {
+        self.remove_expired(usize::MAX, now);
+        self.index.total_view()
     }
 
-    fn hit(&mut self, key: Key, now: Now) -> Option<Hit> {
+    fn find_hit(&mut self, key: ResultKey, now: MonotonicTime) -> Option<CacheHit> {
         let entry = self.entries.get(&key)?;
-        if entry.expires <= now {
-            self.remove(&key);
+        if entry.expires_at <= now {
+            self.remove_entry(&key);
             return None;
         }
-        Some(Hit {
-            answer: entry.answer.clone(),
-            left: now.until(entry.expires),
+        Some(CacheHit {
+            cached: entry.cached.clone(),
+            remaining_ttl: now.duration_until(entry.expires_at),
         })
     }
 
-    fn insert(&mut self, about: About<'_>, landing: Landing) {
-        let number = self.next();
-        let Landing {
+    fn insert_entry(&mut self, subject: CacheSubject<'_>, insertion: CacheInsertion) {
+        let number = self.next_number();
+        let CacheInsertion {
             key,
-            sharing,
-            expires,
-            answer,
+            scope: sharing,
+            expires_at: expires,
+            cached: answer,
             ..
-        } = landing;
-        self.shelves.hinted(about, sharing);
+        } = insertion;
+        self.index.mark_cacheable(subject, sharing);
         let size = answer.result.len();
-        let place = self.shelves.put(about, (number, key), sharing, size);
-        self.expiry.insert((expires, number, key));
-        self.order.insert((number, key));
+        let place = self.index.add_result(subject, number, key, sharing, size);
+        self.by_expiry.insert((expires, number, key));
+        self.by_age.insert((number, key));
         self.bytes += size;
-        let entry = Entry {
-            place,
-            sharing,
+        let entry = CacheEntry {
+            subject: place,
+            scope: sharing,
             number,
-            expires,
-            answer,
+            expires_at: expires,
+            cached: answer,
         };
         self.entries.insert(key, entry);
-        debug_assert_eq!(self.entries.len(), self.order.len());
+        debug_assert_eq!(self.entries.len(), self.by_age.len());
     }
 
-    /// Evicts the oldest until there is room for so much more.
-    fn make_room(&mut self, bytes: usize, entries: usize) {
+    /// Evicts the oldest entries until the given bytes and entries fit.
+    fn evict_until_fits(&mut self, bytes: usize, entries: usize) {
         while self.entries.len() + entries > self.limits.entries_max
             || self.bytes + bytes > self.limits.bytes_max
         {
-            let Some((_, oldest)) = self.order.first().copied() else {
+            let Some((_, oldest)) = self.by_age.first().copied() else {
                 return;
             };
-            self.evict(oldest);
+            self.evict_entry(oldest);
         }
     }
 
-    fn evict(&mut self, key: Key) {
-        if let Some(server) = self.remove(&key) {
-            self.shelves.count_eviction(&server);
+    fn evict_entry(&mut self, key: ResultKey) {
+        if let Some(server) = self.remove_entry(&key) {
+            self.index.count_eviction(&server);
         }
     }
 
-    /// Takes away what is no longer good, but not more than so many.
-    fn sweep(&mut self, most: usize, now: Now) {
-        for _ in 0..most {
-            match self.expiry.first().copied() {
-                Some((expires, _, key)) if expires <= now => drop(self.remove(&key)),
+    /// Removes expired entries, at most `limit`.
+    fn remove_expired(&mut self, limit: usize, now: MonotonicTime) {
+        for _ in 0..limit {
+            match self.by_expiry.first().copied() {
+                Some((expires, _, key)) if expires <= now => drop(self.remove_entry(&key)),
                 Some(_) | None => return,
             }
         }
     }
 
-    /// Takes one away and says whose it was.
-    fn remove(&mut self, key: &Key) -> Option<Arc<str>> {
+    /// Removes an entry and returns the server name.
+    fn remove_entry(&mut self, key: &ResultKey) -> Option<Arc<str>> {
         let entry = self.entries.remove(key)?;
-        let size = entry.answer.result.len();
-        self.expiry.remove(&(entry.expires, entry.number, *key));
-        self.order.remove(&(entry.number, *key));
+        let size = entry.cached.result.len();
+        self.by_expiry
+            .remove(&(entry.expires_at, entry.number, *key));
+        self.by_age.remove(&(entry.number, *key));
         self.bytes -= size;
-        let removed = (entry.number, *key);
-        self.shelves
-            .take(&entry.place, removed, entry.sharing, size);
-        Some(entry.place.server)
+        self.index
+            .remove_result(&entry.subject, entry.number, *key, entry.scope, size);
+        Some(entry.subject.server)
     }
 
-    const fn next(&mut self) -> u64 {
-        self.numbers += 1;
-        self.numbers
+    const fn next_number(&mut self) -> u64 {
+        self.last_number += 1;
+        self.last_number
     }
 }
 
-impl Stale<'_> {
-    /// Whether answers of this kind may be among them.
-    const fn may_mean(self, kind: Kind) -> bool {
+impl PurgeScope<'_> {
+    /// Whether the scope may include results of this kind.
+    const fn covers_kind(self, kind: FeatureKind) -> bool {
         match self {
-            Self::All | Self::Named(_) => true,
-            Self::Of(only) => kind as u8 == only as u8,
-            Self::Resource(_) => matches!(kind, Kind::Resource),
+            Self::All | Self::Matching(_) => true,
+            Self::Kind(only) => kind as u8 == only as u8,
+            Self::Resource(_) => matches!(kind, FeatureKind::Resource),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! One call as it travels through the gateway.
+//! One call on its way through the gateway: request, route, deadline and reply.
 
 use core::net::SocketAddr;
 use std::collections::BTreeSet;
@@ -9,63 +9,63 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::caller::CallerEnd;
-use crate::era::{Era, Mirrors, Stateless};
-use crate::lane::Queueing;
-use crate::run::Run;
-use crate::tasks::Sealed;
-use crate::time::Now;
-use crate::trace::Trace;
+use crate::client_handle::ClientHandle;
+use crate::era::{Era, HeaderParams, StatelessContext};
+use crate::lane::QueuePolicy;
+use crate::run::AgentRun;
+use crate::task_table::SealedTaskId;
+use crate::time::MonotonicTime;
+use crate::trace::CallTrace;
 
-/// Who asks, as proved by a credential, and narrowed by where it asks from.
+/// The authenticated principal of a request, narrowed by contexts.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Principal {
-    /// Its name, unique in this gateway.
+    /// Unique name in this gateway.
     pub name: Arc<str>,
-    /// What it may do.
+    /// The role.
     pub role: Role,
-    /// Rules that narrow what the role may do: those of the credential and those of the session.
-    pub contexts: Contexts,
-    /// Names the credential that proved it, to find what it opened when it is revoked; empty where
-    /// there is none to revoke.
+    /// Contexts that narrow the role: those of the credential and those of the session.
+    pub contexts: ContextSet,
+    /// Id of the credential, used to find sessions to close on revocation; empty for credentials
+    /// that cannot be revoked.
     pub credential: Arc<str>,
-    /// Where its request came from.
-    pub peer: Peer,
+    /// The source address of the request.
+    pub peer: PeerAddress,
 }
 
-/// The address that a request came from. It says where, not who: two principals that differ in
-/// nothing else are equal.
+/// The source address of a request. Not part of the identity: principals that differ only in the
+/// address are equal.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Peer(pub Option<SocketAddr>);
+pub struct PeerAddress(pub Option<SocketAddr>);
 
-impl PartialEq for Peer {
+impl PartialEq for PeerAddress {
     fn eq(&self, _: &Self) -> bool {
         true
     }
 }
 
-impl Eq for Peer {}
+impl Eq for PeerAddress {}
 
-impl Hash for Peer {
+impl Hash for PeerAddress {
     fn hash<H: Hasher>(&self, _: &mut H) {}
 }
 
 impl Principal {
-    /// Returns a principal that nothing narrows.
+    /// Returns a principal without contexts.
     #[must_use]
     pub fn new(name: &str, role: Role) -> Self {
         Self {
             name: name.into(),
             role,
-            contexts: Contexts::default(),
+            contexts: ContextSet::default(),
             credential: Arc::default(),
-            peer: Peer::default(),
+            peer: PeerAddress::default(),
         }
     }
 
-    /// Returns the same principal at another address.
+    /// Returns the same principal with a new source address.
     #[must_use]
-    pub fn at_peer(&self, peer: Peer) -> Self {
+    pub fn with_peer(&self, peer: PeerAddress) -> Self {
         Self {
             peer,
             ..self.clone()
@@ -74,20 +74,20 @@ impl Principal {
 
     /// Returns the same principal, narrowed by `more` as well.
     #[must_use]
-    pub fn narrowed(&self, more: &Contexts) -> Self {
+    pub fn with_contexts(&self, more: &ContextSet) -> Self {
         Self {
-            contexts: self.contexts.and(more),
+            contexts: self.contexts.union(more),
             ..self.clone()
         }
     }
 }
 
-/// Names of rules that narrow what a principal sees, sorted, none twice.
+/// Names of contexts that narrow a principal, sorted, without duplicates.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Contexts(Option<Arc<[Arc<str>]>>);
+pub struct ContextSet(Option<Arc<[Arc<str>]>>);
 
-impl Contexts {
-    /// Returns the rules of these names.
+impl ContextSet {
+    /// Returns the set of these names.
     #[must_use]
     pub fn new<I>(names: I) -> Self
     where
@@ -98,9 +98,9 @@ impl Contexts {
         Self((!names.is_empty()).then(|| names.into_iter().collect()))
     }
 
-    /// Returns the rules of both.
+    /// Returns the union of both sets.
     #[must_use]
-    pub fn and(&self, other: &Self) -> Self {
+    pub fn union(&self, other: &Self) -> Self {
         match (&self.0, &other.0) {
             (_, None) => self.clone(),
             (None, Some(_)) => other.clone(),
@@ -108,7 +108,7 @@ impl Contexts {
         }
     }
 
-    /// Whether nothing is narrowed.
+    /// Whether no context applies.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.0.is_none()
@@ -121,89 +121,89 @@ impl Contexts {
     }
 }
 
-/// What a principal is in this gateway. Bound to the credential, never claimed.
+/// The role of a principal. Bound to the credential, never claimed by the client.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
-    /// Holds the owner token: may do all, the API included.
+    /// Holder of the owner token: full access, including the API.
     Owner,
-    /// A program that the owner started: what the owner may over MCP, and never the API.
+    /// A program started by the owner: the owner's access over MCP, no API access.
     OwnersAgent,
-    /// Any local caller while authentication is switched off: MCP only.
+    /// Any local caller while authentication is off: MCP only.
     AnonymousLocal,
-    /// One of the roles that the policy defines, or that it does not define.
+    /// A role named in the credential; the policy may or may not define the role.
     Named(Arc<str>),
-    /// Nothing is granted but what the policy grants to those without a role.
+    /// No role: only the policy's default applies.
     None,
 }
 
-/// Which names a call may use.
+/// The endpoint of a call, which decides the names in use.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Scope {
+pub enum EndpointScope {
     /// All servers, by visible names `server__tool`.
     All,
-    /// One server, by its own names.
+    /// One server, by upstream names.
     Server(Arc<str>),
-    /// What one profile lets through of all servers, by visible names.
+    /// The features of one profile across all servers, by visible names.
     Profile(Arc<str>),
 }
 
-impl Scope {
-    /// Whether names here are those of all servers together.
+impl EndpointScope {
+    /// Whether visible names of several servers are in use.
     #[must_use]
-    pub const fn is_shared(&self) -> bool {
+    pub const fn is_multi_server(&self) -> bool {
         matches!(self, Self::All | Self::Profile(_))
     }
 }
 
-/// What a call is for: what it names, and so which request of the protocol it is.
+/// The feature named by a call; decides the protocol method.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Subject {
-    /// A tool to run.
+pub enum CallSubject {
+    /// A tool to call.
     Tool(Arc<str>),
-    /// A prompt to fill in.
+    /// A prompt to get.
     Prompt(Arc<str>),
-    /// A resource to read, by its URI.
+    /// A resource to read, by URI.
     Resource(Arc<str>),
-    /// A prompt of which an argument is to be completed.
+    /// A prompt with an argument to complete.
     CompletePrompt(Arc<str>),
-    /// A template of resources of which an argument is to be completed, or a plain URI.
+    /// A resource template, or a plain URI, with an argument to complete.
     CompleteResource(Arc<str>),
-    /// A task that was made before.
+    /// An existing task.
     Task {
-        /// Its id.
+        /// The task id.
         id: Arc<str>,
-        /// What is wanted of it.
-        verb: TaskVerb,
+        /// The operation.
+        verb: TaskOperation,
     },
 }
 
-/// What is wanted of a task.
+/// Operation on a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum TaskVerb {
-    /// How it stands.
+pub enum TaskOperation {
+    /// `tasks/get`: the status.
     Get,
-    /// What came of it; waits for its end (legacy).
+    /// `tasks/result`: the result; waits for the end of the task (legacy).
     Result,
-    /// That it hears answers to what it asks (modern).
+    /// `tasks/update`: responses to the task's input requests (modern).
     Update,
-    /// Its end.
+    /// `tasks/cancel`.
     Cancel,
 }
 
-/// The kinds of things a server offers, as far as policy tells them apart.
+/// The kinds of server features distinguished by policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
-    /// Something that runs.
+pub enum FeatureKind {
+    /// A tool.
     Tool,
-    /// A text to fill in.
+    /// A prompt.
     Prompt,
-    /// Something to read, by URI or by template.
+    /// A resource, by URI or by template.
     Resource,
-    /// Something under way that outlives its request.
+    /// A task.
     Task,
 }
 
-impl Subject {
+impl CallSubject {
     /// Returns the method of the request.
     #[must_use]
     pub const fn method(&self) -> &'static str {
@@ -213,15 +213,15 @@ impl Subject {
             Self::Resource(_) => "resources/read",
             Self::CompletePrompt(_) | Self::CompleteResource(_) => "completion/complete",
             Self::Task { verb, .. } => match verb {
-                TaskVerb::Get => "tasks/get",
-                TaskVerb::Result => "tasks/result",
-                TaskVerb::Update => "tasks/update",
-                TaskVerb::Cancel => "tasks/cancel",
+                TaskOperation::Get => "tasks/get",
+                TaskOperation::Result => "tasks/result",
+                TaskOperation::Update => "tasks/update",
+                TaskOperation::Cancel => "tasks/cancel",
             },
         }
     }
 
-    /// Returns what is named: a name, a URI or the id of a task.
+    /// Returns the name, URI or task id.
     #[must_use]
     pub const fn name(&self) -> &Arc<str> {
         match self {
@@ -234,67 +234,66 @@ impl Subject {
         }
     }
 
-    /// Returns what kind of thing is named.
+    /// Returns the feature kind.
     #[must_use]
-    pub const fn kind(&self) -> Kind {
+    pub const fn kind(&self) -> FeatureKind {
         match self {
-            Self::Tool(_) => Kind::Tool,
-            Self::Prompt(_) | Self::CompletePrompt(_) => Kind::Prompt,
-            Self::Resource(_) | Self::CompleteResource(_) => Kind::Resource,
-            Self::Task { .. } => Kind::Task,
+            Self::Tool(_) => FeatureKind::Tool,
+            Self::Prompt(_) | Self::CompletePrompt(_) => FeatureKind::Prompt,
+            Self::Resource(_) | Self::CompleteResource(_) => FeatureKind::Resource,
+            Self::Task { .. } => FeatureKind::Task,
         }
     }
 }
 
-/// What is asked. The parameters stay the bytes the caller sent.
+/// A call as received. The parameters stay the bytes sent by the client.
 #[derive(Clone, Debug)]
-pub struct Call {
-    /// Who asks.
+pub struct CallRequest {
+    /// The calling principal.
     pub principal: Arc<Principal>,
-    /// Where the name is to be looked up.
-    pub scope: Scope,
-    /// What it is for, by its name in that scope.
-    pub subject: Subject,
+    /// The endpoint of the call.
+    pub scope: EndpointScope,
+    /// The named feature, in the names of `scope`.
+    pub subject: CallSubject,
     /// The parameters of the request, a JSON object.
     pub params: Bytes,
-    /// Where in `params` the JSON string with that name, URI or id stands.
+    /// Position of the name, URI or id (a JSON string) in `params`.
     pub name_at: Range<usize>,
-    /// Whether `params` ask for a task instead of an answer.
-    pub makes_task: bool,
-    /// Where in `params` the caller's progress token stands.
+    /// Whether `params` request a task instead of a direct result.
+    pub wants_task: bool,
+    /// Position of the progress token in `params`.
     pub progress_at: Option<Range<usize>>,
-    /// The id the answer carries, as the caller wrote it.
+    /// The client's request id, used in the response.
     pub id: Bytes,
-    /// The caller's own limit; the server's limit holds as well.
-    pub deadline: Option<Now>,
-    /// Takes what the server says before it answers; absent where nobody listens.
-    pub caller: Option<Arc<dyn CallerEnd>>,
-    /// Where it stands in a trace; absent where nobody traces.
-    pub trace: Option<Arc<Trace>>,
-    /// The run it belongs to, which may make so many calls and no more; absent where none is
-    /// counted.
-    pub run: Option<Arc<Run>>,
-    /// The idempotency key that its caller chose beside the arguments; absent where none was.
-    pub key: Option<Arc<str>>,
-    /// Present where `params` are those of the modern era; absent where of the other.
-    pub stateless: Option<Box<Stateless>>,
+    /// The client's deadline; the server's timeout applies as well.
+    pub deadline: Option<MonotonicTime>,
+    /// Receives notifications and server requests during the call; absent if not wanted.
+    pub client: Option<Arc<dyn ClientHandle>>,
+    /// The trace position of the call; absent if untraced.
+    pub trace: Option<Arc<CallTrace>>,
+    /// The agent run with a call limit; absent if the call belongs to no run.
+    pub run: Option<Arc<AgentRun>>,
+    /// The idempotency key chosen by the client, if any.
+    pub idempotency_key: Option<Arc<str>>,
+    /// Present for `params` of the modern era, absent for legacy.
+    pub stateless: Option<Box<StatelessContext>>,
 }
 
-impl Call {
-    /// Whether it goes on with a request that was answered with a question.
+impl CallRequest {
+    /// Whether the call continues a request that ended with `input_required`.
     #[must_use]
-    pub fn is_further_round(&self) -> bool {
+    pub fn is_continuation(&self) -> bool {
         let stateless = self.stateless.as_ref();
-        stateless.is_some_and(|stateless| stateless.retried)
+        stateless.is_some_and(|stateless| stateless.is_continuation)
     }
 
-    /// Returns what the id of the task says that is asked about, where it says anything.
+    /// Returns the opened task id, if the call names a task by a sealed id.
     #[must_use]
-    pub fn sealed_task(&self) -> Option<&Sealed> {
-        self.stateless.as_ref()?.task.as_ref()
+    pub fn sealed_task_id(&self) -> Option<&SealedTaskId> {
+        self.stateless.as_ref()?.task_id.as_ref()
     }
 
-    /// Returns the era that `params` are written in, and that the caller understands.
+    /// Returns the era of `params`, also understood by the client.
     #[must_use]
     pub const fn era(&self) -> Era {
         match self.stateless {
@@ -304,28 +303,28 @@ impl Call {
     }
 }
 
-/// Whose limit ends the wait for a response.
+/// The owner of the limit that ends the wait for a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TimeLimit {
     /// The configured timeout of the tool or its server, or a limit of the link.
     Server,
-    /// A deadline of the caller that is earlier than the server's timeout.
+    /// A client deadline earlier than the server's timeout.
     Caller,
 }
 
-/// When a call must have its response, and whose limit that is.
+/// The deadline of a call, with the owner of the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallDeadline {
     /// The end of the wait.
-    pub at: Now,
-    /// Whose limit it is.
+    pub at: MonotonicTime,
+    /// The owner of the limit.
     pub limit: TimeLimit,
 }
 
 impl CallDeadline {
-    /// Returns the earlier of both; the server's where the caller has none or one as late.
+    /// Returns the earlier deadline; the server's on a tie or without a client deadline.
     #[must_use]
-    pub fn earlier(server: Now, caller: Option<Now>) -> Self {
+    pub fn from_limits(server: MonotonicTime, caller: Option<MonotonicTime>) -> Self {
         match caller {
             Some(at) if at < server => Self {
                 at,
@@ -338,10 +337,10 @@ impl CallDeadline {
         }
     }
 
-    /// Returns whose limit a timeout at `now` is. Before the deadline it is one of the link's own
-    /// limits, such as the time to connect.
+    /// Returns the owner of the limit for a timeout at `now`. A timeout before the deadline is a
+    /// limit of the link, such as the connect timeout.
     #[must_use]
-    pub fn limit_at(self, now: Now) -> TimeLimit {
+    pub fn limit_passed_at(self, now: MonotonicTime) -> TimeLimit {
         if now < self.at {
             TimeLimit::Server
         } else {
@@ -350,64 +349,64 @@ impl CallDeadline {
     }
 }
 
-/// Where a call goes, and what is declared about running it.
+/// The upstream target of a call, with declared properties.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
     /// The server's name.
     pub server: Arc<str>,
-    /// The server's own name of it: a name, a URI or the id of a task.
+    /// The upstream name, URI or task id.
     pub name: Arc<str>,
-    /// What running it does.
+    /// The declared effect.
     pub effect: Effect,
-    /// Whether running it twice is said to be like running it once.
-    pub idempotent: bool,
-    /// How long it may take, where a person said so.
+    /// Whether the tool is declared idempotent.
+    pub is_idempotent: bool,
+    /// The configured timeout, if any.
     pub timeout: Option<Duration>,
-    /// The hash of its definition in canonical form; all zero where it has none.
-    pub definition: [u8; 32],
-    /// How it is queued while its server is away; never where absent.
-    pub queue: Option<Arc<Queueing>>,
-    /// Arguments that travel as headers as well, to a server of the modern era.
-    pub mirrors: Mirrors,
+    /// Hash of the canonical definition; all zero if unlisted.
+    pub definition_hash: [u8; 32],
+    /// Queue policy while the server is unreachable; never queued if absent.
+    pub queue_policy: Option<Arc<QueuePolicy>>,
+    /// Arguments repeated in headers for a server of the modern era.
+    pub header_params: HeaderParams,
 }
 
 impl Route {
-    /// Returns the way to something that a server may have, whether it lists it or not.
+    /// Returns a route to a feature without a definition, listed by the server or not.
     #[must_use]
-    pub fn unlisted(server: &Arc<str>, name: &Arc<str>) -> Arc<Self> {
+    pub fn new_unlisted(server: &Arc<str>, name: &Arc<str>) -> Arc<Self> {
         Arc::new(Self {
             server: Arc::clone(server),
             name: Arc::clone(name),
             effect: Effect::Read,
-            idempotent: true,
+            is_idempotent: true,
             timeout: None,
-            definition: [0; 32],
-            queue: None,
-            mirrors: None,
+            definition_hash: [0; 32],
+            queue_policy: None,
+            header_params: None,
         })
     }
 
-    /// Whether its server has not listed it, so that it has no definition.
+    /// Whether the server has not listed the feature.
     #[must_use]
     pub fn is_unlisted(&self) -> bool {
-        self.definition == [0; 32]
+        self.definition_hash == [0; 32]
     }
 
-    /// Whether a call that may have run can be made again without harm.
+    /// Whether a call with unknown execution status may be repeated safely.
     #[must_use]
     pub const fn is_repeatable(&self) -> bool {
-        matches!(self.effect, Effect::Read) || self.idempotent
+        matches!(self.effect, Effect::Read) || self.is_idempotent
     }
 }
 
-/// What running a tool does to the world.
+/// Side effect of a tool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Effect {
     /// Reads only: may be cached and repeated.
     Read,
-    /// Changes something.
+    /// Changes state.
     Write,
-    /// Nobody said; treated like a write.
+    /// Undeclared; treated like a write.
     #[default]
     Unknown,
 }
@@ -424,46 +423,46 @@ impl Effect {
     }
 }
 
-/// What the caller gets back, and how it came to be.
+/// The reply to a call, with provenance.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reply {
-    /// The whole JSON-RPC answer, under the id of the call.
-    pub answer: Bytes,
-    /// Where the result or error object stands in `answer`.
+pub struct CallReply {
+    /// The whole JSON-RPC response, with the id of the call.
+    pub response: Bytes,
+    /// Position of the result or error object in `response`.
     pub body_at: Range<usize>,
-    /// Whether that is a result or a JSON-RPC error of the server.
-    pub body: Body,
-    /// How it came to be.
-    pub origin: Origin,
-    /// The era it is written in: whoever gives it to a caller of the other one translates it.
+    /// Whether the body is a result or a JSON-RPC error of the server.
+    pub body_kind: BodyKind,
+    /// Provenance of the reply.
+    pub origin: ReplyOrigin,
+    /// The era of the encoding; the edge translates for clients of the opposite era.
     pub era: Era,
-    /// The server that answered just now; absent where the gateway did, or the answer was kept.
+    /// The server of a live response; absent for cached and gateway responses.
     pub server: Option<Arc<str>>,
 }
 
-/// Which of the two an answer holds.
+/// Body of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Body {
+pub enum BodyKind {
     /// `result`, which may still say `isError`.
     Result,
-    /// `error`: the server refused or failed to serve the request.
+    /// `error`: the server refused the request or failed.
     Error,
 }
 
-/// How a reply came to be.
+/// Provenance of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Origin {
-    /// The server answered just now.
+pub enum ReplyOrigin {
+    /// Live response of the server.
     Live,
-    /// The server answered the same call before, and said that the answer stays good for a while.
+    /// Cached response of an earlier identical call.
     Cached,
-    /// The call is stored and will be delivered; nothing ran yet, as far as is known.
+    /// The call is stored for later delivery; as far as known, the tool has not run.
     Queued,
-    /// The server answered the same write before, under the same idempotency key.
+    /// Recorded response of an earlier write with the same idempotency key.
     Recorded,
 }
 
-impl Origin {
+impl ReplyOrigin {
     /// Returns the word used in the API.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
@@ -482,19 +481,25 @@ mod tests {
 
     #[test]
     fn call_deadline_names_earlier_limit() {
-        let (server, hasty) = (Now(100), Now(60));
+        let (server, hasty) = (MonotonicTime(100), MonotonicTime(60));
         let check = |caller, at, limit| {
             assert_eq!(
-                CallDeadline::earlier(server, caller),
+                CallDeadline::from_limits(server, caller),
                 CallDeadline { at, limit }
             );
         };
         check(None, server, TimeLimit::Server);
         check(Some(hasty), hasty, TimeLimit::Caller);
         check(Some(server), server, TimeLimit::Server);
-        check(Some(Now(200)), server, TimeLimit::Server);
-        let deadline = CallDeadline::earlier(server, Some(hasty));
-        assert_eq!(deadline.limit_at(Now(59)), TimeLimit::Server);
-        assert_eq!(deadline.limit_at(Now(60)), TimeLimit::Caller);
+        check(Some(MonotonicTime(200)), server, TimeLimit::Server);
+        let deadline = CallDeadline::from_limits(server, Some(hasty));
+        assert_eq!(
+            deadline.limit_passed_at(MonotonicTime(59)),
+            TimeLimit::Server
+        );
+        assert_eq!(
+            deadline.limit_passed_at(MonotonicTime(60)),
+            TimeLimit::Caller
+        );
     }
 }

@@ -1,87 +1,87 @@
-//! Folds repeats of an event into one with a count, so that no source can flood a log.
+//! Coalesces repeated events, so that no source can flood a log.
 //!
-//! The first event of a key is separate. Its repeats within a window are merged into one. A
-//! source may have so many separate and merged events, refilled at a rate; the rest of its events
-//! is merged into a single overflow, which is due less often.
+//! The first event of a key is logged separately. Repeats within a window are merged into one
+//! event with a count. A token bucket per source limits separate and merged events; further events
+//! of the source go into a single overflow event with a longer window.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 
-/// How much each source may log.
+/// Log volume per source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CoalesceLimits {
-    /// Events of one source that are logged at once.
+    /// Burst of events per source.
     pub burst_events_max: u32,
-    /// After how long a source may log one more.
+    /// Refill interval of one event.
     pub refill_ms: u64,
-    /// How long repeats of one key are merged.
+    /// Window for merging repeats of a key.
     pub window_ms: u64,
-    /// How long the overflow of a source is merged.
+    /// Window for merging the overflow of a source.
     pub overflow_window_ms: u64,
-    /// Sources that are told apart; the events of further ones are merged as those of one.
+    /// Distinguished sources; events of further sources share one bucket.
     pub sources_max: usize,
 }
 
-/// Whether an event is to be logged by itself.
+/// How an event is logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fold {
-    /// It is logged by itself, now.
+pub enum CoalesceOutcome {
+    /// Separately, now.
     Separate,
-    /// It is counted, and logged later with others.
+    /// Later, as part of a merged event.
     Merged,
 }
 
-/// Events that are logged as one.
+/// Several events logged as one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Merged<T> {
-    /// Their source; empty where several sources are merged.
+pub struct MergedEvents<T> {
+    /// The source; empty if several sources are merged.
     pub source: Arc<str>,
-    /// The first of them.
+    /// The first merged event.
     pub first: T,
-    /// How many there were.
+    /// The number of merged events.
     pub count: u64,
-    /// Whether they are of different keys.
+    /// Whether the events have different keys.
     pub is_mixed: bool,
 }
 
-/// Which merged events are taken out.
+/// The merged events to take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Due {
-    /// Those whose window is over.
-    Over,
-    /// All of them.
+pub enum FlushScope {
+    /// Events whose window has ended.
+    Expired,
+    /// All events.
     All,
 }
 
-/// Counts repeats for each source.
+/// Coalesces events by source and key.
 #[derive(Debug)]
 pub struct Coalescer<T> {
     limits: CoalesceLimits,
-    sources: HashMap<Arc<str>, Source<T>, RandomState>,
+    sources: HashMap<Arc<str>, SourceState<T>, RandomState>,
 }
 
 #[derive(Debug)]
-struct Source<T> {
-    /// Events that it may log now.
+struct SourceState<T> {
+    /// Available tokens.
     tokens: u32,
-    /// Until when refills were counted.
-    refilled_ms: u64,
-    open: HashMap<u64, Open<T>, RandomState>,
-    overflow: Option<Overflow<T>>,
+    /// Time of the last refill.
+    refilled_at_ms: u64,
+    windows: HashMap<u64, KeyWindow<T>, RandomState>,
+    overflow: Option<OverflowWindow<T>>,
 }
 
-/// A key whose first event was logged.
+/// The window of a key after a separate event.
 #[derive(Debug)]
-struct Open<T> {
+struct KeyWindow<T> {
     until_ms: u64,
-    /// The first repeat and how many there were.
+    /// The first repeat and the number of repeats.
     repeats: Option<(T, u64)>,
 }
 
 #[derive(Debug)]
-struct Overflow<T> {
+struct OverflowWindow<T> {
     until_ms: u64,
     key: u64,
     first: T,
@@ -90,7 +90,7 @@ struct Overflow<T> {
 }
 
 impl<T> Coalescer<T> {
-    /// Returns a coalescer that has seen nothing.
+    /// Returns an empty coalescer.
     #[must_use]
     pub fn new(limits: CoalesceLimits) -> Self {
         Self {
@@ -99,74 +99,81 @@ impl<T> Coalescer<T> {
         }
     }
 
-    /// Whether nothing is remembered of any source.
+    /// Whether no source has state.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.sources.is_empty()
     }
 
-    /// Counts an event; `keep` makes what is remembered of it, where anything is.
-    pub fn add(
+    /// Adds an event; `keep` builds the value to store, if needed.
+    pub fn add_event(
         &mut self,
-        (source, key): (&str, u64),
+        source: &str,
+        key: u64,
         now_ms: u64,
         keep: impl FnOnce() -> T,
-    ) -> Fold {
+    ) -> CoalesceOutcome {
         let limits = self.limits;
-        let source = self.source(source, now_ms);
-        let Source { tokens, open, .. } = source;
+        let source = self.source_or_insert(source, now_ms);
+        let SourceState {
+            tokens,
+            windows: open,
+            ..
+        } = source;
         match open.get_mut(&key) {
-            Some(Open {
+            Some(KeyWindow {
                 repeats: Some((_, count)),
                 ..
             }) => {
                 *count += 1;
-                return Fold::Merged;
+                return CoalesceOutcome::Merged;
             }
-            Some(known) if is_within(known.until_ms, now_ms, limits.window_ms) => {
+            Some(known) if is_window_open(known.until_ms, now_ms, limits.window_ms) => {
                 if *tokens > 0 {
                     *tokens -= 1;
                     known.repeats = Some((keep(), 1));
-                    return Fold::Merged;
+                    return CoalesceOutcome::Merged;
                 }
             }
             Some(_) | None if *tokens > 0 => {
                 *tokens -= 1;
                 let until_ms = now_ms.saturating_add(limits.window_ms);
                 let repeats = None;
-                open.insert(key, Open { until_ms, repeats });
-                return Fold::Separate;
+                open.insert(key, KeyWindow { until_ms, repeats });
+                return CoalesceOutcome::Separate;
             }
             Some(_) | None => {}
         }
-        source.overflow((key, limits.overflow_window_ms), now_ms, keep)
+        source.add_overflow(key, limits.overflow_window_ms, now_ms, keep)
     }
 
-    /// Counts an event for which there is no room in the log: it is never separate.
+    /// Adds an event without a separate log entry: always merged.
     pub fn add_overflow(
         &mut self,
-        (source, key): (&str, u64),
+        source: &str,
+        key: u64,
         now_ms: u64,
         keep: impl FnOnce() -> T,
-    ) -> Fold {
+    ) -> CoalesceOutcome {
         let window_ms = self.limits.overflow_window_ms;
-        let source = self.source(source, now_ms);
-        source.overflow((key, window_ms), now_ms, keep)
+        let source = self.source_or_insert(source, now_ms);
+        source.add_overflow(key, window_ms, now_ms, keep)
     }
 
-    /// Takes merged events out, and forgets sources that were quiet for long.
-    pub fn take(&mut self, due: Due, now_ms: u64) -> Vec<Merged<T>> {
+    /// Takes merged events and drops sources without state.
+    pub fn take_due(&mut self, due: FlushScope, now_ms: u64) -> Vec<MergedEvents<T>> {
         let limits = self.limits;
-        let is_due =
-            |until_ms, window_ms| due == Due::All || !is_within(until_ms, now_ms, window_ms);
+        let is_due = |until_ms, window_ms| {
+            due == FlushScope::All || !is_window_open(until_ms, now_ms, window_ms)
+        };
         let mut taken = Vec::new();
         self.sources.retain(|name, source| {
-            source.refill(&limits, now_ms);
-            for known in source.open.values_mut() {
+            source.refill_tokens(&limits, now_ms);
+            for known in source.windows.values_mut() {
                 if is_due(known.until_ms, limits.window_ms)
                     && let Some((first, count)) = known.repeats.take()
                 {
-                    taken.push(Merged {
+                    taken.push(MergedEvents {
                         source: Arc::clone(name),
                         first,
                         count,
@@ -174,25 +181,25 @@ impl<T> Coalescer<T> {
                     });
                 }
             }
-            source.open.retain(|_, known| {
-                known.repeats.is_some() || is_within(known.until_ms, now_ms, limits.window_ms)
+            source.windows.retain(|_, known| {
+                known.repeats.is_some() || is_window_open(known.until_ms, now_ms, limits.window_ms)
             });
             let over = source
                 .overflow
                 .take_if(|over| is_due(over.until_ms, limits.overflow_window_ms));
-            taken.extend(over.map(|over| Merged {
+            taken.extend(over.map(|over| MergedEvents {
                 source: Arc::clone(name),
                 first: over.first,
                 count: over.count,
                 is_mixed: over.is_mixed,
             }));
             let is_rested = source.tokens >= limits.burst_events_max;
-            !is_rested || !source.open.is_empty() || source.overflow.is_some()
+            !is_rested || !source.windows.is_empty() || source.overflow.is_some()
         });
         taken
     }
 
-    fn source(&mut self, name: &str, now_ms: u64) -> &mut Source<T> {
+    fn source_or_insert(&mut self, name: &str, now_ms: u64) -> &mut SourceState<T> {
         let is_known = self.sources.contains_key(name);
         let name = if is_known || self.sources.len() < self.limits.sources_max {
             name
@@ -200,43 +207,47 @@ impl<T> Coalescer<T> {
             ""
         };
         let limits = self.limits;
-        let source = self.sources.entry(name.into()).or_insert_with(|| Source {
-            tokens: limits.burst_events_max,
-            refilled_ms: now_ms,
-            open: HashMap::default(),
-            overflow: None,
-        });
-        source.refill(&limits, now_ms);
+        let source = self
+            .sources
+            .entry(name.into())
+            .or_insert_with(|| SourceState {
+                tokens: limits.burst_events_max,
+                refilled_at_ms: now_ms,
+                windows: HashMap::default(),
+                overflow: None,
+            });
+        source.refill_tokens(&limits, now_ms);
         source
     }
 }
 
-impl<T> Source<T> {
-    fn refill(&mut self, limits: &CoalesceLimits, now_ms: u64) {
-        // A clock that was set back refills nothing, and counts from there.
-        let passed = now_ms.saturating_sub(self.refilled_ms);
+impl<T> SourceState<T> {
+    fn refill_tokens(&mut self, limits: &CoalesceLimits, now_ms: u64) {
+        // A clock set back refills nothing and restarts the interval.
+        let passed = now_ms.saturating_sub(self.refilled_at_ms);
         let more = passed / limits.refill_ms.max(1);
         let tokens = u64::from(self.tokens).saturating_add(more);
         let tokens = tokens.min(u64::from(limits.burst_events_max));
         self.tokens = u32::try_from(tokens).unwrap_or(limits.burst_events_max);
-        if more > 0 || now_ms < self.refilled_ms {
-            self.refilled_ms = now_ms - passed % limits.refill_ms.max(1);
+        if more > 0 || now_ms < self.refilled_at_ms {
+            self.refilled_at_ms = now_ms - passed % limits.refill_ms.max(1);
         }
     }
 
-    fn overflow(
+    fn add_overflow(
         &mut self,
-        (key, window_ms): (u64, u64),
+        key: u64,
+        window_ms: u64,
         now_ms: u64,
         keep: impl FnOnce() -> T,
-    ) -> Fold {
+    ) -> CoalesceOutcome {
         match &mut self.overflow {
             Some(over) => {
                 over.count += 1;
                 over.is_mixed |= over.key != key;
             }
             None => {
-                self.overflow = Some(Overflow {
+                self.overflow = Some(OverflowWindow {
                     until_ms: now_ms.saturating_add(window_ms),
                     key,
                     first: keep(),
@@ -245,12 +256,12 @@ impl<T> Source<T> {
                 });
             }
         }
-        Fold::Merged
+        CoalesceOutcome::Merged
     }
 }
 
-/// Whether a window is not over; one that ends too late was begun before the clock was set back.
-const fn is_within(until_ms: u64, now_ms: u64, window_ms: u64) -> bool {
+/// Whether a window is open; an end too far ahead means the clock was set back.
+const fn is_window_open(until_ms: u64, now_ms: u64, window_ms: u64) -> bool {
     now_ms < until_ms && until_ms <= now_ms.saturating_add(window_ms)
 }
 
@@ -270,8 +281,8 @@ mod tests {
         Coalescer::new(LIMITS)
     }
 
-    fn merged(source: &str, first: u64, count: u64) -> Merged<u64> {
-        Merged {
+    fn merged(source: &str, first: u64, count: u64) -> MergedEvents<u64> {
+        MergedEvents {
             source: source.into(),
             first,
             count,
@@ -280,47 +291,58 @@ mod tests {
     }
 
     #[test]
-    fn repeats_in_a_window_are_counted_as_one() {
+    fn repeats_in_window_are_merged() {
         let mut events = coalescer();
-        assert_eq!(events.add(("a", 1), 0, || 1), Fold::Separate);
+        assert_eq!(events.add_event("a", 1, 0, || 1), CoalesceOutcome::Separate);
         for nth in 0..1_000 {
-            assert_eq!(events.add(("a", 1), 10, || nth), Fold::Merged);
+            assert_eq!(
+                events.add_event("a", 1, 10, || nth),
+                CoalesceOutcome::Merged
+            );
         }
-        assert_eq!(events.take(Due::Over, 999), []);
-        assert_eq!(events.take(Due::Over, 1_000), [merged("a", 0, 1_000)]);
-        assert_eq!(events.add(("a", 1), 1_000, || 9), Fold::Separate);
+        assert_eq!(events.take_due(FlushScope::Expired, 999), []);
+        assert_eq!(
+            events.take_due(FlushScope::Expired, 1_000),
+            [merged("a", 0, 1_000)]
+        );
+        assert_eq!(
+            events.add_event("a", 1, 1_000, || 9),
+            CoalesceOutcome::Separate
+        );
     }
 
     #[test]
-    fn keys_beyond_the_burst_overflow_into_one() {
+    fn keys_beyond_burst_merge_into_overflow() {
         let mut events = coalescer();
-        let separate =
-            (0..1_000).filter(|key| events.add(("a", *key), 0, || *key) == Fold::Separate);
+        let separate = (0..1_000)
+            .filter(|key| events.add_event("a", *key, 0, || *key) == CoalesceOutcome::Separate);
         assert_eq!(separate.count(), 4);
-        assert_eq!(events.take(Due::Over, 59_999), []);
-        let all = Merged {
+        assert_eq!(events.take_due(FlushScope::Expired, 59_999), []);
+        let all = MergedEvents {
             is_mixed: true,
             ..merged("a", 4, 996)
         };
-        assert_eq!(events.take(Due::Over, 60_000), [all]);
+        assert_eq!(events.take_due(FlushScope::Expired, 60_000), [all]);
         assert!(events.is_empty(), "a source that rested is forgotten");
     }
 
     #[test]
-    fn an_hour_of_a_flood_is_bounded_and_every_event_counted() {
+    fn hour_of_flood_is_bounded_and_counted() {
         let mut events = coalescer();
         let (mut rows, mut counted) = (0_u64, 0);
         for at in 0..3_600_u64 {
             for key in 0..50 {
-                if events.add(("a", at * 7 + key % 9), at * 1_000, || 0) == Fold::Separate {
+                if events.add_event("a", at * 7 + key % 9, at * 1_000, || 0)
+                    == CoalesceOutcome::Separate
+                {
                     (rows, counted) = (rows + 1, counted + 1);
                 }
             }
-            for one in events.take(Due::Over, at * 1_000 + 999) {
+            for one in events.take_due(FlushScope::Expired, at * 1_000 + 999) {
                 (rows, counted) = (rows + 1, counted + one.count);
             }
         }
-        for one in events.take(Due::All, 3_600_000) {
+        for one in events.take_due(FlushScope::All, 3_600_000) {
             (rows, counted) = (rows + 1, counted + one.count);
         }
         assert_eq!(counted, 3_600 * 50);
@@ -328,33 +350,42 @@ mod tests {
     }
 
     #[test]
-    fn sources_are_bounded_and_do_not_take_from_each_other() {
+    fn sources_are_bounded_and_independent() {
         let mut events = coalescer();
         for key in 0..100 {
-            events.add(("a", key), 0, || 0);
+            events.add_event("a", key, 0, || 0);
         }
-        assert_eq!(events.add(("b", 1), 0, || 0), Fold::Separate);
+        assert_eq!(events.add_event("b", 1, 0, || 0), CoalesceOutcome::Separate);
         for source in ["c", "d", "e"] {
             assert_eq!(
-                events.add((source, 1), 0, || 0),
+                events.add_event(source, 1, 0, || 0),
                 if source == "c" {
-                    Fold::Separate
+                    CoalesceOutcome::Separate
                 } else {
-                    Fold::Merged
+                    CoalesceOutcome::Merged
                 }
             );
         }
-        let taken = events.take(Due::All, 0);
+        let taken = events.take_due(FlushScope::All, 0);
         assert!(taken.contains(&merged("", 0, 2)), "{taken:?}");
-        assert_eq!(events.add_overflow(("b", 2), 0, || 0), Fold::Merged);
+        assert_eq!(
+            events.add_overflow("b", 2, 0, || 0),
+            CoalesceOutcome::Merged
+        );
     }
 
     #[test]
-    fn a_clock_that_is_set_back_holds_nothing_back() {
+    fn clock_set_back_delays_no_event() {
         let mut events = coalescer();
-        events.add(("a", 1), 1_000_000, || 0);
-        events.add(("a", 1), 1_000_000, || 7);
-        assert_eq!(events.take(Due::Over, 5_000), [merged("a", 7, 1)]);
-        assert_eq!(events.add(("a", 1), 5_000, || 0), Fold::Separate);
+        events.add_event("a", 1, 1_000_000, || 0);
+        events.add_event("a", 1, 1_000_000, || 7);
+        assert_eq!(
+            events.take_due(FlushScope::Expired, 5_000),
+            [merged("a", 7, 1)]
+        );
+        assert_eq!(
+            events.add_event("a", 1, 5_000, || 0),
+            CoalesceOutcome::Separate
+        );
     }
 }

@@ -1,15 +1,13 @@
-//! Where requests may go: an allow-list of names, addresses and ranges, held against the address
-//! that is really dialled.
+//! Egress allow-list: names, addresses and ranges, matched against the address actually dialled.
 //!
-//! Nothing is allowed by default. What is special (this machine, private networks, metadata of
-//! clouds, tunnels into any of them) is allowed only by a rule that means just that: one whose
-//! range lies within the special one. A rule for a name, or for everything, is for public
-//! addresses.
+//! Default deny. Special addresses (this machine, private networks, cloud metadata, tunnels into
+//! any of them) need a rule with a range within the special range. A rule for a name or for
+//! everything covers public addresses only.
 
-mod host;
-mod net;
-mod rule;
-mod special;
+mod egress_host;
+mod egress_rule;
+mod ip_range;
+mod special_ranges;
 #[cfg(test)]
 mod tests;
 
@@ -18,133 +16,144 @@ use std::fmt;
 
 use thiserror::Error;
 
-pub use host::Host;
-pub use rule::{Rule, RuleError};
+pub use egress_host::EgressHost;
+pub use egress_rule::{EgressRule, EgressRuleError};
 
-use net::Net;
-use rule::Target;
+use egress_rule::RuleTarget;
+use ip_range::IpRange;
 
-/// Rules of one list.
+/// Rules per list.
 pub const RULES_MAX: usize = 1_024;
 
-/// An allow-list.
+/// An egress allow-list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Egress {
-    rules: Vec<Rule>,
+pub struct EgressAllowlist {
+    rules: Vec<EgressRule>,
 }
 
-impl Egress {
-    /// Returns what allows nothing.
+impl EgressAllowlist {
+    /// Returns a list without rules, denying everything.
     #[must_use]
-    pub const fn none() -> Self {
+    pub const fn deny_all() -> Self {
         Self { rules: Vec::new() }
     }
 
-    /// Returns what allows what one of these rules does.
+    /// Returns a list with the given rules.
     ///
     /// # Errors
-    /// There are too many.
-    pub fn new(rules: Vec<Rule>) -> Result<Self, RuleError> {
+    /// Too many rules.
+    pub fn new(rules: Vec<EgressRule>) -> Result<Self, EgressRuleError> {
         match rules.len() <= RULES_MAX {
             true => Ok(Self { rules }),
-            false => Err(RuleError::TooMany),
+            false => Err(EgressRuleError::TooMany),
         }
     }
 
-    /// Reads rules.
+    /// Parses rules.
     ///
     /// # Errors
-    /// One of them is none, or there are too many.
-    pub fn parse<'a>(texts: impl IntoIterator<Item = &'a str>) -> Result<Self, RuleError> {
+    /// A rule is invalid, or too many rules.
+    pub fn parse<'a>(texts: impl IntoIterator<Item = &'a str>) -> Result<Self, EgressRuleError> {
         let mut rules = Vec::new();
         for text in texts.into_iter().take(RULES_MAX + 1) {
-            rules.push(Rule::parse(text)?);
+            rules.push(EgressRule::parse(text)?);
         }
         Self::new(rules)
     }
 
     /// Returns the rules.
     #[must_use]
-    pub fn rules(&self) -> &[Rule] {
+    pub fn rules(&self) -> &[EgressRule] {
         &self.rules
     }
 
-    /// Whether there is an address behind this host that may be dialled. Where there is none,
-    /// its name need not be looked up, and must not: a lookup tells others.
+    /// Whether some address of this host could be dialled. If not, the name must not be resolved: a
+    /// DNS query leaks the name.
     #[must_use]
-    pub fn may(&self, host: &Host, port: u16) -> bool {
+    pub fn may_reach(&self, host: &EgressHost, port: u16) -> bool {
         match host {
-            Host::Address(address) => self.permits(host, *address, port),
-            Host::Local => Host::LOCAL.iter().any(|ip| self.permits(host, *ip, port)),
-            Host::Name(_) => {
-                let ranges = |rule: &Rule| matches!(rule.target, Target::Net(_) | Target::Local);
-                self.names(host, port)
-                    || self.rules.iter().any(|rule| ranges(rule) && rule.has(port))
+            EgressHost::Address(address) => self.permits_address(host, *address, port),
+            EgressHost::Local => EgressHost::LOCAL
+                .iter()
+                .any(|ip| self.permits_address(host, *ip, port)),
+            EgressHost::Name(_) => {
+                let ranges = |rule: &EgressRule| {
+                    matches!(rule.target, RuleTarget::Range(_) | RuleTarget::Local)
+                };
+                self.has_rule_for(host, port)
+                    || self
+                        .rules
+                        .iter()
+                        .any(|rule| ranges(rule) && rule.matches_port(port))
             }
         }
     }
 
-    /// Whether a rule names this host. Who asks for it may be told what its name leads to.
+    /// Whether a rule names this host. If so, the caller may learn the resolved address.
     #[must_use]
-    pub fn names(&self, host: &Host, port: u16) -> bool {
-        let named = |rule: &Rule| match (&rule.target, host) {
-            (Target::Name(name), Host::Name(asked)) => name == asked,
-            (Target::Under(name), Host::Name(asked)) => is_under(asked, name),
-            (Target::Local, Host::Local) => true,
-            (Target::Net(net), Host::Address(address)) => net.covers(*address),
+    pub fn has_rule_for(&self, host: &EgressHost, port: u16) -> bool {
+        let named = |rule: &EgressRule| match (&rule.target, host) {
+            (RuleTarget::Name(name), EgressHost::Name(host_name)) => name == host_name,
+            (RuleTarget::Subdomains(name), EgressHost::Name(host_name)) => {
+                is_subdomain(host_name, name)
+            }
+            (RuleTarget::Local, EgressHost::Local) => true,
+            (RuleTarget::Range(net), EgressHost::Address(address)) => net.contains(*address),
             _ => false,
         };
-        self.rules.iter().any(|rule| rule.has(port) && named(rule))
+        self.rules
+            .iter()
+            .any(|rule| rule.matches_port(port) && named(rule))
     }
 
     /// Whether this address may be dialled for this host.
     #[must_use]
-    pub fn permits(&self, host: &Host, address: IpAddr, port: u16) -> bool {
-        let address = net::plain(address);
-        let special = special::range_of(address);
-        let permits = |rule: &Rule| match &rule.target {
-            Target::Net(net) => {
-                net.covers(address) && special.is_none_or(|special| net.is_within(&special))
+    pub fn permits_address(&self, host: &EgressHost, address: IpAddr, port: u16) -> bool {
+        let address = ip_range::to_canonical(address);
+        let special = special_ranges::special_range(address);
+        let permits = |rule: &EgressRule| match &rule.target {
+            RuleTarget::Range(net) => {
+                net.contains(address) && special.is_none_or(|special| net.is_subset_of(&special))
             }
-            Target::Local => Host::LOCAL.contains(&address),
-            Target::Name(name) => {
-                special.is_none() && matches!(host, Host::Name(asked) if asked == name)
+            RuleTarget::Local => EgressHost::LOCAL.contains(&address),
+            RuleTarget::Name(name) => {
+                special.is_none() && matches!(host, EgressHost::Name(asked) if asked == name)
             }
-            Target::Under(name) => {
-                special.is_none() && matches!(host, Host::Name(asked) if is_under(asked, name))
+            RuleTarget::Subdomains(name) => {
+                special.is_none()
+                    && matches!(host, EgressHost::Name(asked) if is_subdomain(asked, name))
             }
         };
         self.rules
             .iter()
-            .any(|rule| rule.has(port) && permits(rule))
+            .any(|rule| rule.matches_port(port) && permits(rule))
     }
 }
 
-fn is_under(asked: &str, name: &str) -> bool {
-    let over = asked.strip_suffix(name);
+fn is_subdomain(host_name: &str, name: &str) -> bool {
+    let over = host_name.strip_suffix(name);
     over.is_some_and(|over| over.len() > 1 && over.ends_with('.'))
 }
 
-/// Whether an address is none that anybody can reach from anywhere.
+/// Whether an address is not publicly routable.
 #[must_use]
-pub fn is_special(address: IpAddr) -> bool {
-    special::range_of(net::plain(address)).is_some()
+pub fn is_special_address(address: IpAddr) -> bool {
+    special_ranges::special_range(ip_range::to_canonical(address)).is_some()
 }
 
-/// Something that may not be dialled. What is shown is the same whatever was asked for; what is
-/// known of it is for who may change the rules.
+/// A denied destination. The display text is always the same; the details are for operators.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("the destination is not allowed")]
-pub struct Denied {
-    host: Option<Host>,
+pub struct DeniedDestination {
+    host: Option<EgressHost>,
     address: Option<IpAddr>,
     port: u16,
 }
 
-impl Denied {
-    /// A host that may not be dialled, whatever its address.
+impl DeniedDestination {
+    /// A host denied for every address.
     #[must_use]
-    pub const fn host(host: Host, port: u16) -> Self {
+    pub const fn for_host(host: EgressHost, port: u16) -> Self {
         Self {
             host: Some(host),
             address: None,
@@ -152,19 +161,19 @@ impl Denied {
         }
     }
 
-    /// A host that has this address, which may not be dialled for it.
+    /// A host denied for this address.
     #[must_use]
-    pub fn address(host: Host, address: IpAddr, port: u16) -> Self {
+    pub fn for_address(host: EgressHost, address: IpAddr, port: u16) -> Self {
         Self {
             host: Some(host),
-            address: Some(net::plain(address)),
+            address: Some(ip_range::to_canonical(address)),
             port,
         }
     }
 
-    /// Something that is no host, or one that others may take for another.
+    /// An invalid or ambiguous host.
     #[must_use]
-    pub const fn odd(port: u16) -> Self {
+    pub const fn for_invalid_host(port: u16) -> Self {
         Self {
             host: None,
             address: None,
@@ -178,33 +187,35 @@ impl Denied {
         self.port
     }
 
-    /// Returns the rule that would allow it; none could where the host is an odd one.
+    /// Returns the rule that would allow the destination; `None` for an invalid host.
     #[must_use]
-    pub fn remedy(&self) -> Option<Rule> {
-        let special = self.address.filter(|address| is_special(*address));
+    pub fn remedy_rule(&self) -> Option<EgressRule> {
+        let special = self.address.filter(|address| is_special_address(*address));
         let target = match (self.host.as_ref()?, special) {
-            (Host::Local, _) => Target::Local,
-            (Host::Address(address), _) => Target::Net(Net::single(*address)),
-            (Host::Name(_), Some(address)) => Target::Net(Net::single(address)),
-            (Host::Name(name), None) => Target::Name(name.clone()),
+            (EgressHost::Local, _) => RuleTarget::Local,
+            (EgressHost::Address(address), _) => RuleTarget::Range(IpRange::from_address(*address)),
+            (EgressHost::Name(_), Some(address)) => {
+                RuleTarget::Range(IpRange::from_address(address))
+            }
+            (EgressHost::Name(name), None) => RuleTarget::Name(name.clone()),
         };
-        Some(Rule::new(target, self.port))
+        Some(EgressRule::new(target, self.port))
     }
 
-    /// Returns what was asked for, in the words of who may change the rules.
+    /// Returns the destination in detail, for operators.
     #[must_use]
-    pub fn what(&self) -> What<'_> {
-        What(self)
+    pub fn detail(&self) -> DestinationDetail<'_> {
+        DestinationDetail(self)
     }
 }
 
-/// Shows what was denied.
+/// Displays a denied destination.
 #[derive(Clone, Copy, Debug)]
-pub struct What<'a>(&'a Denied);
+pub struct DestinationDetail<'a>(&'a DeniedDestination);
 
-impl fmt::Display for What<'_> {
+impl fmt::Display for DestinationDetail<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Denied {
+        let DeniedDestination {
             host,
             address,
             port,
@@ -214,7 +225,7 @@ impl fmt::Display for What<'_> {
             Some(host) => write!(f, "{host}:{port}")?,
         }
         match (host, address) {
-            (Some(Host::Name(_)), Some(address)) => write!(f, " ({address})"),
+            (Some(EgressHost::Name(_)), Some(address)) => write!(f, " ({address})"),
             _ => Ok(()),
         }
     }

@@ -1,17 +1,17 @@
-//! The two ways in which the protocol is spoken, and what differs between them for a call.
+//! The two protocol eras, and their differences for a call.
 
 use std::sync::Arc;
 
-use crate::tasks::Sealed;
+use crate::task_table::SealedTaskId;
 
-/// How the protocol is spoken. Whoever stands at a border (the edge towards callers, a link
-/// towards servers) turns one into the other; bytes in between say which they are.
+/// The protocol era. The edge (towards clients) and the links (towards servers) translate between
+/// eras; bytes in between carry their era.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Era {
-    /// With a handshake and sessions: 2025-11-25 and before.
+    /// Handshake and sessions: 2025-11-25 and before.
     #[default]
     Legacy,
-    /// Without: every request says what it needs (2026-07-28).
+    /// Stateless: every request is self-contained (2026-07-28).
     Modern,
 }
 
@@ -26,45 +26,45 @@ impl Era {
     }
 }
 
-/// What is known beforehand of how a server speaks.
+/// The configured era of a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Speaks {
-    /// Nothing: it is asked, and what it says is remembered until it turns out to be wrong.
+pub enum EraSetting {
+    /// Unknown: negotiated, and remembered until proved wrong.
     #[default]
     Auto,
-    /// This, and it is not asked.
+    /// Fixed, without negotiation.
     Only(Era),
 }
 
-/// What a call of the modern era brings beside its parameters.
+/// Data of a modern call besides the parameters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Stateless {
-    /// What the headers say that the arguments are; absent where the transport has no headers.
-    pub claims: Option<Vec<Claim>>,
-    /// Whether it goes on with a request that was answered with a question: such an answer is
-    /// nobody else's, and is never kept.
-    pub retried: bool,
-    /// What the id of a task says of it, where it was ours and could be opened.
-    pub task: Option<Sealed>,
+pub struct StatelessContext {
+    /// The `Mcp-Param-*` headers; absent for a transport without headers.
+    pub header_claims: Option<Vec<HeaderClaim>>,
+    /// Whether the call continues a request that ended with `input_required`. The response is
+    /// specific to the continuation and never cached.
+    pub is_continuation: bool,
+    /// The opened sealed task id, if valid.
+    pub task_id: Option<SealedTaskId>,
 }
 
 /// One header that repeats an argument: `Mcp-Param-{name}`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Claim {
-    /// The part of the header's name after `mcp-param-`, in lower case.
+pub struct HeaderClaim {
+    /// The header name after `mcp-param-`, in lower case.
     pub name: Box<str>,
-    /// Its value as it came, not decoded.
+    /// The raw value, not decoded.
     pub value: Box<[u8]>,
 }
 
-/// An argument of a tool that is repeated in a header, by its definition.
+/// A tool argument repeated in a header, by the tool's definition.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mirror {
-    /// The part of the header's name after `Mcp-Param-`, as the definition writes it.
+pub struct HeaderParam {
+    /// The header name after `Mcp-Param-`, as in the definition.
     pub name: Box<str>,
-    /// The keys that lead from the arguments to the value.
+    /// The path of keys from the arguments to the value.
     pub path: Box<[Box<str>]>,
 }
 
-/// The mirrored arguments of one tool; absent where it has none, as nearly all.
-pub type Mirrors = Option<Arc<[Mirror]>>;
+/// The header parameters of one tool; absent for nearly all tools.
+pub type HeaderParams = Option<Arc<[HeaderParam]>>;

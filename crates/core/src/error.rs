@@ -1,11 +1,11 @@
-//! The one error of the call path: every failure says whether the call may have run.
+//! The error of the call path: every failure carries the execution status.
 
-mod clean;
-mod code;
-mod failure;
-mod judge;
-mod kind;
-mod whole;
+mod classify;
+mod display_chain;
+mod error_code;
+mod error_redaction;
+mod failure_class;
+mod failure_report;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,9 +13,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use thiserror::Error;
 
-pub use failure::Failure;
-pub use kind::{Class, Execution, Origin, Retry, is_away};
-pub use whole::whole;
+pub use display_chain::display_chain;
+pub use failure_class::{
+    ExecutionStatus, FailureClass, FailureOrigin, RetryAdvice, is_gateway_status,
+};
+pub use failure_report::FailureReport;
 
 use crate::call::TimeLimit;
 use crate::shares::ShareError;
@@ -23,186 +25,186 @@ use crate::shares::ShareError;
 /// Why a call has no reply.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum CallError {
-    /// No server of that name is configured.
+    /// The server is not configured.
     #[error("no server named `{server}`")]
     UnknownServer {
-        /// The name asked for.
+        /// The requested name.
         server: Arc<str>,
     },
-    /// The server has no such tool, or no visible name matches.
+    /// The tool does not exist or is not visible.
     #[error("no tool named `{tool}`")]
     UnknownTool {
-        /// The name asked for.
+        /// The requested name.
         tool: Arc<str>,
     },
-    /// The server has no such prompt, or no visible name matches.
+    /// The prompt does not exist or is not visible.
     #[error("no prompt named `{prompt}`")]
     UnknownPrompt {
-        /// The name asked for.
+        /// The requested name.
         prompt: Arc<str>,
     },
-    /// No server is known to have the resource.
+    /// No known server has the resource.
     #[error("no resource at `{uri}`")]
     UnknownResource {
-        /// The URI asked for.
+        /// The requested URI.
         uri: Arc<str>,
     },
-    /// The principal made no such task.
+    /// The principal has no such task.
     #[error("no task `{task}`")]
     UnknownTask {
-        /// The id asked for.
+        /// The requested id.
         task: Arc<str>,
     },
-    /// Several servers gave the principal a task of this id.
+    /// Several servers gave the principal a task with this id.
     #[error("several servers have a task `{task}`")]
     AmbiguousTask {
-        /// The id asked for.
+        /// The requested id.
         task: Arc<str>,
-        /// One of the servers.
+        /// A server with the id.
         server: Arc<str>,
     },
-    /// The headers of a request do not say of its arguments what the arguments say.
+    /// The `Mcp-Param-*` headers contradict the arguments.
     #[error("the headers do not repeat the arguments of `{tool}` of server `{server}`")]
     HeaderMismatch {
         /// The server.
         server: Arc<str>,
-        /// The server's own name of the tool.
+        /// The upstream name of the tool.
         tool: Arc<str>,
     },
-    /// A name in the parameters differs in case only from one that the gateway goes by, and some
-    /// servers read names without regard to case.
+    /// A name in the parameters differs only in case from a protocol name, and some servers match
+    /// names case-insensitively.
     #[error(
         "a name in the call of `{tool}` of server `{server}` differs in case only from another"
     )]
     AmbiguousNames {
         /// The server.
         server: Arc<str>,
-        /// Its name of the tool.
+        /// The upstream name of the tool.
         tool: Arc<str>,
     },
-    /// Policy said no.
+    /// The policy denied the call.
     #[error("principal `{principal}` may not use `{name}` of server `{server}`: {reason}")]
     Denied {
-        /// Who asked.
+        /// The calling principal.
         principal: Arc<str>,
-        /// The server that has it.
+        /// The server of the feature.
         server: Arc<str>,
-        /// The server's own name of it.
+        /// The upstream name of the feature.
         name: Arc<str>,
-        /// By which rule.
+        /// The deciding rule.
         reason: Arc<str>,
     },
-    /// The principal or its run has made as many calls as it may.
+    /// The call limit of the principal or the run is reached.
     #[error("principal `{principal}` has made {spent} of {allowed} calls ({limit})")]
-    BudgetSpent {
-        /// Who asked.
+    BudgetExceeded {
+        /// The calling principal.
         principal: Arc<str>,
-        /// Which of its limits: `budget` or `run`.
+        /// The reached limit: `budget` or `run`.
         limit: &'static str,
-        /// How many it may make.
+        /// The limit.
         allowed: u64,
-        /// How many it has made.
+        /// Calls made so far.
         spent: u64,
-        /// When it may make more; never where absent.
+        /// Time until the next period; absent if never.
         after: Option<Duration>,
     },
-    /// The principal makes calls faster than it may.
+    /// The call rate of the principal is exceeded.
     #[error("principal `{principal}` makes calls faster than it may")]
-    TooFast {
-        /// Who asked.
+    RateExceeded {
+        /// The calling principal.
         principal: Arc<str>,
-        /// When it may make the next.
+        /// Time until the next call is allowed.
         after: Duration,
     },
-    /// The definition of the tool is another than the one that was approved.
+    /// The definition of the tool differs from the approved definition.
     #[error("the definition of `{tool}` of server `{server}` is not the one that was approved")]
     PinChanged {
         /// The server.
         server: Arc<str>,
-        /// The server's own name of the tool.
+        /// The upstream name of the tool.
         tool: Arc<str>,
     },
-    /// The idempotency key belongs to another call of the same tool.
+    /// The idempotency key belongs to a different call of the same tool.
     #[error("the idempotency key of `{tool}` of server `{server}` belongs to another call")]
     KeyConflict {
         /// The server.
         server: Arc<str>,
-        /// The server's own name of the tool.
+        /// The upstream name of the tool.
         tool: Arc<str>,
     },
-    /// A call that must not be lost could not be written down, so it was not sent.
+    /// The durable write of the call failed, so the call was not sent.
     #[error("the call of `{tool}` of server `{server}` could not be stored: {reason}")]
     NotStored {
         /// The server.
         server: Arc<str>,
-        /// The server's own name of the tool.
+        /// The upstream name of the tool.
         tool: Arc<str>,
-        /// What the journal said.
+        /// The journal's error.
         reason: Arc<str>,
     },
-    /// As many calls wait for the server as may.
+    /// The outbox of the server is full.
     #[error("{limit} calls wait for server `{server}` already")]
     OutboxFull {
         /// The server.
         server: Arc<str>,
-        /// How many may wait.
+        /// The limit of queued calls.
         limit: u64,
     },
-    /// The structured content is not what the tool's `outputSchema` says.
+    /// The structured content violates the tool's `outputSchema`.
     #[error("the answer of `{tool}` of server `{server}` does not match its schema: {reason}")]
     BadOutput {
         /// The server.
         server: Arc<str>,
-        /// The server's own name of the tool.
+        /// The upstream name of the tool.
         tool: Arc<str>,
-        /// What does not match, and where.
+        /// The violation and its position.
         reason: Arc<str>,
     },
-    /// The session is subscribed to as many resources as it may be.
+    /// The session has reached its subscription limit.
     #[error("the session already has {limit} subscriptions")]
     TooManySubscriptions {
-        /// How many it may have.
+        /// The limit.
         limit: usize,
     },
-    /// The principal, or all together, hold as much of a resource as they may.
+    /// The share of the principal, or the total, is exhausted.
     #[error("{cause}")]
     ShareExceeded {
-        /// Of what, and how much there may be.
+        /// The resource and the limit.
         cause: ShareError,
-        /// Whether the call ran before there was no room for its response.
-        execution: Execution,
+        /// Whether the call ran before the response exceeded the share.
+        execution: ExecutionStatus,
     },
-    /// The session of the call was ended while the call was in flight.
+    /// The session ended while the call was in flight.
     #[error("the session of the call was ended")]
     SessionEnded {
-        /// Whether the request had left.
-        execution: Execution,
+        /// Whether the request was sent.
+        execution: ExecutionStatus,
     },
-    /// The server answered a request that the gateway made on a caller's behalf with an error.
+    /// The server refused a request made by the gateway on behalf of a client.
     #[error("server `{server}` refused the request")]
     Refused {
         /// The server.
         server: Arc<str>,
-        /// The JSON-RPC error object as the server wrote it.
+        /// The JSON-RPC error object, as sent by the server.
         error: Bytes,
     },
-    /// The principal has as many calls in flight as it may.
+    /// The principal has reached the limit of calls in flight.
     #[error("principal `{principal}` already has {limit} calls in flight")]
     TooManyCalls {
-        /// Who asked.
+        /// The calling principal.
         principal: Arc<str>,
-        /// How many it may have.
+        /// The limit.
         limit: u32,
     },
-    /// The server has as many calls in flight as it may.
+    /// The server has reached the limit of calls in flight.
     #[error("server `{server}` already has {limit} calls in flight")]
     ServerBusy {
         /// The server.
         server: Arc<str>,
-        /// How many it may have.
+        /// The limit.
         limit: usize,
     },
-    /// The call's time was over before the server had a place for it.
+    /// The deadline passed in the server's queue.
     #[error(
         "the call waited {waited_ms} ms for one of the {limit} calls in flight at server \
          `{server}` to end"
@@ -210,189 +212,194 @@ pub enum CallError {
     QueuedTooLong {
         /// The server.
         server: Arc<str>,
-        /// How many calls it may have in flight.
+        /// The server's limit of calls in flight.
         limit: usize,
-        /// How long the call waited.
+        /// Time in the queue.
         waited_ms: u64,
     },
-    /// A person stopped the server.
+    /// The server was stopped by an operator.
     #[error("server `{server}` is stopped")]
     Stopped {
         /// The server.
         server: Arc<str>,
     },
-    /// The server was restarted too often.
+    /// The server exceeded the restart budget.
     #[error("server `{server}` was ejected after too many restarts: {reason}")]
     Ejected {
         /// The server.
         server: Arc<str>,
-        /// What it failed with last.
+        /// The last failure.
         reason: Arc<str>,
     },
-    /// The breaker is open.
+    /// The circuit breaker is open.
     #[error("server `{server}` is resting after repeated failures")]
-    Resting {
+    CircuitOpen {
         /// The server.
         server: Arc<str>,
-        /// How long the rest still lasts.
+        /// Remaining cooldown.
         rest: Duration,
     },
-    /// The server could not be started; the next try is due later.
+    /// The server failed to start; the next attempt is scheduled.
     #[error("server `{server}` could not be started: {reason}")]
     StartFailed {
         /// The server.
         server: Arc<str>,
-        /// What it failed with.
+        /// The failure.
         reason: Arc<str>,
-        /// When the next try is due.
+        /// Time until the next attempt.
         next: Duration,
     },
-    /// The program of the server does not exist; it is looked for again later.
+    /// The server's program does not exist; retried later.
     #[error("server `{server}` could not be started: {reason}")]
     ProgramNotFound {
         /// The server.
         server: Arc<str>,
-        /// What it failed with, with the name of the program.
+        /// The failure, with the name of the program.
         reason: Arc<str>,
-        /// When it is looked for again.
+        /// Time until the next attempt.
         next: Duration,
     },
-    /// The server was still starting when the time was up.
+    /// The server did not start before the deadline.
     #[error("server `{server}` did not start in time")]
     StartTimeout {
         /// The server.
         server: Arc<str>,
     },
-    /// The request never left for the server.
+    /// The request was not sent.
     #[error("the request could not be handed to server `{server}`: {reason}")]
     SendFailed {
         /// The server.
         server: Arc<str>,
-        /// What stood in the way.
+        /// The cause.
         reason: Arc<str>,
     },
-    /// The server went away with the request in its hands.
+    /// The connection was lost after the request was sent.
     #[error("server `{server}` went away during the call: {reason}")]
     ConnectionLost {
         /// The server.
         server: Arc<str>,
-        /// How it went.
+        /// The cause.
         reason: Arc<str>,
-        /// Which of the server's links was lost; none where the link itself still stands.
+        /// The generation of the lost link; `None` if the link is still up.
         generation: Option<u64>,
     },
-    /// No answer in time.
+    /// No response before the deadline.
     #[error("server `{server}` did not answer within {after_ms} ms")]
     Timeout {
         /// The server.
         server: Arc<str>,
-        /// How long was waited.
+        /// The elapsed time.
         after_ms: u64,
-        /// Whether the request had left.
-        execution: Execution,
-        /// Whose limit passed: only the server's own speaks against the server.
+        /// Whether the request was sent.
+        execution: ExecutionStatus,
+        /// The exceeded limit; only the server's own limit counts against the server.
         limit: TimeLimit,
     },
-    /// The server wants other credentials than those it was sent.
-    #[error("server `{server}` wants other credentials{}", said(.challenge.as_ref()))]
+    /// The server requires different credentials.
+    #[error("server `{server}` wants other credentials{}", challenge_suffix(.challenge.as_ref()))]
     AuthRequired {
         /// The server.
         server: Arc<str>,
-        /// What it said about how to get them.
+        /// The server's authentication challenge.
         challenge: Option<Arc<str>>,
     },
-    /// The server wants more rights than these credentials have.
-    #[error("server `{server}` wants more rights{}", said(.challenge.as_ref()))]
+    /// The server requires more rights than the credentials have.
+    #[error("server `{server}` wants more rights{}", challenge_suffix(.challenge.as_ref()))]
     ScopeRequired {
         /// The server.
         server: Arc<str>,
-        /// What it said about which.
+        /// The server's challenge, naming the rights.
         challenge: Option<Arc<str>>,
     },
-    /// The server takes no more requests for now.
+    /// The server throttles requests.
     #[error("server `{server}` takes no more requests for now (status {status})")]
     Throttled {
         /// The server.
         server: Arc<str>,
-        /// The HTTP status it said so with.
+        /// The HTTP status.
         status: u16,
-        /// How long it asked us to wait.
+        /// The `Retry-After` of the server.
         after: Option<Duration>,
-        /// Whether the request may have come through.
-        execution: Execution,
+        /// Whether the request may have been processed.
+        execution: ExecutionStatus,
     },
-    /// The server, or something in front of it, answered with a status in place of a message.
+    /// The server or a proxy responded with an HTTP status instead of a message.
     #[error("server `{server}` did not serve the request: {reason}")]
     HttpStatus {
         /// The server.
         server: Arc<str>,
         /// The HTTP status.
         status: u16,
-        /// The status and the start of what came with it.
+        /// The status and the start of the body.
         reason: Arc<str>,
     },
-    /// What came back is no message, or leads elsewhere.
+    /// The response is no JSON-RPC message, or a redirect.
     #[error("server `{server}` did not answer with a message: {reason}")]
-    NoMessage {
+    NotAMessage {
         /// The server.
         server: Arc<str>,
-        /// What came instead.
+        /// The received content.
         reason: Arc<str>,
     },
-    /// The answer broke a limit.
+    /// The response exceeds the size limit.
     #[error("the answer of server `{server}` is larger than {bytes_max} bytes")]
-    AnswerTooLarge {
+    ResponseTooLarge {
         /// The server.
         server: Arc<str>,
         /// The limit.
         bytes_max: usize,
     },
-    /// The answer could not be read.
+    /// The response cannot be parsed.
     #[error("the answer of server `{server}` is not valid: {reason}")]
-    BadAnswer {
+    BadResponse {
         /// The server.
         server: Arc<str>,
-        /// What was wrong with it.
+        /// The parse error.
         reason: Arc<str>,
     },
-    /// The server asked its caller something that was not answered.
+    /// A server request to the client was not answered.
     #[error("server `{server}` needs input for this call: {reason}")]
     InputUnanswered {
         /// The server.
         server: Arc<str>,
-        /// What is missing.
+        /// The missing input.
         reason: Arc<str>,
     },
-    /// The caller took the call back.
+    /// The client cancelled the call.
     #[error("the call was cancelled by its caller")]
     Cancelled {
-        /// Whether the request had left.
-        execution: Execution,
+        /// Whether the request was sent.
+        execution: ExecutionStatus,
     },
-    /// The caller brings answers to questions with a state that is not good for this request.
+    /// The client's `requestState` is not valid for this request.
     #[error("the requestState is not taken: {reason}")]
     InputRefused {
-        /// What is wrong with it.
+        /// The violation.
         reason: &'static str,
-        /// What is known of the call that it was given for.
-        execution: Execution,
+        /// Execution status of the original call.
+        execution: ExecutionStatus,
     },
-    /// The caller brings answers to a call that waited for them in a process that is no more.
+    /// The gateway restarted while the call waited for the client's input.
     #[error("the gateway was restarted while the call waited for these answers")]
     InputLost,
-    /// A peer that has the server, or the executor before it, says why there is no reply.
-    #[error("{} server `{server}`{} {}", .failure.before(), .failure.says(), .failure.reason)]
-    Elsewhere {
+    /// Failure reported by the peer that has the server, or by the executor in front of the server.
+    #[error(
+        "{} server `{server}`{} {}",
+        .failure.subject_prefix(),
+        .failure.reason_separator(),
+        .failure.reason
+    )]
+    RemoteFailure {
         /// The server.
         server: Arc<str>,
-        /// What it said.
-        failure: Arc<Failure>,
+        /// The reported failure.
+        failure: Arc<FailureReport>,
     },
-    /// The gateway is going down.
+    /// The gateway is shutting down.
     #[error("the gateway is shutting down")]
     ShuttingDown,
 }
 
-fn said(challenge: Option<&Arc<str>>) -> String {
+fn challenge_suffix(challenge: Option<&Arc<str>>) -> String {
     challenge.map_or_else(String::new, |said| format!(": {said}"))
 }

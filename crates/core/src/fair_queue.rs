@@ -1,89 +1,92 @@
-//! The places of calls at one server and the queue for them, shared fairly by principals.
+//! Permits of one server and the queue for permits, shared fairly by principals.
 //!
-//! Three rules keep one principal from locking the others out. It never holds all places, so that
-//! slow calls of one leave some for the next. A free place goes round the waiting principals, and
-//! first to those that hold less than their part. A full queue makes room for a principal that
-//! has little in it, by giving up the newest call of the principal that has the most.
+//! Three rules keep a principal from starving the rest. A principal never holds all permits. A
+//! freed permit rotates over the queued principals, with preference for principals below their
+//! share. A full queue admits a principal with few queued calls by displacing the newest call of
+//! the principal with the most.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 
-use crate::shares::Reserve;
+use crate::shares::OwnerReserve;
 
-/// One part in so many of the places is left by one principal, whatever it asks for.
-const LEFT_BY_PRINCIPAL: usize = 8;
+/// A principal leaves at least 1/8 of the permits free.
+const PRINCIPAL_HEADROOM_DIVISOR: usize = 8;
 
-/// One part in so many of the places is left by all principals but the owner.
-const LEFT_FOR_OWNER: usize = 16;
+/// Principals except the owner leave 1/16 of the permits free.
+const OWNER_RESERVE_DIVISOR: usize = 16;
 
-/// How much there is of each.
+/// Permits and queue length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueLimits {
     /// Calls in flight.
-    pub places: usize,
-    /// Calls that wait for a place.
-    pub queue: usize,
+    pub running_max: usize,
+    /// Queued calls.
+    pub waiting_max: usize,
 }
 
 impl QueueLimits {
-    /// Returns how many calls in flight one principal, or all together, may have.
-    const fn open(self, reserve: Reserve) -> (usize, usize) {
-        let Self { places, .. } = self;
+    /// Returns the limits of calls in flight: per principal and in total.
+    const fn running_limits(self, reserve: OwnerReserve) -> (usize, usize) {
+        let Self {
+            running_max: places,
+            ..
+        } = self;
         match reserve {
-            Reserve::Open => (places, places),
-            Reserve::Closed => (
-                places.saturating_sub(places / LEFT_BY_PRINCIPAL),
-                places.saturating_sub(places / LEFT_FOR_OWNER),
+            OwnerReserve::Open => (places, places),
+            OwnerReserve::Closed => (
+                places.saturating_sub(places / PRINCIPAL_HEADROOM_DIVISOR),
+                places.saturating_sub(places / OWNER_RESERVE_DIVISOR),
             ),
         }
     }
 }
 
-/// What one principal has at the server.
+/// State of one principal at the server.
 #[derive(Debug)]
-struct Party<W> {
-    reserve: Reserve,
-    running: usize,
-    /// The oldest first.
-    waiting: VecDeque<(u64, W)>,
+struct PrincipalQueue<W> {
+    reserve: OwnerReserve,
+    running_count: usize,
+    /// Queued calls, oldest first.
+    queued_calls: VecDeque<(u64, W)>,
 }
 
-/// A call that was taken into the queue.
+/// Result of enqueueing a call.
 #[derive(Debug)]
-pub struct Queued<W> {
-    /// By what [`FairQueue::leave`] knows it.
+pub struct QueueAdmission<W> {
+    /// Ticket for [`FairQueue::cancel_queued`].
     pub ticket: u64,
-    /// The call that gave up its place in the queue for it.
+    /// The call displaced from the queue.
     pub displaced: Option<W>,
 }
 
-/// Places and queue. `W` is what wakes a call that waits.
+/// Permits and queue. `W` wakes a queued call.
 #[derive(Debug)]
 pub struct FairQueue<W> {
     limits: QueueLimits,
-    running: usize,
-    waiting: usize,
+    running_count: usize,
+    waiting_count: usize,
     next_ticket: u64,
-    /// Principals without a call have no entry.
-    parties: HashMap<Arc<str>, Party<W>, RandomState>,
-    /// Principals with calls that wait, in the order of their turns.
-    turns: VecDeque<Arc<str>>,
+    /// Idle principals have no entry.
+    principals: HashMap<Arc<str>, PrincipalQueue<W>, RandomState>,
+    /// Principals with queued calls, in rotation order.
+    rotation: VecDeque<Arc<str>>,
 }
 
-// Invariant: no principal that waits could take a place.
+// Invariant: no queued principal could take a permit.
 impl<W> FairQueue<W> {
-    /// Returns places that are free.
+    /// Returns a queue with all permits free.
     #[must_use]
     pub fn new(limits: QueueLimits) -> Self {
         Self {
             limits,
-            running: 0,
-            waiting: 0,
+            running_count: 0,
+            waiting_count: 0,
             next_ticket: 0,
-            parties: HashMap::default(),
-            turns: VecDeque::new(),
+            principals: HashMap::default(),
+            rotation: VecDeque::new(),
         }
     }
 
@@ -93,174 +96,184 @@ impl<W> FairQueue<W> {
         self.limits
     }
 
-    /// Returns how many calls have a place.
+    /// Returns the number of calls with a permit.
     #[must_use]
-    pub const fn running(&self) -> usize {
-        self.running
+    pub const fn running_count(&self) -> usize {
+        self.running_count
     }
 
-    /// Returns how many calls wait for one.
+    /// Returns the number of queued calls.
     #[must_use]
-    pub const fn waiting(&self) -> usize {
-        self.waiting
+    pub const fn waiting_count(&self) -> usize {
+        self.waiting_count
     }
 
-    /// Takes a place that is free. A principal does not overtake its own calls that wait.
-    pub fn take(&mut self, principal: &Arc<str>, reserve: Reserve) -> bool {
-        let (own_max, all_max) = self.limits.open(reserve);
-        if self.running >= all_max {
+    /// Takes a free permit. A principal does not overtake its own queued calls.
+    pub fn try_acquire(&mut self, principal: &Arc<str>, reserve: OwnerReserve) -> bool {
+        let (own_max, all_max) = self.limits.running_limits(reserve);
+        if self.running_count >= all_max {
             return false;
         }
-        match self.parties.get_mut(principal) {
-            Some(party) if party.running < own_max && party.waiting.is_empty() => {
-                party.running += 1;
+        match self.principals.get_mut(principal) {
+            Some(queue) if queue.running_count < own_max && queue.queued_calls.is_empty() => {
+                queue.running_count += 1;
             }
             Some(_) => return false,
             None => {
-                let party = Party {
+                let queue = PrincipalQueue {
                     reserve,
-                    running: 1,
-                    waiting: VecDeque::new(),
+                    running_count: 1,
+                    queued_calls: VecDeque::new(),
                 };
-                self.parties.insert(Arc::clone(principal), party);
+                self.principals.insert(Arc::clone(principal), queue);
             }
         }
-        self.running += 1;
+        self.running_count += 1;
         true
     }
 
-    /// Puts a call into the queue for which [`take`](Self::take) found no place.
+    /// Enqueues a call after [`try_acquire`](Self::try_acquire) failed.
     ///
     /// # Errors
-    /// The queue is full, and nobody has more in it: the call is given back.
-    pub fn wait(
+    /// The queue is full and no principal has more queued calls; returns the waiter.
+    pub fn enqueue(
         &mut self,
         principal: &Arc<str>,
-        reserve: Reserve,
+        reserve: OwnerReserve,
         waiter: W,
-    ) -> Result<Queued<W>, W> {
-        let displaced = if self.waiting < self.limits.queue {
+    ) -> Result<QueueAdmission<W>, W> {
+        let displaced = if self.waiting_count < self.limits.waiting_max {
             None
         } else {
-            match self.displace(principal, reserve) {
+            match self.displace_newest(principal, reserve) {
                 Some(displaced) => Some(displaced),
                 None => return Err(waiter),
             }
         };
         let ticket = self.next_ticket;
         self.next_ticket = self.next_ticket.wrapping_add(1);
-        let party = self.parties.entry(Arc::clone(principal));
-        let party = party.or_insert_with(|| Party {
+        let queue = self.principals.entry(Arc::clone(principal));
+        let queue = queue.or_insert_with(|| PrincipalQueue {
             reserve,
-            running: 0,
-            waiting: VecDeque::new(),
+            running_count: 0,
+            queued_calls: VecDeque::new(),
         });
-        if party.waiting.is_empty() {
-            self.turns.push_back(Arc::clone(principal));
+        if queue.queued_calls.is_empty() {
+            self.rotation.push_back(Arc::clone(principal));
         }
-        party.waiting.push_back((ticket, waiter));
-        self.waiting += 1;
-        Ok(Queued { ticket, displaced })
+        queue.queued_calls.push_back((ticket, waiter));
+        self.waiting_count += 1;
+        Ok(QueueAdmission { ticket, displaced })
     }
 
-    /// Takes the newest call of the principal that has the most in the queue, if that is more
-    /// than `principal` would have with one call more. The owner goes before all others.
-    fn displace(&mut self, principal: &Arc<str>, reserve: Reserve) -> Option<W> {
+    /// Removes the newest call of the principal with the most queued calls, if more than
+    /// `principal` would have after enqueueing. The owner displaces any principal.
+    fn displace_newest(&mut self, principal: &Arc<str>, reserve: OwnerReserve) -> Option<W> {
         let waiting = |name: &Arc<str>| {
-            let party = self.parties.get(name);
-            party.map_or(0, |party| party.waiting.len())
+            let queue = self.principals.get(name);
+            queue.map_or(0, |queue| queue.queued_calls.len())
         };
-        let others = self.turns.iter().filter(|name| *name != principal);
+        let others = self.rotation.iter().filter(|name| *name != principal);
         let most = Arc::clone(others.max_by_key(|name| waiting(name))?);
         let enough = match reserve {
-            Reserve::Open => 1,
-            Reserve::Closed => waiting(principal) + 2,
+            OwnerReserve::Open => 1,
+            OwnerReserve::Closed => waiting(principal) + 2,
         };
         if waiting(&most) < enough {
             return None;
         }
-        let (_, displaced) = self.parties.get_mut(&most)?.waiting.pop_back()?;
-        self.waiting -= 1;
-        self.forget(&most);
+        let (_, displaced) = self.principals.get_mut(&most)?.queued_calls.pop_back()?;
+        self.waiting_count -= 1;
+        self.forget_if_idle(&most);
         Some(displaced)
     }
 
-    /// Takes a call out of the queue; `false` where it is not in it any more.
-    pub fn leave(&mut self, principal: &Arc<str>, ticket: u64) -> bool {
-        let Some(party) = self.parties.get_mut(principal) else {
+    /// Removes a call from the queue; returns `false` if no longer queued.
+    pub fn cancel_queued(&mut self, principal: &Arc<str>, ticket: u64) -> bool {
+        let Some(queue) = self.principals.get_mut(principal) else {
             return false;
         };
-        let Some(at) = party.waiting.iter().position(|(one, _)| *one == ticket) else {
+        let Some(at) = queue
+            .queued_calls
+            .iter()
+            .position(|(one, _)| *one == ticket)
+        else {
             return false;
         };
-        party.waiting.remove(at);
-        self.waiting -= 1;
-        self.forget(principal);
+        queue.queued_calls.remove(at);
+        self.waiting_count -= 1;
+        self.forget_if_idle(principal);
         true
     }
 
-    /// Gives a place back, and returns the call that has it now.
-    pub fn release(&mut self, principal: &Arc<str>) -> Option<W> {
-        let Some(party) = self.parties.get_mut(principal) else {
+    /// Releases a permit and returns the next call to run.
+    pub fn release_permit(&mut self, principal: &Arc<str>) -> Option<W> {
+        let Some(queue) = self.principals.get_mut(principal) else {
             debug_assert!(false, "a place is given back that nobody had");
             return None;
         };
-        debug_assert!(party.running > 0, "a place is given back that nobody had");
-        party.running = party.running.saturating_sub(1);
-        self.running = self.running.saturating_sub(1);
-        let is_idle = party.running == 0 && party.waiting.is_empty();
+        debug_assert!(
+            queue.running_count > 0,
+            "a place is given back that nobody had"
+        );
+        queue.running_count = queue.running_count.saturating_sub(1);
+        self.running_count = self.running_count.saturating_sub(1);
+        let is_idle = queue.running_count == 0 && queue.queued_calls.is_empty();
         if is_idle {
-            self.parties.remove(principal);
+            self.principals.remove(principal);
         }
-        if self.turns.is_empty() {
+        if self.rotation.is_empty() {
             return None;
         }
-        self.grant()
+        self.grant_next()
     }
 
-    /// Gives a free place to the principal whose turn it is: of those that may take it, the first
-    /// that holds less than its part, or else the first.
-    fn grant(&mut self) -> Option<W> {
-        let part = self.limits.places.div_ceil(self.parties.len().max(1));
+    /// Grants a free permit in rotation order: the first eligible principal below its share, else
+    /// the first eligible principal.
+    fn grant_next(&mut self) -> Option<W> {
+        let part = self
+            .limits
+            .running_max
+            .div_ceil(self.principals.len().max(1));
         let mut chosen = None;
-        for (at, name) in self.turns.iter().enumerate() {
-            let Some(party) = self.parties.get(name) else {
+        for (at, name) in self.rotation.iter().enumerate() {
+            let Some(queue) = self.principals.get(name) else {
                 continue;
             };
-            let (own_max, all_max) = self.limits.open(party.reserve);
-            if self.running >= all_max || party.running >= own_max {
+            let (own_max, all_max) = self.limits.running_limits(queue.reserve);
+            if self.running_count >= all_max || queue.running_count >= own_max {
                 continue;
             }
-            if party.running < part {
+            if queue.running_count < part {
                 chosen = Some(at);
                 break;
             }
             chosen = chosen.or(Some(at));
         }
-        let name = self.turns.remove(chosen?)?;
-        let party = self.parties.get_mut(&name)?;
-        let (_, waiter) = party.waiting.pop_front()?;
-        party.running += 1;
-        self.running += 1;
-        self.waiting -= 1;
-        if !party.waiting.is_empty() {
-            self.turns.push_back(name);
+        let name = self.rotation.remove(chosen?)?;
+        let queue = self.principals.get_mut(&name)?;
+        let (_, waiter) = queue.queued_calls.pop_front()?;
+        queue.running_count += 1;
+        self.running_count += 1;
+        self.waiting_count -= 1;
+        if !queue.queued_calls.is_empty() {
+            self.rotation.push_back(name);
         }
         Some(waiter)
     }
 
-    /// Forgets what is not needed of a principal one of whose calls left the queue.
-    fn forget(&mut self, principal: &Arc<str>) {
-        let Some(party) = self.parties.get(principal) else {
+    /// Drops the entries of a principal without queued calls.
+    fn forget_if_idle(&mut self, principal: &Arc<str>) {
+        let Some(queue) = self.principals.get(principal) else {
             return;
         };
-        if !party.waiting.is_empty() {
+        if !queue.queued_calls.is_empty() {
             return;
         }
-        if party.running == 0 {
-            self.parties.remove(principal);
+        if queue.running_count == 0 {
+            self.principals.remove(principal);
         }
-        self.turns.retain(|name| name != principal);
+        self.rotation.retain(|name| name != principal);
     }
 }
 

@@ -1,19 +1,19 @@
-//! Credit: how much a sender may send before the reader has read.
+//! Flow control by credit: how much a sender may send before the reader has read.
 //!
-//! The windows of all streams of a connection together are never larger than its budget. Half of
-//! it is floors: every stream has one, so that streams that nobody reads take nothing from others.
-//! The other half is lent to streams that use up what they have.
+//! The windows of all streams of a connection never exceed the connection budget. Half of the
+//! budget is reserved as floors, one per stream, so that unread streams cannot starve active
+//! streams. The second half is lent to streams that use up their window.
 
-/// What a connection takes on.
+/// Flow limits of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowLimits {
-    /// Bytes of all streams that may wait to be read or be on their way.
+    /// Unread and in-flight bytes of all streams.
     pub connection_bytes_max: u64,
-    /// Bytes of one stream, likewise.
+    /// Unread and in-flight bytes of one stream.
     pub stream_bytes_max: u64,
-    /// What a new stream is given where much is left.
+    /// Initial window of a stream while plenty is lendable.
     pub first_bytes: u64,
-    /// Streams at once.
+    /// Concurrent streams.
     pub streams_max: u64,
 }
 
@@ -29,9 +29,9 @@ impl Default for FlowLimits {
 }
 
 impl FlowLimits {
-    /// Returns what every stream has for itself.
+    /// Returns the guaranteed window of every stream.
     #[must_use]
-    pub const fn floor(&self) -> u64 {
+    pub const fn stream_floor(&self) -> u64 {
         match self.streams_max {
             0 => 0,
             streams => self.connection_bytes_max / 2 / streams,
@@ -39,149 +39,150 @@ impl FlowLimits {
     }
 }
 
-/// More came than was allowed.
+/// The sender exceeded its credit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Overdrawn;
+pub struct CreditExceeded;
 
-/// What the reading side of a connection has to give.
+/// The receive budget of a connection.
 #[derive(Debug)]
-pub struct Budget {
+pub struct FlowBudget {
     limits: FlowLimits,
-    streams: u64,
-    /// What is left to be lent.
-    left: u64,
+    stream_count: u64,
+    /// Bytes left to lend.
+    lendable: u64,
 }
 
-impl Budget {
-    /// Returns a budget of which nothing is given.
+impl FlowBudget {
+    /// Returns an unused budget.
     #[must_use]
     pub const fn new(limits: FlowLimits) -> Self {
         Self {
             limits,
-            streams: 0,
-            left: limits.connection_bytes_max / 2,
+            stream_count: 0,
+            lendable: limits.connection_bytes_max / 2,
         }
     }
 
-    /// Opens a stream, if one more is taken: its first credit is [`Window::size`].
-    pub fn open(&mut self) -> Option<Window> {
-        if self.streams >= self.limits.streams_max {
+    /// Opens a stream, if the limit allows; the initial credit is [`StreamWindow::size`].
+    pub fn open_stream(&mut self) -> Option<StreamWindow> {
+        if self.stream_count >= self.limits.streams_max {
             return None;
         }
-        self.streams += 1;
-        let floor = self.limits.floor();
-        // The last half of what can be lent is for those who read.
-        let is_much = self.left > self.limits.connection_bytes_max / 4;
+        self.stream_count += 1;
+        let floor = self.limits.stream_floor();
+        // The last half of the lendable bytes is reserved for streams being read.
+        let is_much = self.lendable > self.limits.connection_bytes_max / 4;
         let wanted = self.limits.first_bytes.saturating_sub(floor);
-        let lent = if is_much { self.lend(wanted) } else { 0 };
+        let lent = if is_much { self.lend_bytes(wanted) } else { 0 };
         let size = floor + lent;
-        Some(Window {
+        Some(StreamWindow {
             size,
             lent,
-            coming: size,
-            waiting: 0,
+            outstanding: size,
+            unread: 0,
         })
     }
 
-    /// Ends a stream: what it was lent can be lent to others.
-    pub fn close(&mut self, window: &Window) {
-        self.streams = self.streams.saturating_sub(1);
-        self.left = self.left.saturating_add(window.lent);
+    /// Closes a stream and takes back the lent bytes.
+    pub fn close_stream(&mut self, window: &StreamWindow) {
+        self.stream_count = self.stream_count.saturating_sub(1);
+        self.lendable = self.lendable.saturating_add(window.lent);
     }
 
-    /// Notes that bytes were read; returns how many more the sender may be told to send.
-    pub fn read(&mut self, window: &mut Window, bytes: u64) -> Option<u64> {
-        window.waiting = window.waiting.saturating_sub(bytes);
-        // Who used up all of it while it was read is held up by us.
-        if window.coming == 0 {
+    /// Records read bytes; returns the credit to grant to the sender, if any.
+    pub fn record_read(&mut self, window: &mut StreamWindow, bytes: u64) -> Option<u64> {
+        window.unread = window.unread.saturating_sub(bytes);
+        // The sender used up the window while the reader kept reading: the window is the
+        // bottleneck.
+        if window.outstanding == 0 {
             let most = self.limits.stream_bytes_max.saturating_sub(window.size);
-            let lent = self.lend(window.size.min(most));
+            let lent = self.lend_bytes(window.size.min(most));
             window.size += lent;
             window.lent += lent;
         }
         let free = window
             .size
-            .saturating_sub(window.coming)
-            .saturating_sub(window.waiting);
-        // Not for every byte: a credit costs a frame.
+            .saturating_sub(window.outstanding)
+            .saturating_sub(window.unread);
+        // Grants are batched: each costs a frame.
         if free == 0 || free < window.size / 2 {
             return None;
         }
-        window.coming += free;
+        window.outstanding += free;
         Some(free)
     }
 
-    fn lend(&mut self, wanted: u64) -> u64 {
-        let lent = wanted.min(self.left);
-        self.left -= lent;
+    fn lend_bytes(&mut self, wanted: u64) -> u64 {
+        let lent = wanted.min(self.lendable);
+        self.lendable -= lent;
         lent
     }
 }
 
-/// What one stream was given. Invariant: `coming + waiting <= size`.
+/// Receive window of one stream. Invariant: `outstanding + unread <= size`.
 #[derive(Debug)]
-pub struct Window {
+pub struct StreamWindow {
     size: u64,
     lent: u64,
-    /// Told to the sender, and not here yet.
-    coming: u64,
-    /// Here, and not read yet.
-    waiting: u64,
+    /// Granted to the sender and not received.
+    outstanding: u64,
+    /// Received and not read.
+    unread: u64,
 }
 
-impl Window {
-    /// Returns how many bytes may wait or be on their way.
+impl StreamWindow {
+    /// Returns the limit of unread and in-flight bytes.
     #[must_use]
     pub const fn size(&self) -> u64 {
         self.size
     }
 
-    /// Returns what the sender may still send: what it is told again on a new connection.
+    /// Returns the credit the sender has left; repeated to the sender on a new connection.
     #[must_use]
-    pub const fn coming(&self) -> u64 {
-        self.coming
+    pub const fn outstanding(&self) -> u64 {
+        self.outstanding
     }
 
-    /// Notes that bytes came.
+    /// Records received bytes.
     ///
     /// # Errors
-    /// They were not allowed.
-    pub const fn arrived(&mut self, bytes: u64) -> Result<(), Overdrawn> {
-        if bytes > self.coming {
-            return Err(Overdrawn);
+    /// The sender exceeded its credit.
+    pub const fn record_arrival(&mut self, bytes: u64) -> Result<(), CreditExceeded> {
+        if bytes > self.outstanding {
+            return Err(CreditExceeded);
         }
-        self.coming -= bytes;
-        self.waiting += bytes;
+        self.outstanding -= bytes;
+        self.unread += bytes;
         Ok(())
     }
 }
 
-/// What the sending side of a stream may send.
+/// Send credit of a stream.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Credit(u64);
+pub struct SendCredit(u64);
 
-impl Credit {
-    /// Returns a credit of so many bytes.
+impl SendCredit {
+    /// Returns a credit of `bytes`.
     #[must_use]
     pub const fn new(bytes: u64) -> Self {
         Self(bytes)
     }
 
-    /// Adds what the reader takes more.
-    pub const fn add(&mut self, bytes: u64) {
+    /// Adds credit granted by the reader.
+    pub const fn add_bytes(&mut self, bytes: u64) {
         self.0 = self.0.saturating_add(bytes);
     }
 
-    /// Takes as much as is wanted and there, and returns how much that is.
-    pub fn take(&mut self, wanted: u64) -> u64 {
+    /// Takes up to `wanted` bytes of credit and returns the amount taken.
+    pub fn take_up_to(&mut self, wanted: u64) -> u64 {
         let taken = wanted.min(self.0);
         self.0 -= taken;
         taken
     }
 
-    /// Returns what is left.
+    /// Returns the remaining credit.
     #[must_use]
-    pub const fn left(&self) -> u64 {
+    pub const fn remaining_bytes(&self) -> u64 {
         self.0
     }
 }
@@ -191,68 +192,71 @@ mod tests {
     use super::*;
 
     #[test]
-    fn windows_together_are_never_larger_than_the_budget_and_none_is_without() {
+    fn windows_stay_within_budget_and_above_floor() {
         let limits = FlowLimits::default();
         for seed in 0..5 {
             let mut random = fastrand::Rng::with_seed(seed);
-            let mut budget = Budget::new(limits);
-            let mut open: Vec<Window> = Vec::new();
+            let mut budget = FlowBudget::new(limits);
+            let mut open: Vec<StreamWindow> = Vec::new();
             for _ in 0..5_000 {
                 match random.u8(..10) {
-                    0..=2 => open.extend(budget.open()),
+                    0..=2 => open.extend(budget.open_stream()),
                     3 if !open.is_empty() => {
                         let window = open.swap_remove(random.usize(..open.len()));
-                        budget.close(&window);
+                        budget.close_stream(&window);
                     }
                     _ if !open.is_empty() => {
                         let at = random.usize(..open.len());
                         let window = &mut open[at];
-                        let coming = window.coming();
-                        window.arrived(coming).unwrap();
+                        let coming = window.outstanding();
+                        window.record_arrival(coming).unwrap();
                         if random.bool() {
-                            let waiting = window.waiting;
-                            budget.read(window, waiting);
+                            let waiting = window.unread;
+                            budget.record_read(window, waiting);
                         }
                     }
                     _ => {}
                 }
-                let sum: u64 = open.iter().map(Window::size).sum();
+                let sum: u64 = open.iter().map(StreamWindow::size).sum();
                 assert!(sum <= limits.connection_bytes_max);
-                assert!(open.iter().all(|window| window.size() >= limits.floor()));
+                assert!(
+                    open.iter()
+                        .all(|window| window.size() >= limits.stream_floor())
+                );
                 assert!(open.len() as u64 <= limits.streams_max);
             }
         }
     }
 
     #[test]
-    fn who_reads_is_given_more_and_who_does_not_is_not() {
-        let mut budget = Budget::new(FlowLimits::default());
-        let mut read = budget.open().unwrap();
-        let mut unread = budget.open().unwrap();
+    fn read_stream_grows_and_unread_does_not() {
+        let mut budget = FlowBudget::new(FlowLimits::default());
+        let mut read = budget.open_stream().unwrap();
+        let mut unread = budget.open_stream().unwrap();
         let first = unread.size();
-        unread.arrived(first).unwrap();
-        let mut credit = Credit::new(read.size());
+        unread.record_arrival(first).unwrap();
+        let mut credit = SendCredit::new(read.size());
         for _ in 0..100 {
-            let sent = credit.take(u64::MAX);
-            read.arrived(sent).unwrap();
-            credit.add(budget.read(&mut read, sent).unwrap_or_default());
+            let sent = credit.take_up_to(u64::MAX);
+            read.record_arrival(sent).unwrap();
+            credit.add_bytes(budget.record_read(&mut read, sent).unwrap_or_default());
         }
         assert_eq!(read.size(), FlowLimits::default().stream_bytes_max);
         assert_eq!(unread.size(), first);
-        assert_eq!(unread.arrived(1), Err(Overdrawn));
+        assert_eq!(unread.record_arrival(1), Err(CreditExceeded));
     }
 
     #[test]
-    fn one_stream_more_than_there_may_be_is_refused() {
+    fn stream_beyond_limit_is_refused() {
         let limits = FlowLimits {
             streams_max: 2,
             ..FlowLimits::default()
         };
-        let mut budget = Budget::new(limits);
-        let one = budget.open().unwrap();
-        let _two = budget.open().unwrap();
-        assert!(budget.open().is_none());
-        budget.close(&one);
-        assert!(budget.open().is_some());
+        let mut budget = FlowBudget::new(limits);
+        let one = budget.open_stream().unwrap();
+        let _two = budget.open_stream().unwrap();
+        assert!(budget.open_stream().is_none());
+        budget.close_stream(&one);
+        assert!(budget.open_stream().is_some());
     }
 }

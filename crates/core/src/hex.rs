@@ -1,8 +1,8 @@
-//! Bytes as hexadecimal digits, for people and for files.
+//! Hexadecimal encoding.
 
-/// Returns the digits of `bytes`, two for each, in lower case.
+/// Returns two lower-case digits per byte.
 #[must_use]
-pub fn hex(bytes: &[u8]) -> String {
+pub fn to_hex(bytes: &[u8]) -> String {
     let pairs = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
     pairs
         .filter_map(|half| char::from_digit(u32::from(half), 16))
@@ -15,7 +15,7 @@ mod tests {
 
     #[test]
     fn every_byte_has_two_digits() {
-        assert_eq!(hex(&[]), "");
-        assert_eq!(hex(&[0, 9, 10, 0x7f, 0xff]), "00090a7fff");
+        assert_eq!(to_hex(&[]), "");
+        assert_eq!(to_hex(&[0, 9, 10, 0x7f, 0xff]), "00090a7fff");
     }
 }

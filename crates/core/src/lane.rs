@@ -1,38 +1,43 @@
-//! Writes that must not be lost: which may be queued, how their server knows one again, what
-//! becomes of one that failed, and which lane may send next.
+//! Durable writes: queue policy, idempotency keys, disposition after failures, lane scheduling.
 
-mod board;
-mod scope;
-mod verdict;
-mod window;
+mod disposition;
+mod key_scope;
+mod lane_window;
+mod scheduler;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use board::{Admission, Board, DELIVERED_PER_ADDED, DRAINS_MAX, LaneTimes, PACE};
-pub use scope::{KeyScope, SCOPE_SECRET_BYTES};
-pub use verdict::{RETRY_AFTER_MAX, Verdict, is_own_limit, live, may_be_poison, replayed};
-pub use window::{LANE_SENDS_MAX, Turn, WINDOW_MAX, Window};
+pub use disposition::{
+    RETRY_AFTER_MAX, WriteDisposition, is_gateway_limit, may_be_poison, on_live_error,
+    on_replay_error,
+};
+pub use key_scope::{KeyScope, SCOPE_SECRET_BYTES};
+pub use lane_window::{LANE_SENDS_MAX, LaneWindow, SendAction, WINDOW_MAX};
+pub use scheduler::{
+    DELIVERED_PER_ADDED, DRAINS_MAX, LaneAdmission, LaneScheduler, LaneTimes, RETRY_BACKOFF,
+};
 
-/// Tries of a write that failed, each while its server served others, before it is a dead letter.
+/// Failed deliveries of a write, each while the server served different writes, before the write
+/// becomes a dead letter.
 pub const POISON_TRIES_MAX: u32 = 5;
 
-/// How long a caller waits at most until the writes before its own are delivered.
+/// Longest wait of a caller for delivery of the writes ahead in the lane.
 pub const TURN_WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// How a tool's calls are queued where their server cannot be reached.
+/// Queueing of a tool's calls while the server is unreachable.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Queueing {
-    /// How long a call is worth delivering.
-    pub keep: Duration,
-    /// How the server is told which call it is.
-    pub channel: Channel,
+pub struct QueuePolicy {
+    /// Maximum age of a queued call at delivery.
+    pub max_age: Duration,
+    /// Transport of the idempotency key.
+    pub key_channel: KeyChannel,
 }
 
-/// How the idempotency key of a call travels, so that its server can know the call again.
+/// Transport of the idempotency key of a call, so that the server can deduplicate.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Channel {
-    /// It does not: the server cannot tell a repeated call from a new one.
+pub enum KeyChannel {
+    /// None: the server cannot detect a repeated call.
     #[default]
     None,
     /// As the argument of this name.
@@ -43,14 +48,13 @@ pub enum Channel {
     Meta,
 }
 
-/// The member of `_meta` that holds an idempotency key: ours towards servers, and a caller's own
-/// towards us.
+/// The `_meta` member with an idempotency key: sent to servers, and accepted from clients.
 pub const KEY_META: &str = "dev.bowline/idempotencyKey";
 
-impl Channel {
-    /// Whether a server that is told a key this way can know a call again.
+impl KeyChannel {
+    /// Whether the server receives the key and can deduplicate.
     #[must_use]
-    pub const fn is_told(&self) -> bool {
+    pub const fn carries_key(&self) -> bool {
         !matches!(self, Self::None)
     }
 }

@@ -1,17 +1,16 @@
-//! What is decided, without side effects: every module is a value or a machine that is told the
-//! time.
+//! Pure decision logic: every module is a value or a state machine with time as an argument.
 //!
 //! No module of this crate opens a socket, spawns a task, reads a clock or touches a disk.
 
-pub mod askers;
 pub mod backoff;
 pub mod breaker;
 pub mod budget;
 pub mod byte_rate;
 pub mod cache;
 pub mod call;
-pub mod caller;
+pub mod client_handle;
 pub mod coalesce;
+pub mod concurrency;
 pub mod egress;
 pub mod era;
 pub mod error;
@@ -20,29 +19,29 @@ pub mod flow;
 pub mod heap;
 pub mod hex;
 pub mod lane;
-pub mod level;
 pub mod lint;
 pub mod load;
+pub mod log_level;
 pub mod lru;
 pub mod mailbox;
 pub mod name;
-pub mod ordered;
-pub mod pending;
+pub mod pending_table;
 pub mod pins;
 pub mod policy;
-pub mod rates;
+pub mod rate_limiter;
+pub mod reassembly;
 pub mod recovery;
 pub mod redact;
+pub mod resource_links;
+pub mod restart_budget;
 pub mod resume;
 pub mod run;
 pub mod search;
-pub mod seats;
-pub mod seen;
+pub mod session_identity;
 pub mod shares;
 pub mod subscriptions;
-pub mod supervision;
 pub mod sync;
-pub mod tasks;
-pub mod template;
+pub mod task_table;
 pub mod time;
 pub mod trace;
+pub mod uri_template;

@@ -1,42 +1,42 @@
-//! Looks at the definition of a tool for what is there to deceive people or models.
+//! Lints tool definitions for texts that deceive people or models.
 //!
-//! Linear in the text and in the number of its words; what is found is a hint for a person, and
-//! under `block` a reason to ask one.
+//! Linear in the length of the text and the number of words. A finding is a hint for a person, or
+//! under `block` a reason to require review.
 
-mod letters;
-mod names;
+mod characters;
+mod name_registry;
 mod phrases;
 #[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
 
-pub use names::Names;
+pub use name_registry::NameRegistry;
 
-/// Findings that are kept of one tool.
+/// Findings per tool.
 pub const FINDINGS_MAX: usize = 16;
 
-/// Names longer than this are refused or cut by clients.
+/// Clients refuse or truncate longer names.
 pub const NAME_CHARS_MAX: usize = 128;
 
-/// What was found.
+/// The kind of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Code {
-    /// Characters that people do not see and models read.
+pub enum LintCode {
+    /// Characters invisible to people but read by models.
     HiddenText,
-    /// Characters that move, hide or overwrite text on a terminal.
+    /// Characters that move, hide or overwrite terminal text.
     Control,
-    /// A name that looks like another.
+    /// A lookalike name.
     Homoglyph,
-    /// Words that are meant for a model behind the back of its user.
+    /// Instructions for the model behind the user's back.
     Injection,
-    /// Words about a tool of another server.
+    /// Mention of a tool of a different server.
     CrossServer,
-    /// A name longer than clients take.
+    /// A name too long for clients.
     LongName,
 }
 
-impl Code {
+impl LintCode {
     /// Every code.
     pub const ALL: [Self; 6] = [
         Self::HiddenText,
@@ -47,7 +47,7 @@ impl Code {
         Self::LongName,
     ];
 
-    /// Returns the word used in marks, files and API.
+    /// Returns the word used in annotations, files and API.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -60,109 +60,112 @@ impl Code {
         }
     }
 
-    /// Reads the word.
+    /// Parses the word.
     #[must_use]
-    pub fn read(word: &str) -> Option<Self> {
+    pub fn parse(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|code| code.as_str() == word)
     }
 }
 
-/// One thing that was found, and where.
+/// One finding with its location.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
-    /// What it is.
-    pub code: Code,
-    /// In which member of the definition.
-    pub place: Arc<str>,
-    /// What it is exactly, in plain letters.
+pub struct LintFinding {
+    /// The kind of the finding.
+    pub code: LintCode,
+    /// The member of the definition.
+    pub location: Arc<str>,
+    /// Details, in plain letters.
     pub detail: Arc<str>,
 }
 
-/// One text of a definition: the value of a member, or a key.
+/// One text of a definition: a member value or a key.
 #[derive(Clone, Copy, Debug)]
-pub struct Piece<'a> {
-    /// Where it stands.
-    pub place: &'a str,
+pub struct LintText<'a> {
+    /// The member of the definition.
+    pub location: &'a str,
     /// The text.
     pub text: &'a str,
 }
 
-/// What was found of one tool so far, each code at most once at one place.
+/// The findings of one tool so far; each code at most once per location.
 #[derive(Debug, Default)]
-pub struct Findings(Vec<Finding>);
+pub struct LintFindings(Vec<LintFinding>);
 
-impl Findings {
-    /// Looks at the name of a tool of `server`.
-    pub fn name(&mut self, server: &str, name: &str, names: &Names) {
+impl LintFindings {
+    /// Checks the name of a tool of `server`.
+    pub fn check_name(&mut self, server: &str, name: &str, names: &NameRegistry) {
         const PLACE: &str = "name";
         let chars = name.chars().count();
         if chars > NAME_CHARS_MAX {
-            self.add(Code::LongName, PLACE, &format!("{chars} characters"));
+            self.add_finding(LintCode::LongName, PLACE, &format!("{chars} characters"));
         }
-        if let Some(scripts) = letters::mixed(name) {
-            self.add(Code::Homoglyph, PLACE, scripts);
+        if let Some(scripts) = characters::mixed_scripts(name) {
+            self.add_finding(LintCode::Homoglyph, PLACE, scripts);
         }
-        if let Some(like) = names.confusable(server, name) {
+        if let Some(like) = names.find_confusable(server, name) {
             let detail = format!("looks like `{like}`");
-            self.add(Code::Homoglyph, PLACE, &detail);
+            self.add_finding(LintCode::Homoglyph, PLACE, &detail);
         }
     }
 
-    /// Looks at one text of a tool of `server`; its name is one of them.
-    pub fn piece(&mut self, server: &str, piece: Piece<'_>, names: &Names) {
-        self.key(piece);
-        if let Some(mention) = names.mentioned(server, piece.text) {
+    /// Checks one text of a tool of `server`, including the name.
+    pub fn check_text(&mut self, server: &str, piece: LintText<'_>, names: &NameRegistry) {
+        self.check_key(piece);
+        if let Some(mention) = names.find_mention(server, piece.text) {
             let detail = format!("names `{mention}`");
-            self.add(Code::CrossServer, piece.place, &detail);
+            self.add_finding(LintCode::CrossServer, piece.location, &detail);
         }
     }
 
-    /// Looks at the name of a member, which may be called like a tool without meaning it.
-    pub fn key(&mut self, piece: Piece<'_>) {
-        let Piece { place, text } = piece;
-        if let Some(letter) = letters::hidden(text) {
-            self.add(Code::HiddenText, place, &code_point(letter));
+    /// Checks a member name, which may equal a tool name by chance.
+    pub fn check_key(&mut self, piece: LintText<'_>) {
+        let LintText {
+            location: place,
+            text,
+        } = piece;
+        if let Some(letter) = characters::find_hidden(text) {
+            self.add_finding(LintCode::HiddenText, place, &format_code_point(letter));
         }
-        if let Some(letter) = letters::control(text) {
-            self.add(Code::Control, place, &code_point(letter));
+        if let Some(letter) = characters::find_control(text) {
+            self.add_finding(LintCode::Control, place, &format_code_point(letter));
         }
-        if let Some(phrase) = phrases::find(text) {
-            self.add(Code::Injection, place, phrase);
+        if let Some(phrase) = phrases::find_phrase(text) {
+            self.add_finding(LintCode::Injection, place, phrase);
         }
     }
 
-    /// Notes a text that cannot be read.
-    pub fn unreadable(&mut self, place: &str) {
-        self.add(Code::HiddenText, place, "half a character");
+    /// Records an unreadable text.
+    pub fn add_unreadable(&mut self, place: &str) {
+        self.add_finding(LintCode::HiddenText, place, "half a character");
     }
 
-    /// Returns what was found.
+    /// Returns the findings.
     #[must_use]
-    pub fn into_vec(self) -> Vec<Finding> {
+    pub fn into_vec(self) -> Vec<LintFinding> {
         self.0
     }
 
-    fn add(&mut self, code: Code, place: &str, detail: &str) {
-        let is_same = |known: &Finding| known.code == code && &*known.place == place;
+    fn add_finding(&mut self, code: LintCode, place: &str, detail: &str) {
+        let is_same = |known: &LintFinding| known.code == code && &*known.location == place;
         if self.0.len() < FINDINGS_MAX && !self.0.iter().any(is_same) {
-            self.0.push(Finding {
+            self.0.push(LintFinding {
                 code,
-                place: letters::shown(place).into(),
-                detail: letters::shown(detail).into(),
+                location: characters::escape_hidden(place).into(),
+                detail: characters::escape_hidden(detail).into(),
             });
         }
     }
 }
 
-/// Returns the codes of some findings, each once, in order.
+/// Returns the distinct codes of the findings, sorted.
 #[must_use]
-pub fn codes(findings: &[Finding]) -> Vec<Code> {
+pub fn finding_codes(findings: &[LintFinding]) -> Vec<LintCode> {
     let mut codes: Vec<_> = findings.iter().map(|finding| finding.code).collect();
     codes.sort_unstable();
     codes.dedup();
     codes
 }
 
-fn code_point(letter: char) -> String {
+fn format_code_point(letter: char) -> String {
     format!("U+{:04X}", u32::from(letter))
 }

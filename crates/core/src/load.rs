@@ -1,104 +1,104 @@
-//! How busy a server was of late, how its calls ended and how long they took.
+//! Recent load of a server: call outcomes and latencies.
 
 mod histogram;
 
 use std::time::Duration;
 
-use crate::error::Class;
-use crate::time::{Now, millis};
+use crate::error::FailureClass;
+use crate::time::{MonotonicTime, to_millis};
 
-pub use histogram::{BOUNDS_S, Histogram};
+pub use histogram::{BOUNDS_S, LatencyHistogram};
 
-use histogram::Coarse;
+use histogram::CoarseHistogram;
 
-/// Recent load is that of this half of the window and of the one before it.
+/// Recent load covers the current and the previous half window.
 pub const HALF_WINDOW: Duration = Duration::from_secs(300);
 
-/// How one call ended.
+/// Outcome of one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// With a result, be it one that says `isError`.
-    Answered,
-    /// With a JSON-RPC error of the server: an answer, too.
-    Rejected,
-    /// Without an answer.
-    Failed(Class),
-    /// The server had as many calls as it may, and so it was not run.
+pub enum CallOutcome {
+    /// A result, possibly with `isError`.
+    Succeeded,
+    /// A JSON-RPC error of the server, also a response.
+    RpcError,
+    /// No response.
+    Failed(FailureClass),
+    /// Not run: the server had reached its limit of calls.
     Shed,
-    /// Its caller went away.
+    /// Cancelled by the client.
     Cancelled,
 }
 
-/// Every way in which a call can end, in the order in which they are counted.
-const OUTCOMES: [Outcome; 18] = [
-    Outcome::Answered,
-    Outcome::Rejected,
-    Outcome::Shed,
-    Outcome::Cancelled,
-    Outcome::Failed(Class::Denied),
-    Outcome::Failed(Class::NotFound),
-    Outcome::Failed(Class::Invalid),
-    Outcome::Failed(Class::Unavailable),
-    Outcome::Failed(Class::ConnectFailed),
-    Outcome::Failed(Class::SendFailed),
-    Outcome::Failed(Class::ConnectionLost),
-    Outcome::Failed(Class::Timeout),
-    Outcome::Failed(Class::AuthRequired),
-    Outcome::Failed(Class::ScopeRequired),
-    Outcome::Failed(Class::Throttled),
-    Outcome::Failed(Class::ProtocolError),
-    Outcome::Failed(Class::Truncated),
-    Outcome::Failed(Class::Cancelled),
+/// Every outcome, in counter order.
+const OUTCOMES: [CallOutcome; 18] = [
+    CallOutcome::Succeeded,
+    CallOutcome::RpcError,
+    CallOutcome::Shed,
+    CallOutcome::Cancelled,
+    CallOutcome::Failed(FailureClass::Denied),
+    CallOutcome::Failed(FailureClass::NotFound),
+    CallOutcome::Failed(FailureClass::Invalid),
+    CallOutcome::Failed(FailureClass::Unavailable),
+    CallOutcome::Failed(FailureClass::ConnectFailed),
+    CallOutcome::Failed(FailureClass::SendFailed),
+    CallOutcome::Failed(FailureClass::ConnectionLost),
+    CallOutcome::Failed(FailureClass::Timeout),
+    CallOutcome::Failed(FailureClass::AuthRequired),
+    CallOutcome::Failed(FailureClass::ScopeRequired),
+    CallOutcome::Failed(FailureClass::Throttled),
+    CallOutcome::Failed(FailureClass::ProtocolError),
+    CallOutcome::Failed(FailureClass::Truncated),
+    CallOutcome::Failed(FailureClass::Cancelled),
 ];
 
-impl Outcome {
+impl CallOutcome {
     /// Returns the word used in metrics and traces.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
-            Self::Answered => "ok",
-            Self::Rejected => "rpc_error",
+            Self::Succeeded => "ok",
+            Self::RpcError => "rpc_error",
             Self::Failed(class) => class.as_str(),
             Self::Shed => "shed",
-            Self::Cancelled => Class::Cancelled.as_str(),
+            Self::Cancelled => FailureClass::Cancelled.as_str(),
         }
     }
 
-    /// Whether the caller waited in vain: neither answered nor gone.
+    /// Whether the caller waited in vain.
     #[must_use]
     pub const fn is_error(self) -> bool {
         matches!(self, Self::Failed(_) | Self::Shed)
     }
 
-    /// Whether the server had the call, so that the time it took says something of the server.
+    /// Whether the server received the call, so that the duration measures the server.
     #[must_use]
     pub const fn is_timed(self) -> bool {
         match self {
-            Self::Answered | Self::Rejected => true,
+            Self::Succeeded | Self::RpcError => true,
             Self::Shed | Self::Cancelled => false,
             Self::Failed(class) => match class {
-                Class::ConnectionLost
-                | Class::Timeout
-                | Class::AuthRequired
-                | Class::ScopeRequired
-                | Class::Throttled
-                | Class::ProtocolError
-                | Class::Truncated => true,
-                Class::Denied
-                | Class::NotFound
-                | Class::Invalid
-                | Class::Unavailable
-                | Class::ConnectFailed
-                | Class::SendFailed
-                | Class::Cancelled => false,
+                FailureClass::ConnectionLost
+                | FailureClass::Timeout
+                | FailureClass::AuthRequired
+                | FailureClass::ScopeRequired
+                | FailureClass::Throttled
+                | FailureClass::ProtocolError
+                | FailureClass::Truncated => true,
+                FailureClass::Denied
+                | FailureClass::NotFound
+                | FailureClass::Invalid
+                | FailureClass::Unavailable
+                | FailureClass::ConnectFailed
+                | FailureClass::SendFailed
+                | FailureClass::Cancelled => false,
             },
         }
     }
 
-    const fn place(self) -> usize {
+    const fn counter_index(self) -> usize {
         match self {
-            Self::Answered => 0,
-            Self::Rejected => 1,
+            Self::Succeeded => 0,
+            Self::RpcError => 1,
             Self::Shed => 2,
             Self::Cancelled => 3,
             Self::Failed(class) => 4 + class as usize,
@@ -108,189 +108,190 @@ impl Outcome {
 
 /// The end of one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct End {
-    /// How it came.
-    pub outcome: Outcome,
-    /// How long the call took, in microseconds.
-    pub took_us: u64,
-    /// Whether it was sent a second time.
-    pub retried: bool,
+pub struct CallCompletion {
+    /// The outcome.
+    pub outcome: CallOutcome,
+    /// Duration in microseconds.
+    pub duration_us: u64,
+    /// Whether the call was sent a second time.
+    pub is_retried: bool,
 }
 
 /// The load of one server.
 #[derive(Clone, Debug)]
-pub struct Load {
-    /// When the half window that is being filled began.
-    since: Now,
-    filling: Half,
-    before: Half,
-    totals: Totals,
+pub struct ServerLoad {
+    /// Start of the current half window.
+    half_started: MonotonicTime,
+    current: HalfWindow,
+    previous: HalfWindow,
+    totals: LoadTotals,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Half {
+struct HalfWindow {
     calls: u64,
     errors: u64,
-    times: Histogram,
+    latencies: LatencyHistogram,
 }
 
-/// What is known of the last five to ten minutes.
+/// Load of the last five to ten minutes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LoadView {
-    /// Calls that ended.
+    /// Ended calls.
     pub calls: u64,
-    /// Of those, the ones that ended without an answer though somebody waited for it.
+    /// Calls without a response although the caller waited.
     pub errors: u64,
-    /// Their share; zero without calls.
+    /// Share of errors; zero without calls.
     pub error_rate: f64,
-    /// Half of the calls that the server had took at most this long, in microseconds.
+    /// Median duration of calls received by the server, in microseconds.
     pub p50_us: Option<u64>,
-    /// Nearly all of them did.
+    /// 99th percentile of the same.
     pub p99_us: Option<u64>,
 }
 
-/// What was counted since the beginning; never goes back.
+/// Monotonic counters since the start.
 #[derive(Clone, Debug, Default)]
-pub struct Totals {
+pub struct LoadTotals {
     by_outcome: [u64; OUTCOMES.len()],
-    retries: u64,
-    times: Coarse,
+    retry_count: u64,
+    latencies: CoarseHistogram,
 }
 
-impl Load {
-    /// Returns the load of a server that was never called.
+impl ServerLoad {
+    /// Returns the load of a server without calls.
     #[must_use]
-    pub fn new(now: Now) -> Self {
+    pub fn new(now: MonotonicTime) -> Self {
         Self {
-            since: now,
-            filling: Half::default(),
-            before: Half::default(),
-            totals: Totals::default(),
+            half_started: now,
+            current: HalfWindow::default(),
+            previous: HalfWindow::default(),
+            totals: LoadTotals::default(),
         }
     }
 
-    /// Counts the end of a call.
-    pub fn record(&mut self, end: End, now: Now) {
-        self.rotate(now);
-        let End {
+    /// Records the end of a call.
+    pub fn record_call(&mut self, completion: CallCompletion, now: MonotonicTime) {
+        self.rotate_halves(now);
+        let CallCompletion {
             outcome,
-            took_us,
-            retried,
-        } = end;
-        self.filling.calls += 1;
-        self.filling.errors += u64::from(outcome.is_error());
-        if let Some(count) = self.totals.by_outcome.get_mut(outcome.place()) {
+            duration_us: took_us,
+            is_retried: retried,
+        } = completion;
+        self.current.calls += 1;
+        self.current.errors += u64::from(outcome.is_error());
+        if let Some(count) = self.totals.by_outcome.get_mut(outcome.counter_index()) {
             *count += 1;
         }
-        self.totals.retries += u64::from(retried);
+        self.totals.retry_count += u64::from(retried);
         if outcome.is_timed() {
-            self.filling.times.add(took_us);
-            self.totals.times.add(took_us);
+            self.current.latencies.record_us(took_us);
+            self.totals.latencies.record_us(took_us);
         }
     }
 
-    /// Returns what is known of the recent past at `now`.
+    /// Returns the recent load at `now`.
     #[must_use]
-    pub fn snapshot(&mut self, now: Now) -> LoadView {
-        self.rotate(now);
-        let calls = self.filling.calls + self.before.calls;
-        let errors = self.filling.errors + self.before.errors;
-        let times = [&self.filling.times, &self.before.times];
+    pub fn recent_view(&mut self, now: MonotonicTime) -> LoadView {
+        self.rotate_halves(now);
+        let calls = self.current.calls + self.previous.calls;
+        let errors = self.current.errors + self.previous.errors;
+        let times = [&self.current.latencies, &self.previous.latencies];
         LoadView {
             calls,
             errors,
-            error_rate: share(errors, calls),
-            p50_us: Histogram::quantile(times, 50),
-            p99_us: Histogram::quantile(times, 99),
+            error_rate: ratio(errors, calls),
+            p50_us: LatencyHistogram::quantile(times, 50),
+            p99_us: LatencyHistogram::quantile(times, 99),
         }
     }
 
-    /// Returns what was counted since the beginning.
+    /// Returns the counters since the start.
     #[must_use]
-    pub const fn totals(&self) -> &Totals {
+    pub const fn totals(&self) -> &LoadTotals {
         &self.totals
     }
 
-    /// Begins another half when this one is over. Halves do not overlap, so what is told covers
-    /// between one and two of them.
-    fn rotate(&mut self, now: Now) {
-        let (age, half) = (now.millis_since(self.since), millis(HALF_WINDOW));
+    /// Starts a new half window when the current half has ended. Halves do not overlap, so a view
+    /// covers between one and two halves.
+    fn rotate_halves(&mut self, now: MonotonicTime) {
+        let (age, half) = (now.millis_since(self.half_started), to_millis(HALF_WINDOW));
         if age < half {
             return;
         }
-        let filled = std::mem::take(&mut self.filling);
-        self.before = if age < 2 * half {
+        let filled = std::mem::take(&mut self.current);
+        self.previous = if age < 2 * half {
             filled
         } else {
-            Half::default()
+            HalfWindow::default()
         };
-        self.since = now;
+        self.half_started = now;
     }
 }
 
-impl Totals {
-    /// Returns how many calls ended in each way that occurred.
-    pub fn outcomes(&self) -> impl Iterator<Item = (Outcome, u64)> + '_ {
+impl LoadTotals {
+    /// Returns the count of every outcome that occurred.
+    pub fn outcome_counts(&self) -> impl Iterator<Item = (CallOutcome, u64)> + '_ {
         let counted = OUTCOMES.into_iter().zip(self.by_outcome);
         counted.filter(|(_, count)| *count > 0)
     }
 
-    /// Returns how many calls ended in this way.
+    /// Returns the count of an outcome.
     #[must_use]
-    pub fn ended(&self, outcome: Outcome) -> u64 {
+    pub fn outcome_count(&self, outcome: CallOutcome) -> u64 {
         self.by_outcome
-            .get(outcome.place())
+            .get(outcome.counter_index())
             .copied()
             .unwrap_or_default()
     }
 
-    /// Returns how many calls ended.
+    /// Returns the number of ended calls.
     #[must_use]
-    pub fn calls(&self) -> u64 {
+    pub fn call_count(&self) -> u64 {
         self.by_outcome.iter().sum()
     }
 
-    /// Returns how many ended while their caller still waited.
+    /// Returns the number of calls ended while the caller waited.
     #[must_use]
-    pub fn awaited(&self) -> u64 {
-        self.calls() - self.ended(Outcome::Cancelled)
+    pub fn awaited_count(&self) -> u64 {
+        self.call_count() - self.outcome_count(CallOutcome::Cancelled)
     }
 
-    /// Returns how many ended without an answer though somebody waited for it.
+    /// Returns the number of calls without a response although the caller waited.
     #[must_use]
-    pub fn errors(&self) -> u64 {
-        let errors = self.outcomes().filter(|(outcome, _)| outcome.is_error());
+    pub fn error_count(&self) -> u64 {
+        let errors = self
+            .outcome_counts()
+            .filter(|(outcome, _)| outcome.is_error());
         errors.map(|(_, count)| count).sum()
     }
 
-    /// Returns how many were not run because the server had as many as it may.
+    /// Returns the number of calls shed for the server's limit.
     #[must_use]
-    pub fn sheds(&self) -> u64 {
-        self.ended(Outcome::Shed)
+    pub fn shed_count(&self) -> u64 {
+        self.outcome_count(CallOutcome::Shed)
     }
 
-    /// Returns how many were sent a second time.
+    /// Returns the number of calls sent a second time.
     #[must_use]
-    pub const fn retries(&self) -> u64 {
-        self.retries
+    pub const fn retry_count(&self) -> u64 {
+        self.retry_count
     }
 
-    /// Returns, for each bound in seconds, how many of the calls that the server had took at most
-    /// so long.
-    pub fn buckets(&self) -> impl Iterator<Item = (f64, u64)> + '_ {
-        self.times.buckets()
+    /// Returns the cumulative number of calls received by the server per bound in seconds.
+    pub fn latency_buckets(&self) -> impl Iterator<Item = (f64, u64)> + '_ {
+        self.latencies.cumulative_buckets()
     }
 
-    /// Returns how many calls the server had: those that the buckets tell of.
+    /// Returns the number of calls received by the server, the total of the buckets.
     #[must_use]
-    pub const fn timed(&self) -> u64 {
-        self.times.count()
+    pub const fn timed_count(&self) -> u64 {
+        self.latencies.count()
     }
 
-    /// Returns how long those took together, in microseconds.
+    /// Returns the total duration of these calls in microseconds.
     #[must_use]
-    pub const fn timed_us(&self) -> u64 {
-        self.times.sum_us()
+    pub const fn timed_sum_us(&self) -> u64 {
+        self.latencies.sum_us()
     }
 }
 
@@ -298,7 +299,7 @@ impl Totals {
     clippy::cast_precision_loss,
     reason = "a share of counts that large needs no more digits"
 )]
-fn share(part: u64, whole: u64) -> f64 {
+fn ratio(part: u64, whole: u64) -> f64 {
     match whole {
         0 => 0.0,
         whole => part as f64 / whole as f64,
@@ -309,72 +310,84 @@ fn share(part: u64, whole: u64) -> f64 {
 mod tests {
     use super::*;
 
-    fn end(outcome: Outcome, took_us: u64) -> End {
-        End {
+    fn completion(outcome: CallOutcome, took_us: u64) -> CallCompletion {
+        CallCompletion {
             outcome,
-            took_us,
-            retried: false,
+            duration_us: took_us,
+            is_retried: false,
         }
     }
 
     #[test]
-    fn every_way_to_end_is_counted_in_its_own_place() {
-        let mut load = Load::new(Now(0));
+    fn each_outcome_has_its_own_counter() {
+        let mut load = ServerLoad::new(MonotonicTime(0));
         for (at, outcome) in OUTCOMES.into_iter().enumerate() {
-            assert_eq!(outcome.place(), at, "{outcome:?}");
-            load.record(end(outcome, 10), Now(0));
+            assert_eq!(outcome.counter_index(), at, "{outcome:?}");
+            load.record_call(completion(outcome, 10), MonotonicTime(0));
         }
         let totals = load.totals();
         for outcome in OUTCOMES {
-            assert_eq!(totals.ended(outcome), 1, "{outcome:?}");
+            assert_eq!(totals.outcome_count(outcome), 1, "{outcome:?}");
         }
-        assert_eq!(totals.calls(), OUTCOMES.len() as u64);
-        assert_eq!(totals.errors(), OUTCOMES.len() as u64 - 3);
-        assert_eq!(totals.sheds(), 1);
+        assert_eq!(totals.call_count(), OUTCOMES.len() as u64);
+        assert_eq!(totals.error_count(), OUTCOMES.len() as u64 - 3);
+        assert_eq!(totals.shed_count(), 1);
     }
 
     #[test]
-    fn what_the_server_never_had_says_nothing_about_its_speed() {
-        let mut load = Load::new(Now(0));
-        load.record(end(Outcome::Answered, 1_000), Now(0));
+    fn unsent_calls_do_not_affect_latency() {
+        let mut load = ServerLoad::new(MonotonicTime(0));
+        load.record_call(completion(CallOutcome::Succeeded, 1_000), MonotonicTime(0));
         for outcome in [
-            Outcome::Shed,
-            Outcome::Cancelled,
-            Outcome::Failed(Class::Unavailable),
-            Outcome::Failed(Class::SendFailed),
+            CallOutcome::Shed,
+            CallOutcome::Cancelled,
+            CallOutcome::Failed(FailureClass::Unavailable),
+            CallOutcome::Failed(FailureClass::SendFailed),
         ] {
-            load.record(end(outcome, 9_000_000), Now(0));
+            load.record_call(completion(outcome, 9_000_000), MonotonicTime(0));
         }
-        let view = load.snapshot(Now(0));
+        let view = load.recent_view(MonotonicTime(0));
         assert_eq!((view.calls, view.errors), (5, 3));
         assert!((view.error_rate - 0.6).abs() < 1e-9, "{view:?}");
         assert!(view.p99_us < Some(1_100), "{view:?}");
-        assert_eq!(load.totals().timed(), 1);
-        assert_eq!(load.totals().timed_us(), 1_000);
+        assert_eq!(load.totals().timed_count(), 1);
+        assert_eq!(load.totals().timed_sum_us(), 1_000);
     }
 
     #[test]
-    fn the_window_forgets_what_is_older_than_its_two_halves() {
-        let half = millis(HALF_WINDOW);
-        let mut load = Load::new(Now(0));
-        assert_eq!(load.snapshot(Now(0)), LoadView::default());
-        load.record(end(Outcome::Failed(Class::Timeout), 5), Now(1));
+    fn window_drops_calls_older_than_two_halves() {
+        let half = to_millis(HALF_WINDOW);
+        let mut load = ServerLoad::new(MonotonicTime(0));
+        assert_eq!(load.recent_view(MonotonicTime(0)), LoadView::default());
+        load.record_call(
+            completion(CallOutcome::Failed(FailureClass::Timeout), 5),
+            MonotonicTime(1),
+        );
         for (at, calls) in [(half - 1, 1), (half, 1), (2 * half - 1, 1), (2 * half, 0)] {
-            assert_eq!(load.snapshot(Now(at)).calls, calls, "{at}");
+            assert_eq!(load.recent_view(MonotonicTime(at)).calls, calls, "{at}");
         }
-        load.record(end(Outcome::Answered, 5), Now(2 * half));
-        assert_eq!(load.snapshot(Now(20 * half)), LoadView::default());
-        assert_eq!(load.totals().calls(), 2, "totals forget nothing");
+        load.record_call(
+            completion(CallOutcome::Succeeded, 5),
+            MonotonicTime(2 * half),
+        );
+        assert_eq!(
+            load.recent_view(MonotonicTime(20 * half)),
+            LoadView::default()
+        );
+        assert_eq!(load.totals().call_count(), 2, "totals forget nothing");
     }
 
     #[test]
-    fn a_retried_call_is_one_call() {
-        let mut load = Load::new(Now(0));
-        let retried = End {
-            retried: true,
-            ..end(Outcome::Answered, 5)
+    fn retried_call_counts_once() {
+        let mut load = ServerLoad::new(MonotonicTime(0));
+        let retried = CallCompletion {
+            is_retried: true,
+            ..completion(CallOutcome::Succeeded, 5)
         };
-        load.record(retried, Now(0));
-        assert_eq!((load.totals().calls(), load.totals().retries()), (1, 1));
+        load.record_call(retried, MonotonicTime(0));
+        assert_eq!(
+            (load.totals().call_count(), load.totals().retry_count()),
+            (1, 1)
+        );
     }
 }

@@ -1,57 +1,57 @@
-//! Queues in order of use: every step costs the same however many entries there are.
+//! LRU queues with constant-time operations.
 //!
-//! Many queues live in one arena, so that an entry is taken out of the middle of its queue by its
+//! Many queues share one arena, so that an entry can be removed from the middle of its queue by
 //! slot alone.
 
-/// Where an entry stands in its arena, until it is removed.
+/// Position of an entry in the arena, valid until removal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Slot(usize);
+pub struct LruSlot(usize);
 
-/// One queue of an arena, the entry that was used longest ago first.
+/// A queue of an arena, least recently used entry first.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Queue {
-    first: Option<Slot>,
-    last: Option<Slot>,
+pub struct LruQueue {
+    oldest: Option<LruSlot>,
+    newest: Option<LruSlot>,
     len: usize,
 }
 
-impl Queue {
-    /// Returns how many entries it has.
+impl LruQueue {
+    /// Returns the number of entries.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it has none.
+    /// Whether the queue is empty.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Returns the entry that was used longest ago.
+    /// Returns the least recently used entry.
     #[must_use]
-    pub const fn first(&self) -> Option<Slot> {
-        self.first
+    pub const fn oldest(&self) -> Option<LruSlot> {
+        self.oldest
     }
 }
 
 /// The entries of many queues.
 #[derive(Debug)]
-pub struct Arena<T> {
-    nodes: Vec<Node<T>>,
-    /// Slots whose entries were removed.
-    free: Vec<Slot>,
+pub struct LruArena<T> {
+    nodes: Vec<LruNode<T>>,
+    /// Free slots.
+    free: Vec<LruSlot>,
 }
 
 #[derive(Debug)]
-struct Node<T> {
-    before: Option<Slot>,
-    after: Option<Slot>,
-    /// Absent where the slot is free.
+struct LruNode<T> {
+    older: Option<LruSlot>,
+    newer: Option<LruSlot>,
+    /// Absent for a free slot.
     value: Option<T>,
 }
 
-impl<T> Default for Arena<T> {
+impl<T> Default for LruArena<T> {
     fn default() -> Self {
         Self {
             nodes: Vec::new(),
@@ -60,12 +60,12 @@ impl<T> Default for Arena<T> {
     }
 }
 
-impl<T> Arena<T> {
-    /// Adds an entry as the one that was used last.
-    pub fn push(&mut self, queue: &mut Queue, value: T) -> Slot {
-        let node = Node {
-            before: None,
-            after: None,
+impl<T> LruArena<T> {
+    /// Adds an entry as most recently used.
+    pub fn push(&mut self, queue: &mut LruQueue, value: T) -> LruSlot {
+        let node = LruNode {
+            older: None,
+            newer: None,
             value: Some(value),
         };
         let slot = match self.free.pop() {
@@ -77,24 +77,24 @@ impl<T> Arena<T> {
             }
             None => {
                 self.nodes.push(node);
-                Slot(self.nodes.len() - 1)
+                LruSlot(self.nodes.len() - 1)
             }
         };
         self.link_last(queue, slot);
         slot
     }
 
-    /// Makes an entry the one that was used last.
-    pub fn touch(&mut self, queue: &mut Queue, slot: Slot) {
-        if queue.last == Some(slot) {
+    /// Makes an entry the most recently used.
+    pub fn touch(&mut self, queue: &mut LruQueue, slot: LruSlot) {
+        if queue.newest == Some(slot) {
             return;
         }
         self.unlink(queue, slot);
         self.link_last(queue, slot);
     }
 
-    /// Takes an entry out.
-    pub fn remove(&mut self, queue: &mut Queue, slot: Slot) -> Option<T> {
+    /// Removes an entry.
+    pub fn remove(&mut self, queue: &mut LruQueue, slot: LruSlot) -> Option<T> {
         let value = self.nodes.get_mut(slot.0)?.value.take()?;
         self.unlink(queue, slot);
         self.free.push(slot);
@@ -103,39 +103,39 @@ impl<T> Arena<T> {
 
     /// Returns an entry.
     #[must_use]
-    pub fn get(&self, slot: Slot) -> Option<&T> {
+    pub fn get(&self, slot: LruSlot) -> Option<&T> {
         self.nodes.get(slot.0)?.value.as_ref()
     }
 
-    /// Returns an entry to be changed.
-    pub fn get_mut(&mut self, slot: Slot) -> Option<&mut T> {
+    /// Returns a mutable entry.
+    pub fn get_mut(&mut self, slot: LruSlot) -> Option<&mut T> {
         self.nodes.get_mut(slot.0)?.value.as_mut()
     }
 
-    fn link_last(&mut self, queue: &mut Queue, slot: Slot) {
-        let last = queue.last.replace(slot);
+    fn link_last(&mut self, queue: &mut LruQueue, slot: LruSlot) {
+        let last = queue.newest.replace(slot);
         if let Some(node) = self.nodes.get_mut(slot.0) {
-            (node.before, node.after) = (last, None);
+            (node.older, node.newer) = (last, None);
         }
         match last.and_then(|last| self.nodes.get_mut(last.0)) {
-            Some(last) => last.after = Some(slot),
-            None => queue.first = Some(slot),
+            Some(last) => last.newer = Some(slot),
+            None => queue.oldest = Some(slot),
         }
         queue.len += 1;
     }
 
-    fn unlink(&mut self, queue: &mut Queue, slot: Slot) {
+    fn unlink(&mut self, queue: &mut LruQueue, slot: LruSlot) {
         let Some(node) = self.nodes.get_mut(slot.0) else {
             return;
         };
-        let (before, after) = (node.before.take(), node.after.take());
+        let (before, after) = (node.older.take(), node.newer.take());
         match before.and_then(|before| self.nodes.get_mut(before.0)) {
-            Some(before) => before.after = after,
-            None => queue.first = after,
+            Some(before) => before.newer = after,
+            None => queue.oldest = after,
         }
         match after.and_then(|after| self.nodes.get_mut(after.0)) {
-            Some(after) => after.before = before,
-            None => queue.last = before,
+            Some(after) => after.older = before,
+            None => queue.newest = before,
         }
         queue.len = queue.len.saturating_sub(1);
     }
@@ -145,21 +145,21 @@ impl<T> Arena<T> {
 mod tests {
     use super::*;
 
-    fn order(arena: &Arena<u32>, queue: &Queue) -> Vec<u32> {
-        let mut at = queue.first;
+    fn order(arena: &LruArena<u32>, queue: &LruQueue) -> Vec<u32> {
+        let mut at = queue.oldest;
         let mut all = Vec::new();
         while let Some(slot) = at {
             all.push(*arena.get(slot).unwrap());
-            at = arena.nodes[slot.0].after;
+            at = arena.nodes[slot.0].newer;
         }
         assert_eq!(all.len(), queue.len());
         all
     }
 
     #[test]
-    fn entry_used_longest_ago_comes_first() {
-        let mut arena = Arena::default();
-        let (mut one, mut two) = (Queue::default(), Queue::default());
+    fn least_recently_used_entry_is_first() {
+        let mut arena = LruArena::default();
+        let (mut one, mut two) = (LruQueue::default(), LruQueue::default());
         let slots: Vec<_> = (0..4).map(|nth| arena.push(&mut one, nth)).collect();
         let other = arena.push(&mut two, 9);
         arena.touch(&mut one, slots[0]);
@@ -177,14 +177,14 @@ mod tests {
         for slot in [slots[1], slots[0], slots[2]] {
             arena.remove(&mut one, slot).unwrap();
         }
-        assert_eq!(one, Queue::default());
+        assert_eq!(one, LruQueue::default());
     }
 
     #[test]
-    fn random_steps_match_a_plain_list() {
-        let mut arena = Arena::default();
-        let mut queue = Queue::default();
-        let mut plain: Vec<(Slot, u32)> = Vec::new();
+    fn random_steps_match_plain_list() {
+        let mut arena = LruArena::default();
+        let mut queue = LruQueue::default();
+        let mut plain: Vec<(LruSlot, u32)> = Vec::new();
         let mut seed = 7_u32;
         for step in 0..10_000 {
             seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -201,7 +201,7 @@ mod tests {
                 }
                 _ => plain.push((arena.push(&mut queue, step), step)),
             }
-            assert_eq!(queue.first(), plain.first().map(|(slot, _)| *slot));
+            assert_eq!(queue.oldest(), plain.first().map(|(slot, _)| *slot));
         }
         let values: Vec<_> = plain.iter().map(|(_, value)| *value).collect();
         assert_eq!(order(&arena, &queue), values);

@@ -1,42 +1,42 @@
-//! Who is who on the broker: names of mailboxes and of messages, checked before anything else.
+//! Names of mailboxes and messages on the broker, validated before use.
 
 use std::fmt;
 use std::sync::Arc;
 
 use thiserror::Error;
 
-/// Characters of the name of a mailbox.
+/// Characters of a mailbox name.
 pub const MAILBOX_CHARS_MAX: usize = 256;
 
-/// Characters of the id of a message.
+/// Characters of a message id.
 pub const ID_CHARS_MAX: usize = 128;
 
-/// The mailbox of the hub itself.
+/// The mailbox of the hub.
 pub const HUB: &str = "hub";
 
-/// Why a name is none.
+/// Why a name is invalid.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
-pub enum BadName {
-    /// It cannot name a mailbox.
+pub enum MailboxNameError {
+    /// Not a mailbox name.
     #[error("a mailbox is named by a-z, 0-9, `_`, `.`, `-`, and one `#` at most")]
     Mailbox,
-    /// It cannot name a message.
+    /// Not a message id.
     #[error("a message is named by 1 to {ID_CHARS_MAX} of A-Z, a-z, 0-9, `_`, `.`, `:`, `-`")]
     Message,
 }
 
-/// The name of a mailbox: that of a principal, or `PRINCIPAL#PART` for one of several that a
-/// principal has.
+/// A mailbox name: the name of a principal, or `PRINCIPAL#PART` for one of several mailboxes of a
+/// principal.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Mailbox(Arc<str>);
+pub struct MailboxName(Arc<str>);
 
-impl Mailbox {
-    /// Reads a name.
+impl MailboxName {
+    /// Parses a name.
     ///
     /// # Errors
-    /// It is empty, too long, `.`, `..`, or holds anything but `[a-z0-9_.-]` and one `#` between
-    /// two such names.
-    pub fn parse(name: &str) -> Result<Self, BadName> {
+    /// The name is empty, too long, `.`, `..`, or contains characters besides `[a-z0-9_.-]` and one
+    /// `#` between two such names.
+    pub fn parse(name: &str) -> Result<Self, MailboxNameError> {
         let good = |part: &str| {
             let plain = |c: char| {
                 c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '_' | '.' | '-')
@@ -50,14 +50,14 @@ impl Mailbox {
             };
         match fits {
             true => Ok(Self(name.into())),
-            false => Err(BadName::Mailbox),
+            false => Err(MailboxNameError::Mailbox),
         }
     }
 
-    /// Returns the mailbox that a principal asks for: its own where it says nothing, a part of its
-    /// own by `#PART` or by the whole name, and none of anybody else.
+    /// Returns the mailbox claimed by a principal: the main mailbox for an empty claim, or a part
+    /// by `#PART` or by full name. A mailbox of a different principal is refused.
     #[must_use]
-    pub fn claimed(principal: &str, claim: &str) -> Option<Self> {
+    pub fn from_claim(principal: &str, claim: &str) -> Option<Self> {
         let mailbox = match claim {
             "" => Self::parse(principal),
             part if part.starts_with('#') => Self::parse(&format!("{principal}{part}")),
@@ -70,7 +70,7 @@ impl Mailbox {
 
     /// Returns the mailbox of the hub.
     #[must_use]
-    pub fn hub() -> Self {
+    pub fn new_hub() -> Self {
         Self(HUB.into())
     }
 
@@ -80,29 +80,29 @@ impl Mailbox {
         &self.0
     }
 
-    /// Returns the name of the principal whose it is.
+    /// Returns the name of the owning principal.
     #[must_use]
     pub fn principal(&self) -> &str {
         self.0.split_once('#').map_or(&self.0, |(whose, _)| whose)
     }
 }
 
-impl fmt::Display for Mailbox {
+impl fmt::Display for MailboxName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-/// Refuses what cannot be the id of a message.
+/// Checks a message id.
 ///
 /// # Errors
-/// It is empty, too long, `.`, `..`, or holds anything but `[A-Za-z0-9_.:-]`.
-pub fn check_id(id: &str) -> Result<(), BadName> {
+/// The id is empty, too long, `.`, `..`, or contains characters besides `[A-Za-z0-9_.:-]`.
+pub fn check_message_id(id: &str) -> Result<(), MailboxNameError> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | ':' | '-');
     let fits = (1..=ID_CHARS_MAX).contains(&id.len()) && !matches!(id, "." | "..");
     match fits && id.chars().all(plain) {
         true => Ok(()),
-        false => Err(BadName::Message),
+        false => Err(MailboxNameError::Message),
     }
 }
 
@@ -111,9 +111,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_that_could_lead_elsewhere_are_none() {
+    fn invalid_names_and_claims_are_refused() {
         for name in ["worker", "a.b_c-1", "worker#mcp", "hub"] {
-            assert_eq!(Mailbox::parse(name).unwrap().to_string(), name);
+            assert_eq!(MailboxName::parse(name).unwrap().to_string(), name);
         }
         let long = "a".repeat(MAILBOX_CHARS_MAX + 1);
         for name in [
@@ -134,10 +134,15 @@ mod tests {
             "ä",
             &long,
         ] {
-            assert_eq!(Mailbox::parse(name), Err(BadName::Mailbox), "{name}");
+            assert_eq!(
+                MailboxName::parse(name),
+                Err(MailboxNameError::Mailbox),
+                "{name}"
+            );
         }
-        assert_eq!(Mailbox::parse("w#mcp").unwrap().principal(), "w");
-        let claimed = |claim| Mailbox::claimed("w", claim).map(|mailbox| mailbox.to_string());
+        assert_eq!(MailboxName::parse("w#mcp").unwrap().principal(), "w");
+        let claimed =
+            |claim| MailboxName::from_claim("w", claim).map(|mailbox| mailbox.to_string());
         for (claim, want) in [
             ("", Some("w")),
             ("w", Some("w")),
@@ -153,7 +158,7 @@ mod tests {
             assert_eq!(claimed(claim).as_deref(), want, "{claim}");
         }
         for id in ["0", "broker-mcp-1", "A:b.c_d"] {
-            assert_eq!(check_id(id), Ok(()));
+            assert_eq!(check_message_id(id), Ok(()));
         }
         for id in [
             "",
@@ -165,7 +170,7 @@ mod tests {
             "\n",
             &"a".repeat(ID_CHARS_MAX + 1),
         ] {
-            assert_eq!(check_id(id), Err(BadName::Message), "{id}");
+            assert_eq!(check_message_id(id), Err(MailboxNameError::Message), "{id}");
         }
     }
 }

@@ -1,39 +1,39 @@
-//! Names: what a server may be called, and how a tool is called among those of all servers.
+//! Server names, and visible names of tools across all servers.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use sha2::{Digest as _, Sha256};
 
-/// No visible name is longer; several clients refuse more.
+/// Longest visible name; several clients refuse longer names.
 pub const VISIBLE_CHARS_MAX: usize = 64;
 
-/// No server name is longer.
+/// Longest server name.
 pub const SERVER_CHARS_MAX: usize = 32;
 
-/// The slug of a name without any letter or digit.
-const NAMELESS: &str = "server";
+/// Slug of a name without letters or digits.
+const FALLBACK_SLUG: &str = "server";
 
-/// Between the server and the tool in a visible name. Never part of a server name.
+/// Separates server and tool in a visible name. Never part of a server name.
 pub const SEPARATOR: &str = "__";
 
-/// Hexadecimal digits that make a mangled name unique.
+/// Hexadecimal digits of the hash in a mangled name.
 const HASH_CHARS: usize = 12;
 
-/// Whether `name` may name a server: `[a-z0-9][a-z0-9-]{0,31}`.
+/// Whether `name` is a valid server name: `[a-z0-9][a-z0-9-]{0,31}`.
 #[must_use]
-pub fn is_server(name: &str) -> bool {
+pub fn is_server_name(name: &str) -> bool {
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
     name.len() <= SERVER_CHARS_MAX
         && name.starts_with(plain)
         && name.chars().all(|c| plain(c) || c == '-')
 }
 
-/// Returns the server name that a given name stands for: itself where it is one, otherwise the
-/// most similar one. `My_Server` is `my-server`.
+/// Returns a valid server name: `given` if valid, else the most similar valid name. `My_Server`
+/// becomes `my-server`.
 #[must_use]
-pub fn slug(given: &str) -> Cow<'_, str> {
-    if is_server(given) {
+pub fn to_slug(given: &str) -> Cow<'_, str> {
+    if is_server_name(given) {
         return Cow::Borrowed(given);
     }
     let mut slug = String::with_capacity(SERVER_CHARS_MAX);
@@ -49,13 +49,13 @@ pub fn slug(given: &str) -> Cow<'_, str> {
     }
     slug.truncate(slug.trim_end_matches('-').len());
     match slug.is_empty() {
-        true => Cow::Borrowed(NAMELESS),
+        true => Cow::Borrowed(FALLBACK_SLUG),
         false => Cow::Owned(slug),
     }
 }
 
-/// Returns `slug`, or `slug-2`, `slug-3`, ..., whichever is not taken yet.
-pub fn unique(slug: &str, taken: impl Fn(&str) -> bool) -> String {
+/// Returns the first of `slug`, `slug-2`, `slug-3`, ... not taken yet.
+pub fn unique_slug(slug: &str, taken: impl Fn(&str) -> bool) -> String {
     let numbered = (2_u32..).map(|number| {
         let tail = format!("-{number}");
         let head = slug.get(..SERVER_CHARS_MAX - tail.len()).unwrap_or(slug);
@@ -67,25 +67,25 @@ pub fn unique(slug: &str, taken: impl Fn(&str) -> bool) -> String {
         .unwrap_or_else(|| slug.to_owned())
 }
 
-/// Returns the name under which `/mcp` shows `tool` of `server`.
+/// Returns the visible name of `tool` of `server` on `/mcp`.
 ///
-/// It is `server__tool` where that is short and plain enough for every client; otherwise the same
-/// start followed by a hash of the whole identity, so that it depends on nothing but the two names.
+/// The result is `server__tool` if short and plain enough for every client; otherwise the same
+/// start followed by a hash of both names. The name depends on nothing else.
 #[must_use]
-pub fn visible(server: &str, tool: &str) -> String {
+pub fn visible_name(server: &str, tool: &str) -> String {
     let plain = format!("{server}{SEPARATOR}{tool}");
-    if plain.len() <= VISIBLE_CHARS_MAX && !tool.is_empty() && tool.chars().all(is_plain) {
+    if plain.len() <= VISIBLE_CHARS_MAX && !tool.is_empty() && tool.chars().all(is_plain_char) {
         return plain;
     }
-    mangled(server, tool)
+    mangled_name(server, tool)
 }
 
-/// Returns the hashed form of a visible name, also used where two tools would share one.
+/// Returns the hashed form of a visible name, also used if two tools would share a name.
 #[must_use]
-pub fn mangled(server: &str, tool: &str) -> String {
+pub fn mangled_name(server: &str, tool: &str) -> String {
     let mut name: String = format!("{server}{SEPARATOR}{tool}")
         .chars()
-        .map(|c| if is_plain(c) { c } else { '_' })
+        .map(|c| if is_plain_char(c) { c } else { '_' })
         .take(VISIBLE_CHARS_MAX - HASH_CHARS - 1)
         .collect();
     name.push('_');
@@ -101,26 +101,25 @@ pub fn mangled(server: &str, tool: &str) -> String {
     name
 }
 
-/// Returns the server part of a visible name, if it has one.
+/// Returns the server part of a visible name, if valid.
 #[must_use]
-pub fn server_of(visible: &str) -> Option<&str> {
+pub fn visible_server(visible: &str) -> Option<&str> {
     visible
         .split_once(SEPARATOR)
         .map(|(server, _)| server)
-        .filter(|server| is_server(server))
+        .filter(|server| is_server_name(server))
 }
 
-/// Begins a URI that names its server.
-const ADDRESSED: &str = "bowline://";
+/// Prefix of a server-qualified URI.
+const QUALIFIED_PREFIX: &str = "bowline://";
 
-/// Follows the server where the rest stands as it is: no URI begins with it.
-const VERBATIM: char = '~';
+/// Marks an unencoded template after the server; no URI starts with this character.
+const TEMPLATE_MARK: char = '~';
 
-/// Returns the form of a URI that names its server: `bowline://server/` and the percent-encoded
-/// URI.
+/// Returns the server-qualified form of a URI: `bowline://server/` and the percent-encoded URI.
 #[must_use]
-pub fn addressed(server: &str, uri: &str) -> String {
-    let mut out = format!("{ADDRESSED}{server}/");
+pub fn qualified_uri(server: &str, uri: &str) -> String {
+    let mut out = format!("{QUALIFIED_PREFIX}{server}/");
     for byte in uri.bytes() {
         if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_') {
             out.push(char::from(byte));
@@ -132,27 +131,27 @@ pub fn addressed(server: &str, uri: &str) -> String {
     out
 }
 
-/// Returns the form of a URI template that names its server: `bowline://server/~` and the
-/// template as it is. Encoding it would change what a client puts in for its variables.
+/// Returns the server-qualified form of a URI template: `bowline://server/~` and the raw template.
+/// Percent-encoding would change the variables filled in by the client.
 #[must_use]
-pub fn addressed_template(server: &str, template: &str) -> String {
-    format!("{ADDRESSED}{server}/{VERBATIM}{template}")
+pub fn qualified_template(server: &str, template: &str) -> String {
+    format!("{QUALIFIED_PREFIX}{server}/{TEMPLATE_MARK}{template}")
 }
 
-/// Reads both forms: the server and its own URI.
+/// Parses both forms into server and upstream URI.
 #[must_use]
-pub fn read_addressed(uri: &str) -> Option<(&str, String)> {
-    let (server, rest) = uri.strip_prefix(ADDRESSED)?.split_once('/')?;
-    if !is_server(server) {
+pub fn parse_qualified_uri(uri: &str) -> Option<(&str, String)> {
+    let (server, rest) = uri.strip_prefix(QUALIFIED_PREFIX)?.split_once('/')?;
+    if !is_server_name(server) {
         return None;
     }
-    match rest.strip_prefix(VERBATIM) {
+    match rest.strip_prefix(TEMPLATE_MARK) {
         Some(own) => Some((server, own.to_owned())),
-        None => Some((server, decoded(rest)?)),
+        None => Some((server, percent_decode(rest)?)),
     }
 }
 
-fn decoded(text: &str) -> Option<String> {
+fn percent_decode(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
     while let Some(byte) = rest.next() {
@@ -167,7 +166,7 @@ fn decoded(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-const fn is_plain(c: char) -> bool {
+const fn is_plain_char(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_' || c == '-' || c == '.'
 }
 
@@ -176,9 +175,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn server_names_leave_no_room_for_ambiguity() {
+    fn server_name_grammar_is_strict() {
         for good in ["a", "0", "files", "my-files-2", &"a".repeat(32)] {
-            assert!(is_server(good), "{good}");
+            assert!(is_server_name(good), "{good}");
         }
         for bad in [
             "",
@@ -191,12 +190,12 @@ mod tests {
             "..",
             &"a".repeat(33),
         ] {
-            assert!(!is_server(bad), "{bad}");
+            assert!(!is_server_name(bad), "{bad}");
         }
     }
 
     #[test]
-    fn a_slug_is_always_a_valid_name() {
+    fn slug_is_always_valid_server_name() {
         for (given, expected) in [
             ("GitHub", "github"),
             ("My_Server", "my-server"),
@@ -206,36 +205,36 @@ mod tests {
             ("--", "server"),
             ("日本", "server"),
         ] {
-            assert_eq!(slug(given), expected);
-            assert!(is_server(&slug(given)));
+            assert_eq!(to_slug(given), expected);
+            assert!(is_server_name(&to_slug(given)));
         }
-        assert!(is_server(&slug(&"ab ".repeat(40))));
+        assert!(is_server_name(&to_slug(&"ab ".repeat(40))));
     }
 
     #[test]
-    fn a_taken_slug_gets_a_number() {
-        assert_eq!(unique("a", |name| name == "a" || name == "a-2"), "a-3");
+    fn taken_slug_gets_number() {
+        assert_eq!(unique_slug("a", |name| name == "a" || name == "a-2"), "a-3");
         let long = "b".repeat(32);
-        assert!(is_server(&unique(&long, |name| name == long)));
+        assert!(is_server_name(&unique_slug(&long, |name| name == long)));
     }
 
     #[test]
-    fn long_and_odd_names_are_mangled_to_64_plain_characters() {
-        assert_eq!(visible("files", "read_file"), "files__read_file");
+    fn long_and_odd_names_are_mangled() {
+        assert_eq!(visible_name("files", "read_file"), "files__read_file");
         let fits = "x".repeat(64 - "files__".len());
-        assert_eq!(visible("files", &fits), format!("files__{fits}"));
+        assert_eq!(visible_name("files", &fits), format!("files__{fits}"));
         for tool in ["x".repeat(300).as_str(), "naïve tool", "", "a/b"] {
-            let name = visible("files", tool);
+            let name = visible_name("files", tool);
             assert!(name.len() <= VISIBLE_CHARS_MAX, "{name}");
-            assert!(name.chars().all(is_plain), "{name}");
+            assert!(name.chars().all(is_plain_char), "{name}");
             assert!(name.starts_with("files__"), "{name}");
-            assert_eq!(name, visible("files", tool), "the same each time");
-            assert_eq!(server_of(&name), Some("files"));
+            assert_eq!(name, visible_name("files", tool), "the same each time");
+            assert_eq!(visible_server(&name), Some("files"));
         }
     }
 
     #[test]
-    fn a_uri_reads_back_from_the_form_that_names_its_server() {
+    fn qualified_uri_round_trips() {
         for uri in [
             "file:///a b/é.txt",
             "x:",
@@ -243,16 +242,16 @@ mod tests {
             "a%2Fb?c=d#e",
             "bowline://s/x",
         ] {
-            let form = addressed("files", uri);
+            let form = qualified_uri("files", uri);
             assert!(form.strip_prefix("bowline://files/").is_some(), "{form}");
-            assert_eq!(read_addressed(&form), Some(("files", uri.to_owned())));
+            assert_eq!(parse_qualified_uri(&form), Some(("files", uri.to_owned())));
         }
-        assert_eq!(addressed("s", "x:/1"), "bowline://s/x%3A%2F1");
-        let form = addressed_template("s", "x:///{a}");
+        assert_eq!(qualified_uri("s", "x:/1"), "bowline://s/x%3A%2F1");
+        let form = qualified_template("s", "x:///{a}");
         assert_eq!(form, "bowline://s/~x:///{a}");
         let filled = form.replace("{a}", "1%2F2");
         assert_eq!(
-            read_addressed(&filled),
+            parse_qualified_uri(&filled),
             Some(("s", "x:///1%2F2".to_owned()))
         );
         for odd in [
@@ -263,15 +262,15 @@ mod tests {
             "bowline://s/%ff",
             "bowline://s/%1",
         ] {
-            assert_eq!(read_addressed(odd), None, "{odd}");
+            assert_eq!(parse_qualified_uri(odd), None, "{odd}");
         }
     }
 
     #[test]
-    fn tools_that_differ_only_in_the_cut_part_get_different_names() {
+    fn truncated_names_stay_distinct() {
         let (one, two) = ("y".repeat(100) + "1", "y".repeat(100) + "2");
-        assert_ne!(visible("s", &one), visible("s", &two));
+        assert_ne!(visible_name("s", &one), visible_name("s", &two));
         // Cyrillic a and Latin a look alike; the names do not.
-        assert_ne!(visible("s", "p\u{430}y"), visible("s", "pay"));
+        assert_ne!(visible_name("s", "p\u{430}y"), visible_name("s", "pay"));
     }
 }

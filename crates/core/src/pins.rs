@@ -1,6 +1,6 @@
-//! The pins of one server: which of its definitions were approved, and which are others now.
+//! Pins of one server: approved definitions, and deviations from approved definitions.
 
-mod kind;
+mod pin_kind;
 #[cfg(test)]
 mod tests;
 
@@ -9,78 +9,78 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::lint::Finding;
+use crate::lint::LintFinding;
 
-pub use kind::PinKind;
+pub use pin_kind::PinKind;
 
-/// Tools of one server that are remembered, gone ones included.
+/// Pinned tools per server, including removed tools.
 pub const TOOLS_MAX: usize = 32_768;
 
-/// Prompts of one server that are remembered, gone ones included; so many templates too.
+/// Pinned prompts per server, including removed prompts; the same limit applies to templates.
 pub const PROMPTS_MAX: usize = 2_048;
 
-/// Resources of one server that are remembered, gone ones included.
+/// Pinned resources per server, including removed resources.
 pub const RESOURCES_MAX: usize = 8_192;
 
-/// Entries with longer names or URIs are not remembered.
+/// Entries with longer names or URIs are not pinned.
 pub const NAME_BYTES_MAX: usize = 1_024;
 
-/// A definition longer than this is remembered by its hash alone.
+/// Longer definitions are pinned by hash only.
 pub const DEFINITION_BYTES_MAX: usize = 128 * 1024;
 
-/// Definitions of one server's tools longer than this together are remembered by their hashes
-/// alone; the definitions of everything else have a budget of the same size.
+/// Total bytes of a server's tool definitions; further definitions are pinned by hash only. All
+/// remaining kinds share a second budget of the same size.
 pub const DEFINITIONS_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// The SHA-256 of a definition in canonical form.
-pub type Hash = [u8; 32];
+/// SHA-256 of a definition in canonical form.
+pub type DefinitionHash = [u8; 32];
 
-/// One definition, at the time when it was seen or approved.
+/// One definition at the time of observation or approval.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Version {
-    /// Its hash.
-    pub hash: Hash,
-    /// Its text, as the server wrote it; absent where it is too long.
+pub struct DefinitionVersion {
+    /// The hash.
+    pub hash: DefinitionHash,
+    /// The text as sent by the server; absent if too long.
     pub definition: Option<Bytes>,
-    /// When, by the wall clock in milliseconds.
+    /// Wall-clock time in milliseconds.
     pub at_ms: u64,
 }
 
-/// What is known of one tool.
+/// The pin of one entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pin {
-    /// The definition that counts.
-    pub approved: Version,
-    /// The one that counted before a person accepted this one.
-    pub before: Option<Version>,
-    /// Whether a person accepted it; otherwise it counts because it was the first.
-    pub reviewed: bool,
-    /// How the tool stands.
-    pub state: State,
-    /// What is odd about the tool as it is now, unless a person accepted it.
-    pub findings: Vec<Finding>,
+    /// The approved definition.
+    pub approved: DefinitionVersion,
+    /// The previously approved definition, replaced by a manual acceptance.
+    pub previous: Option<DefinitionVersion>,
+    /// Whether a person accepted the definition; otherwise approved as the first seen.
+    pub is_reviewed: bool,
+    /// The state of the entry.
+    pub state: PinState,
+    /// Lint findings of the current definition, unless a person accepted the definition.
+    pub findings: Vec<LintFinding>,
 }
 
-/// How a tool stands.
+/// State of a pinned entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum State {
-    /// It is what was approved.
+pub enum PinState {
+    /// The current definition is approved.
     Approved,
-    /// It was something else since.
+    /// The definition changed since approval.
     Changed {
-        /// What it was when it last was something else.
-        seen: Version,
-        /// When it first was, in milliseconds.
+        /// The last deviating definition.
+        seen: DefinitionVersion,
+        /// Time of the first deviation in milliseconds.
         since_ms: u64,
-        /// Whether it is what was approved again. That makes it no better: it may have been used
-        /// in between.
+        /// Whether the server reverted to the approved definition. The state stays `Changed`,
+        /// because the deviating definition may have been used meanwhile.
         reverted: bool,
     },
-    /// Nobody looked at it yet, and something about it is odd.
+    /// Not reviewed, with lint findings.
     Quarantined,
 }
 
-impl State {
+impl PinState {
     /// Returns the word used in files, events and API.
     #[must_use]
     pub const fn as_str(&self) -> &'static str {
@@ -92,73 +92,73 @@ impl State {
     }
 }
 
-/// An entry as a list shows it.
+/// An entry of a list.
 #[derive(Clone, Debug)]
-pub struct Sight {
-    /// What it is.
+pub struct ListedDefinition {
+    /// The kind.
     pub kind: PinKind,
-    /// The server's own name of it, or its URI.
-    pub tool: Arc<str>,
-    /// The hash of its definition.
-    pub hash: Hash,
-    /// Its definition.
+    /// The upstream name or URI.
+    pub name: Arc<str>,
+    /// The hash of the definition.
+    pub hash: DefinitionHash,
+    /// The definition.
     pub definition: Bytes,
-    /// What is odd about it.
-    pub findings: Vec<Finding>,
+    /// Lint findings.
+    pub findings: Vec<LintFinding>,
 }
 
-/// An entry that stands otherwise than before.
+/// A change of state of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct News {
-    /// What it is.
+pub struct PinChange {
+    /// The kind.
     pub kind: PinKind,
-    /// Its name or URI.
-    pub tool: Arc<str>,
-    /// How it stands now.
+    /// The name or URI.
+    pub name: Arc<str>,
+    /// The new state.
     pub state: &'static str,
 }
 
-/// An entry that a person accepted.
+/// A manual acceptance of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Accepted {
-    /// What it is.
+pub struct PinAcceptance {
+    /// The kind.
     pub kind: PinKind,
-    /// Its name or URI.
-    pub tool: Arc<str>,
-    /// The hash that counted before.
-    pub old: Hash,
-    /// The hash that counts now.
-    pub new: Hash,
+    /// The name or URI.
+    pub name: Arc<str>,
+    /// The previously approved hash.
+    pub old_hash: DefinitionHash,
+    /// The newly approved hash.
+    pub new_hash: DefinitionHash,
 }
 
-/// Why a tool was not accepted.
+/// Why an entry was not accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Unaccepted {
-    /// No such tool was ever seen.
+pub enum PinAcceptError {
+    /// The entry was never seen.
     Unknown,
-    /// The definition is another by now than the one that was looked at.
-    Other {
-        /// What it is now.
-        now: Hash,
+    /// The definition changed after the review.
+    Changed {
+        /// The current hash.
+        now: DefinitionHash,
     },
 }
 
 /// The pins of one server, by kind and name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Pins {
-    tools: Entries,
-    prompts: Entries,
-    resources: Entries,
-    templates: Entries,
-    introduction: Entries,
+pub struct ServerPins {
+    tools: PinMap,
+    prompts: PinMap,
+    resources: PinMap,
+    templates: PinMap,
+    introduction: PinMap,
 }
 
-type Entries = BTreeMap<Arc<str>, Pin>;
+type PinMap = BTreeMap<Arc<str>, Pin>;
 
-impl Pins {
-    /// Takes up what was remembered.
+impl ServerPins {
+    /// Restores persisted pins.
     #[must_use]
-    pub fn restore(pins: impl IntoIterator<Item = (PinKind, Arc<str>, Pin)>) -> Self {
+    pub fn from_entries(pins: impl IntoIterator<Item = (PinKind, Arc<str>, Pin)>) -> Self {
         let mut restored = Self::default();
         for (kind, name, pin) in pins {
             restored.entries_mut(kind).insert(name, pin);
@@ -166,118 +166,124 @@ impl Pins {
         restored
     }
 
-    /// Returns what is known of one entry.
+    /// Returns the pin of an entry.
     #[must_use]
     pub fn get(&self, kind: PinKind, name: &str) -> Option<&Pin> {
         self.entries(kind).get(name)
     }
 
-    /// Returns all that is known of one kind, by name.
+    /// Iterates over the pins of one kind, by name.
     pub fn iter(&self, kind: PinKind) -> impl Iterator<Item = (&Arc<str>, &Pin)> {
         self.entries(kind).iter()
     }
 
-    /// Returns how many entries of all kinds stand in which state.
+    /// Counts the entries of all kinds with a matching state.
     #[must_use]
-    pub fn count(&self, is: impl Fn(&State) -> bool) -> usize {
-        self.all().filter(|pin| is(&pin.state)).count()
+    pub fn count_states(&self, is: impl Fn(&PinState) -> bool) -> usize {
+        self.all_pins().filter(|pin| is(&pin.state)).count()
     }
 
-    /// Whether seeing this would change anything.
+    /// Whether observing this entry would change anything.
     #[must_use]
-    pub fn is_news(&self, sight: &Sight) -> bool {
-        let entries = self.entries(sight.kind);
-        let Some(pin) = entries.get(&sight.tool) else {
-            return entries.len() < sight.kind.entries_max() && sight.tool.len() <= NAME_BYTES_MAX;
+    pub fn is_new(&self, entry: &ListedDefinition) -> bool {
+        let entries = self.entries(entry.kind);
+        let Some(pin) = entries.get(&entry.name) else {
+            return entries.len() < entry.kind.entries_max() && entry.name.len() <= NAME_BYTES_MAX;
         };
-        let is_other = sight.hash != pin.approved.hash;
+        let is_other = entry.hash != pin.approved.hash;
         match &pin.state {
-            // What is odd about it by now, since another server came, does not count: nobody may
-            // have the tools of others withdrawn.
-            State::Approved => is_other,
-            State::Changed { seen, reverted, .. } => {
-                *reverted == is_other || (is_other && sight.hash != seen.hash)
+            // New findings of an approved definition are ignored: a new server must not be able to
+            // have tools of existing servers withdrawn.
+            PinState::Approved => is_other,
+            PinState::Changed { seen, reverted, .. } => {
+                *reverted == is_other || (is_other && entry.hash != seen.hash)
             }
-            State::Quarantined => is_other,
+            PinState::Quarantined => is_other,
         }
     }
 
-    /// Takes in one list of the server. An entry that is not in it keeps its pin.
-    pub fn see(&mut self, sights: &[Sight], now_ms: u64) -> Vec<News> {
-        let mut news = Vec::new();
-        let (mut tools, mut others) = (self.room(is_tool), self.room(is_other_kind));
-        for sight in sights
+    /// Observes one list of the server. Entries missing from the list keep their pins.
+    pub fn observe_list(&mut self, listed: &[ListedDefinition], now_ms: u64) -> Vec<PinChange> {
+        let mut changes = Vec::new();
+        let (mut tools, mut others) = (
+            self.free_definition_bytes(is_tool_kind),
+            self.free_definition_bytes(is_other_kind),
+        );
+        for entry in listed
             .iter()
-            .filter(|sight| self.is_news(sight))
+            .filter(|entry| self.is_new(entry))
             .collect::<Vec<_>>()
         {
-            let room = match sight.kind {
+            let room = match entry.kind {
                 PinKind::Tool => &mut tools,
                 _ => &mut others,
             };
-            let version = version(sight, now_ms, room);
-            let entries = self.entries_mut(sight.kind);
-            let Some(pin) = entries.get_mut(&sight.tool) else {
-                if entries.len() < sight.kind.entries_max() {
-                    entries.insert(Arc::clone(&sight.tool), first(sight, version));
-                    news.extend((!sight.findings.is_empty()).then(|| told(sight, "quarantined")));
+            let version = capture_version(entry, now_ms, room);
+            let entries = self.entries_mut(entry.kind);
+            let Some(pin) = entries.get_mut(&entry.name) else {
+                if entries.len() < entry.kind.entries_max() {
+                    entries.insert(Arc::clone(&entry.name), new_pin(entry, version));
+                    changes.extend(
+                        (!entry.findings.is_empty()).then(|| to_pin_change(entry, "quarantined")),
+                    );
                 }
                 continue;
             };
             let before = pin.state.as_str();
-            pin.see(sight, version);
-            // A change of a change is told as well: whoever looked must look again.
-            if pin.state.as_str() != before || matches!(pin.state, State::Changed { .. }) {
-                news.push(told(sight, pin.state.as_str()));
+            pin.observe(entry, version);
+            // Every further change is reported as well, since an earlier review is outdated.
+            if pin.state.as_str() != before || matches!(pin.state, PinState::Changed { .. }) {
+                changes.push(to_pin_change(entry, pin.state.as_str()));
             }
         }
-        news
+        changes
     }
 
-    /// Approves an entry as it is now. With a hash, only where it is the one of what the entry is
-    /// now, or of what counted before: that takes the last approval back.
-    pub fn accept(
+    /// Accepts the current definition of an entry. A hash restricts the acceptance to the current
+    /// definition, or reverts to the previously approved definition.
+    pub fn accept_definition(
         &mut self,
-        (kind, name): (PinKind, &str),
-        hash: Option<&Hash>,
+        kind: PinKind,
+        name: &str,
+        hash: Option<&DefinitionHash>,
         now_ms: u64,
-    ) -> Result<Option<Accepted>, Unaccepted> {
+    ) -> Result<Option<PinAcceptance>, PinAcceptError> {
         let entries = self.entries_mut(kind);
         let (name, pin) = match entries.get_key_value(name) {
             Some((name, pin)) => (Arc::clone(name), pin),
-            None => return Err(Unaccepted::Unknown),
+            None => return Err(PinAcceptError::Unknown),
         };
         let mut pin = pin.clone();
         let old = pin.approved.hash;
-        let is_undone = hash.is_some_and(|hash| pin.undo(hash));
-        if !is_undone && !pin.accept(hash, now_ms)? {
+        let is_undone = hash.is_some_and(|hash| pin.revert_to(hash));
+        if !is_undone && !pin.accept_current(hash, now_ms)? {
             return Ok(None);
         }
         let new = pin.approved.hash;
         entries.insert(Arc::clone(&name), pin);
-        Ok(Some(Accepted {
+        Ok(Some(PinAcceptance {
             kind,
-            tool: name,
-            old,
-            new,
+            name,
+            old_hash: old,
+            new_hash: new,
         }))
     }
 
-    /// Approves every entry of every kind as it is now.
-    pub fn accept_all(&mut self, now_ms: u64) -> Vec<Accepted> {
+    /// Accepts the current definitions of all entries.
+    pub fn accept_all(&mut self, now_ms: u64) -> Vec<PinAcceptance> {
         let mut accepted = Vec::new();
         for kind in PinKind::ALL {
             let names: Vec<_> = self.entries(kind).keys().cloned().collect();
             let each = names
                 .iter()
-                .map(|name| self.accept((kind, name), None, now_ms));
+                .map(|name| self.accept_definition(kind, name, None, now_ms));
             accepted.extend(each.filter_map(|accepted| accepted.ok().flatten()));
         }
         accepted
     }
 
-    /// Forgets entries that are not offered any more, where there is no room for others.
-    pub fn make_room(&mut self, is_offered: impl Fn(PinKind, &str) -> bool) {
+    /// Evicts entries no longer offered, for kinds at their limit.
+    pub fn evict_unlisted(&mut self, is_offered: impl Fn(PinKind, &str) -> bool) {
         for kind in PinKind::ALL {
             let entries = self.entries_mut(kind);
             if entries.len() >= kind.entries_max() {
@@ -286,29 +292,29 @@ impl Pins {
         }
     }
 
-    /// How many bytes of definitions of these kinds may still be remembered.
-    fn room(&self, is_counted: fn(PinKind) -> bool) -> usize {
-        let held = |version: &Version| version.definition.as_ref().map_or(0, Bytes::len);
+    /// Returns the definition bytes left for these kinds.
+    fn free_definition_bytes(&self, is_counted: fn(PinKind) -> bool) -> usize {
+        let held = |version: &DefinitionVersion| version.definition.as_ref().map_or(0, Bytes::len);
         let kinds = PinKind::ALL.into_iter();
         let kinds = kinds.filter(|kind| is_counted(*kind));
         let each = kinds
             .flat_map(|kind| self.entries(kind).values())
             .map(|pin| {
                 let seen = match &pin.state {
-                    State::Changed { seen, .. } => held(seen),
-                    State::Approved | State::Quarantined => 0,
+                    PinState::Changed { seen, .. } => held(seen),
+                    PinState::Approved | PinState::Quarantined => 0,
                 };
-                held(&pin.approved) + pin.before.as_ref().map_or(0, held) + seen
+                held(&pin.approved) + pin.previous.as_ref().map_or(0, held) + seen
             });
         DEFINITIONS_BYTES_MAX.saturating_sub(each.sum())
     }
 
-    fn all(&self) -> impl Iterator<Item = &Pin> {
+    fn all_pins(&self) -> impl Iterator<Item = &Pin> {
         let kinds = PinKind::ALL.into_iter();
         kinds.flat_map(|kind| self.entries(kind).values())
     }
 
-    const fn entries(&self, kind: PinKind) -> &Entries {
+    const fn entries(&self, kind: PinKind) -> &PinMap {
         match kind {
             PinKind::Tool => &self.tools,
             PinKind::Prompt => &self.prompts,
@@ -318,7 +324,7 @@ impl Pins {
         }
     }
 
-    const fn entries_mut(&mut self, kind: PinKind) -> &mut Entries {
+    const fn entries_mut(&mut self, kind: PinKind) -> &mut PinMap {
         match kind {
             PinKind::Tool => &mut self.tools,
             PinKind::Prompt => &mut self.prompts,
@@ -330,79 +336,83 @@ impl Pins {
 }
 
 impl Pin {
-    /// Returns what the tool was when it was last seen.
+    /// Returns the definition at the last observation.
     #[must_use]
-    pub const fn now(&self) -> &Version {
+    pub const fn current(&self) -> &DefinitionVersion {
         match &self.state {
-            State::Changed {
+            PinState::Changed {
                 seen,
                 reverted: false,
                 ..
             } => seen,
-            State::Changed { .. } | State::Approved | State::Quarantined => &self.approved,
+            PinState::Changed { .. } | PinState::Approved | PinState::Quarantined => &self.approved,
         }
     }
 
-    fn see(&mut self, sight: &Sight, version: Version) {
-        let is_other = sight.hash != self.approved.hash;
+    fn observe(&mut self, entry: &ListedDefinition, version: DefinitionVersion) {
+        let is_other = entry.hash != self.approved.hash;
         match &mut self.state {
-            State::Changed { seen, reverted, .. } => {
+            PinState::Changed { seen, reverted, .. } => {
                 *reverted = !is_other;
                 if is_other {
                     *seen = version;
                 }
             }
             state if is_other => {
-                *state = State::Changed {
+                *state = PinState::Changed {
                     since_ms: version.at_ms,
                     seen: version,
                     reverted: false,
                 };
             }
-            State::Approved | State::Quarantined => {}
+            PinState::Approved | PinState::Quarantined => {}
         }
-        let is_known = self.reviewed && !is_other;
+        let is_known = self.is_reviewed && !is_other;
         self.findings = if is_known {
             Vec::new()
         } else {
-            sight.findings.clone()
+            entry.findings.clone()
         };
     }
 
-    /// Approves what the tool is now; `false` where a person did so before.
-    fn accept(&mut self, hash: Option<&Hash>, now_ms: u64) -> Result<bool, Unaccepted> {
-        let now = self.now().hash;
+    /// Approves the current definition; returns `false` if already reviewed.
+    fn accept_current(
+        &mut self,
+        hash: Option<&DefinitionHash>,
+        now_ms: u64,
+    ) -> Result<bool, PinAcceptError> {
+        let now = self.current().hash;
         if hash.is_some_and(|hash| *hash != now) {
-            return Err(Unaccepted::Other { now });
+            return Err(PinAcceptError::Changed { now });
         }
-        let is_news = self.state != State::Approved || !self.reviewed;
-        self.reviewed = true;
+        let is_news = self.state != PinState::Approved || !self.is_reviewed;
+        self.is_reviewed = true;
         self.findings.clear();
-        let state = std::mem::replace(&mut self.state, State::Approved);
-        if let State::Changed {
+        let state = std::mem::replace(&mut self.state, PinState::Approved);
+        if let PinState::Changed {
             mut seen,
             reverted: false,
             ..
         } = state
         {
             seen.at_ms = now_ms;
-            self.before = Some(std::mem::replace(&mut self.approved, seen));
+            self.previous = Some(std::mem::replace(&mut self.approved, seen));
         }
         Ok(is_news)
     }
 
-    /// Lets what counted before count again; `false` where that was not meant.
-    fn undo(&mut self, hash: &Hash) -> bool {
-        if *hash == self.now().hash {
+    /// Reverts to the previously approved definition; returns `false` if the hash does not match.
+    fn revert_to(&mut self, hash: &DefinitionHash) -> bool {
+        if *hash == self.current().hash {
             return false;
         }
-        let Some(before) = self.before.take_if(|before| before.hash == *hash) else {
+        let Some(before) = self.previous.take_if(|before| before.hash == *hash) else {
             return false;
         };
         let since_ms = self.approved.at_ms;
-        let now = self.now().clone();
+        let now = self.current().clone();
         self.approved = before;
-        self.state = State::Changed {
+        self.state = PinState::Changed {
             seen: now,
             since_ms,
             reverted: false,
@@ -411,36 +421,36 @@ impl Pin {
     }
 }
 
-fn first(sight: &Sight, approved: Version) -> Pin {
+fn new_pin(entry: &ListedDefinition, approved: DefinitionVersion) -> Pin {
     Pin {
         approved,
-        before: None,
-        reviewed: false,
-        state: if sight.findings.is_empty() {
-            State::Approved
+        previous: None,
+        is_reviewed: false,
+        state: if entry.findings.is_empty() {
+            PinState::Approved
         } else {
-            State::Quarantined
+            PinState::Quarantined
         },
-        findings: sight.findings.clone(),
+        findings: entry.findings.clone(),
     }
 }
 
-/// Keeps the text as long as there is room for it.
-fn version(sight: &Sight, at_ms: u64, room: &mut usize) -> Version {
-    let bytes = sight.definition.len();
+/// Keeps the text while the byte budget lasts.
+fn capture_version(entry: &ListedDefinition, at_ms: u64, room: &mut usize) -> DefinitionVersion {
+    let bytes = entry.definition.len();
     let fits = bytes <= DEFINITION_BYTES_MAX && bytes <= *room;
     if fits {
         *room -= bytes;
     }
-    Version {
-        hash: sight.hash,
-        // Copied, since the page it stands in may be much longer.
-        definition: fits.then(|| Bytes::copy_from_slice(&sight.definition)),
+    DefinitionVersion {
+        hash: entry.hash,
+        // Copied, because the enclosing page may be much larger.
+        definition: fits.then(|| Bytes::copy_from_slice(&entry.definition)),
         at_ms,
     }
 }
 
-fn is_tool(kind: PinKind) -> bool {
+fn is_tool_kind(kind: PinKind) -> bool {
     kind == PinKind::Tool
 }
 
@@ -448,10 +458,10 @@ fn is_other_kind(kind: PinKind) -> bool {
     kind != PinKind::Tool
 }
 
-fn told(sight: &Sight, state: &'static str) -> News {
-    News {
-        kind: sight.kind,
-        tool: Arc::clone(&sight.tool),
+fn to_pin_change(entry: &ListedDefinition, state: &'static str) -> PinChange {
+    PinChange {
+        kind: entry.kind,
+        name: Arc::clone(&entry.name),
         state,
     }
 }

@@ -1,333 +1,351 @@
-//! Who may see and use what: one function for listing and calling, on every path. Narrows, never
-//! widens.
+//! Access policy: one decision function for listing and calling, on every path. Contexts and
+//! profiles narrow, never widen.
 
-mod address;
 mod allowlist;
 mod condition;
-mod credentials;
-mod enabled;
+mod credential_contexts;
+mod decision;
+mod enabled_features;
 mod exposure;
 mod pattern;
-mod rules;
-mod ruling;
+mod pattern_index;
+mod resource_uri;
+mod role_grant;
 #[cfg(test)]
 mod tests;
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use crate::budget::Allowance;
-use crate::call::{Kind, Principal, Role, Scope};
+use crate::budget::CallAllowance;
+use crate::call::{EndpointScope, FeatureKind, Principal, Role};
 
 pub use allowlist::RoleAllowlist;
-pub use condition::{Condition, Effort, Facts, Undecided, When};
-pub use credentials::{Credentials, profile_context};
-pub use enabled::Enabled;
-pub use exposure::{AUTO_TOOLS_MAX, Expose, Exposure};
-pub use pattern::{PATTERN_BYTES_MAX, Pattern, PatternError, WILDCARDS_MAX};
-pub use ruling::Ruling;
+pub use condition::{Condition, ConditionError, ConditionInput, ConditionRule, EvaluationEffort};
+pub use credential_contexts::{CredentialContexts, profile_context};
+pub use decision::PolicyDecision;
+pub use enabled_features::EnabledFeatures;
+pub use exposure::{AUTO_TOOLS_MAX, ExposeMode, ToolExposure};
+pub use pattern::{FeaturePattern, PATTERN_BYTES_MAX, PatternError, WILDCARDS_MAX};
 
-use address::Plain;
-use rules::{Filter, Filtered, Named, Rules};
+use pattern_index::{AccessFilter, ByName, FilterMatch, PatternIndex};
+use resource_uri::NormalizedUri;
+use role_grant::{ResolvedRole, RoleGrant};
 
-/// One thing of one server that somebody wants to see or use.
+/// A feature of a server to see or use.
 #[derive(Clone, Copy, Debug)]
-pub struct Thing<'a> {
-    /// What kind of thing.
-    pub kind: Kind,
+pub struct PolicyTarget<'a> {
+    /// The feature kind.
+    pub kind: FeatureKind,
     /// The server.
     pub server: &'a str,
-    /// The server's own name of it.
+    /// The upstream name.
     pub name: &'a str,
-    /// The arguments of a call; absent where it is only to be seen.
+    /// The arguments of a call; absent for visibility only.
     pub arguments: Option<&'a [u8]>,
 }
 
-/// What those may do who have no role that is defined.
+/// Access of principals without a defined role.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Otherwise {
-    /// Everything.
+pub enum DefaultAction {
+    /// Full access.
     Allow,
-    /// Nothing.
+    /// No access.
     #[default]
     Deny,
 }
 
-/// A role as it is written down.
+/// A role as configured.
 #[derive(Clone, Debug, Default)]
 pub struct RoleRules {
-    /// What it may see and use.
-    pub allow: Vec<Pattern>,
-    /// What it may not, whatever `allow` says.
-    pub deny: Vec<Pattern>,
-    /// What must hold of the arguments of its calls.
-    pub when: Vec<When>,
-    /// What each of its principals may spend.
-    pub allowance: Allowance,
+    /// Allowed features.
+    pub allow: Vec<FeaturePattern>,
+    /// Denied features; takes precedence over `allow`.
+    pub deny: Vec<FeaturePattern>,
+    /// Conditions on call arguments.
+    pub conditions: Vec<ConditionRule>,
+    /// Budget and rate of each principal.
+    pub allowance: CallAllowance,
 }
 
-/// A profile as it is written down: all of what `allow` names, without what `deny` names.
+/// A profile as configured: all features matching `allow` except those matching `deny`.
 #[derive(Clone, Debug, Default)]
 pub struct ProfileRules {
-    /// What is in it.
-    pub allow: Vec<Pattern>,
-    /// What is not, whatever `allow` says.
-    pub deny: Vec<Pattern>,
+    /// Included features.
+    pub allow: Vec<FeaturePattern>,
+    /// Excluded features; takes precedence over `allow`.
+    pub deny: Vec<FeaturePattern>,
 }
 
 /// The rules in force; immutable, so that a reload swaps the whole value.
 #[derive(Clone, Debug, Default)]
 pub struct Policy {
-    roles: Named<Granted>,
-    /// Roles of principals, which count instead of those of their credentials.
-    assigned: Named<Arc<str>>,
-    otherwise: Otherwise,
-    contexts: Named<Rules>,
-    profiles: Named<Filter>,
-    /// What is switched on for anybody at all; everything where absent.
-    enabled: Option<Enabled>,
-    /// How much of what may be used is listed.
-    exposure: Exposure,
-    /// Contexts that narrow everything that a credential proves, by the id of the credential.
-    credentials: Arc<Credentials>,
-}
-
-#[derive(Clone, Debug, Default)]
-struct Granted {
-    filter: Filter,
-    when: Vec<When>,
-    allowance: Allowance,
+    roles: ByName<RoleGrant>,
+    /// Roles assigned to principals, overriding the role of the credential.
+    assigned_roles: ByName<Arc<str>>,
+    default_action: DefaultAction,
+    contexts: ByName<PatternIndex>,
+    profiles: ByName<AccessFilter>,
+    /// Features enabled for everyone; all if absent.
+    enabled_features: Option<EnabledFeatures>,
+    /// Tool listing mode.
+    exposure: ToolExposure,
+    /// Contexts of credentials, by credential id.
+    credential_contexts: Arc<CredentialContexts>,
 }
 
 impl Policy {
-    /// Returns a policy that grants nothing to anybody but the owner.
+    /// Returns a policy that grants access to the owner only, or as `default_action` says.
     #[must_use]
-    pub fn new(otherwise: Otherwise) -> Self {
+    pub fn new(default_action: DefaultAction) -> Self {
         Self {
-            otherwise,
+            default_action,
             ..Self::default()
         }
     }
 
-    /// Defines a role; one of that name that was there before is gone.
+    /// Defines a role, replacing any role of the same name.
     #[must_use]
     pub fn with_role(mut self, name: &str, rules: RoleRules) -> Self {
-        let granted = Granted {
-            filter: Filter::new(rules.allow, rules.deny),
-            when: rules.when,
+        let granted = RoleGrant {
+            filter: AccessFilter::new(rules.allow, rules.deny),
+            conditions: rules.conditions,
             allowance: rules.allowance,
         };
         self.roles.insert(name.into(), granted);
         self
     }
 
-    /// Gives a principal a role, whatever its credentials say.
+    /// Assigns a role to a principal, overriding the credential.
     #[must_use]
     pub fn with_principal(mut self, name: &str, role: &str) -> Self {
-        self.assigned.insert(name.into(), role.into());
+        self.assigned_roles.insert(name.into(), role.into());
         self
     }
 
-    /// Defines a context, which hides what it names.
+    /// Defines a context, which hides matching features.
     #[must_use]
-    pub fn with_context(mut self, name: &str, hide: Vec<Pattern>) -> Self {
-        self.contexts.insert(name.into(), Rules::new(hide));
+    pub fn with_context(mut self, name: &str, hide: Vec<FeaturePattern>) -> Self {
+        self.contexts.insert(name.into(), PatternIndex::new(hide));
         self
     }
 
     /// Defines a profile.
     #[must_use]
     pub fn with_profile(mut self, name: &str, rules: ProfileRules) -> Self {
-        let filter = Filter::new(rules.allow, rules.deny);
+        let filter = AccessFilter::new(rules.allow, rules.deny);
         self.profiles.insert(name.into(), filter);
         self
     }
 
-    /// Switches off, for everybody, what is not `enabled`.
+    /// Disables every feature outside `enabled`, for everyone.
     #[must_use]
-    pub fn with_enabled(mut self, enabled: Enabled) -> Self {
-        self.enabled = Some(enabled);
+    pub fn with_enabled(mut self, enabled: EnabledFeatures) -> Self {
+        self.enabled_features = Some(enabled);
         self
     }
 
-    /// Says how much of what may be used is listed.
+    /// Sets the tool listing mode.
     #[must_use]
-    pub fn with_exposure(mut self, exposure: Exposure) -> Self {
+    pub fn with_exposure(mut self, exposure: ToolExposure) -> Self {
         self.exposure = exposure;
         self
     }
 
-    /// Returns how much of what may be used is listed.
+    /// Returns the tool listing mode.
     #[must_use]
-    pub const fn exposure(&self) -> &Exposure {
+    pub const fn exposure(&self) -> &ToolExposure {
         &self.exposure
     }
 
-    /// Decides whether `principal` may see and, with arguments, use `thing` at the endpoint of
-    /// `scope`, and says by which rule.
+    /// Decides whether `principal` may see and, with arguments, use `target` at the endpoint of
+    /// `scope`, and returns the deciding rule.
     #[must_use]
     pub fn decide<'p>(
         &'p self,
         principal: &'p Principal,
-        scope: &'p Scope,
-        thing: Thing<'_>,
-    ) -> Ruling<'p> {
-        self.decide_with(principal, scope, thing, Effort::Full, || thing.arguments)
+        scope: &'p EndpointScope,
+        target: PolicyTarget<'_>,
+    ) -> PolicyDecision<'p> {
+        self.decide_lazily(principal, scope, target, EvaluationEffort::Full, || {
+            target.arguments
+        })
     }
 
-    /// The same, with arguments that are looked up only where a condition is about them, and with
-    /// a bound on the work that conditions take.
+    /// Like [`decide`](Self::decide), with arguments read only if a condition needs them, and with
+    /// a bound on the work of conditions.
     #[must_use]
-    pub fn decide_with<'p, 'a>(
+    pub fn decide_lazily<'p, 'a>(
         &'p self,
         principal: &'p Principal,
-        scope: &'p Scope,
-        thing: Thing<'_>,
-        effort: Effort,
+        scope: &'p EndpointScope,
+        target: PolicyTarget<'_>,
+        effort: EvaluationEffort,
         arguments: impl FnOnce() -> Option<&'a [u8]>,
-    ) -> Ruling<'p> {
-        let ruling = self.ruling(principal, scope, thing, effort, arguments);
-        if thing.kind != Kind::Resource || !ruling.allows() || self.sees_all(principal, scope) {
+    ) -> PolicyDecision<'p> {
+        let ruling = self.evaluate_rules(principal, scope, target, effort, arguments);
+        if target.kind != FeatureKind::Resource
+            || !ruling.is_allowed()
+            || self.can_see_all(principal, scope)
+        {
             return ruling;
         }
-        // A server may take several addresses for one resource: all must be allowed.
+        // A server may accept several spellings of a URI: all must be allowed.
         let of = |name: &str| {
-            let thing = Thing { name, ..thing };
-            self.ruling(principal, scope, thing, effort, || None)
+            let target = PolicyTarget { name, ..target };
+            self.evaluate_rules(principal, scope, target, effort, || None)
         };
-        let plain = match address::plain(thing.name) {
-            Plain::Same => Cow::Borrowed(thing.name),
-            Plain::Unclear => return Ruling::UnclearAddress,
-            Plain::Other(plain) => {
-                let other = of(&plain);
-                if !other.allows() {
+        let normalized = match resource_uri::normalize_uri(target.name) {
+            NormalizedUri::Same => Cow::Borrowed(target.name),
+            NormalizedUri::Ambiguous => return PolicyDecision::AmbiguousUri,
+            NormalizedUri::Other(normalized) => {
+                let other = of(&normalized);
+                if !other.is_allowed() {
                     return other;
                 }
-                Cow::Owned(plain)
+                Cow::Owned(normalized)
             }
         };
-        // It may take still more for the same: none of them may be denied.
-        let mut others = address::others(&plain).into_iter();
-        let denied = others.find_map(|other| Some(of(&other)).filter(Ruling::takes_away));
+        // Servers may accept further spellings: none may be denied.
+        let mut others = resource_uri::alternative_spellings(&normalized).into_iter();
+        let denied =
+            others.find_map(|other| Some(of(&other)).filter(PolicyDecision::is_explicit_denial));
         denied.unwrap_or(ruling)
     }
 
-    fn ruling<'p, 'a>(
+    fn evaluate_rules<'p, 'a>(
         &'p self,
         principal: &'p Principal,
-        scope: &'p Scope,
-        thing: Thing<'_>,
-        effort: Effort,
+        scope: &'p EndpointScope,
+        target: PolicyTarget<'_>,
+        effort: EvaluationEffort,
         arguments: impl FnOnce() -> Option<&'a [u8]>,
-    ) -> Ruling<'p> {
-        if let Some(narrowed) = self.narrowed(principal, scope, thing) {
+    ) -> PolicyDecision<'p> {
+        if let Some(narrowed) = self.narrowing_decision(principal, scope, target) {
             return narrowed;
         }
-        let (role, granted) = match self.role_of(principal) {
-            Standing::All => return Ruling::Owner,
-            Standing::Unlisted(role) => {
-                return match self.otherwise {
-                    Otherwise::Allow => Ruling::DefaultAllow { role },
-                    Otherwise::Deny => Ruling::DefaultDeny { role },
+        let (role, granted) = match self.resolve_role(principal) {
+            ResolvedRole::All => return PolicyDecision::Owner,
+            ResolvedRole::Undefined(role) => {
+                return match self.default_action {
+                    DefaultAction::Allow => PolicyDecision::DefaultAllow { role },
+                    DefaultAction::Deny => PolicyDecision::DefaultDeny { role },
                 };
             }
-            Standing::Role(role, granted) => (role, granted),
+            ResolvedRole::Role(role, granted) => (role, granted),
         };
-        match granted.filter.of(thing.kind, thing.server, thing.name) {
-            Filtered::Denied(pattern) => Ruling::Denied { role, pattern },
-            Filtered::NotListed => Ruling::NotListed { role },
-            Filtered::Allowed(pattern) => granted
-                .unmet((principal, role), thing, effort, arguments)
-                .unwrap_or(Ruling::Allowed { role, pattern }),
+        match granted
+            .filter
+            .match_feature(target.kind, target.server, target.name)
+        {
+            FilterMatch::Denied(pattern) => PolicyDecision::Denied { role, pattern },
+            FilterMatch::NotListed => PolicyDecision::NotListed { role },
+            FilterMatch::Allowed(pattern) => granted
+                .failed_condition(principal, role, target, effort, arguments)
+                .unwrap_or(PolicyDecision::Allowed { role, pattern }),
         }
     }
 
-    /// Whether a context, the profile or the allowlist document hides `thing`, whatever the role.
+    /// Whether a context, the profile or the allowlist document hides `target`, regardless of the
+    /// role.
     #[must_use]
-    pub fn hides(&self, principal: &Principal, scope: &Scope, thing: Thing<'_>) -> bool {
-        self.narrowed(principal, scope, thing).is_some()
+    pub fn is_hidden(
+        &self,
+        principal: &Principal,
+        scope: &EndpointScope,
+        target: PolicyTarget<'_>,
+    ) -> bool {
+        self.narrowing_decision(principal, scope, target).is_some()
     }
 
-    /// Whether `principal` may see and use all there is, so that no entry need be looked at.
+    /// Whether `principal` may see and use everything, so that no entry needs a check.
     #[must_use]
-    pub fn sees_all(&self, principal: &Principal, scope: &Scope) -> bool {
-        let all = match self.role_of(principal) {
-            Standing::All => true,
-            Standing::Unlisted(_) => self.otherwise == Otherwise::Allow,
-            Standing::Role(..) => false,
+    pub fn can_see_all(&self, principal: &Principal, scope: &EndpointScope) -> bool {
+        let all = match self.resolve_role(principal) {
+            ResolvedRole::All => true,
+            ResolvedRole::Undefined(_) => self.default_action == DefaultAction::Allow,
+            ResolvedRole::Role(..) => false,
         };
-        let profile = matches!(scope, Scope::Profile(_));
-        all && self.narrowing(principal).next().is_none() && !profile && self.enabled.is_none()
+        let profile = matches!(scope, EndpointScope::Profile(_));
+        all && self.narrowing_contexts(principal).next().is_none()
+            && !profile
+            && self.enabled_features.is_none()
     }
 
-    /// Whether it hides nothing from any principal that sees anything.
+    /// Whether the policy hides nothing from any principal with access.
     #[must_use]
-    pub fn is_open(&self) -> bool {
+    pub fn is_unrestricted(&self) -> bool {
         self.roles.is_empty()
             && self.contexts.is_empty()
-            // Credentials may be bound to them.
+            // Credentials may be bound to profiles.
             && self.profiles.is_empty()
-            && self.enabled.is_none()
-            && self.credentials.is_empty()
+            && self.enabled_features.is_none()
+            && self.credential_contexts.is_empty()
     }
 
-    /// Whether anything of a server may be seen, as far as can be said without knowing what it
-    /// has: `false` is certain.
+    /// Whether any feature of a server may be visible, without knowing the server's features;
+    /// `false` is definite.
     #[must_use]
-    pub fn reaches(&self, principal: &Principal, scope: &Scope, server: &str) -> bool {
+    pub fn may_reach_server(
+        &self,
+        principal: &Principal,
+        scope: &EndpointScope,
+        server: &str,
+    ) -> bool {
         let hidden = |context: &Arc<str>| {
             let rule = self.context_rule(context);
-            rule.is_none_or(|rule| rule.hides_server(server))
+            rule.is_none_or(|rule| rule.hides_whole_server(server))
         };
-        if self.narrowing(principal).any(hidden) {
+        if self.narrowing_contexts(principal).any(hidden) {
             return false;
         }
-        if let Scope::Profile(profile) = scope
-            && !(self.profiles.get(profile)).is_some_and(|filter| filter.reaches(server))
+        if let EndpointScope::Profile(profile) = scope
+            && !(self.profiles.get(profile)).is_some_and(|filter| filter.may_reach_server(server))
         {
             return false;
         }
-        if !(self.enabled.as_ref()).is_none_or(|enabled| enabled.reaches(server)) {
+        if !(self.enabled_features.as_ref()).is_none_or(|enabled| enabled.may_reach_server(server))
+        {
             return false;
         }
-        match self.role_of(principal) {
-            Standing::All => true,
-            Standing::Unlisted(_) => self.otherwise == Otherwise::Allow,
-            Standing::Role(_, granted) => granted.filter.reaches(server),
+        match self.resolve_role(principal) {
+            ResolvedRole::All => true,
+            ResolvedRole::Undefined(_) => self.default_action == DefaultAction::Allow,
+            ResolvedRole::Role(_, granted) => granted.filter.may_reach_server(server),
         }
     }
 
-    /// Returns what all principals have in common that see the same under this policy, but for
-    /// their contexts.
+    /// Returns the access class: principals of one class see the same features, except for
+    /// contexts.
     #[must_use]
-    pub fn class(&self, principal: &Principal) -> Class {
-        match self.role_of(principal) {
-            Standing::All => Class::All,
-            Standing::Unlisted(_) => Class::Otherwise,
-            Standing::Role(role, _) => Class::Role(Arc::clone(role)),
+    pub fn access_class(&self, principal: &Principal) -> AccessClass {
+        match self.resolve_role(principal) {
+            ResolvedRole::All => AccessClass::All,
+            ResolvedRole::Undefined(_) => AccessClass::Default,
+            ResolvedRole::Role(role, _) => AccessClass::Role(Arc::clone(role)),
         }
     }
 
-    /// Returns what a principal may spend.
+    /// Returns the budget and rate of a principal.
     #[must_use]
-    pub fn allowance(&self, principal: &Principal) -> Allowance {
-        match self.role_of(principal) {
-            Standing::Role(_, granted) => granted.allowance,
-            Standing::All | Standing::Unlisted(_) => Allowance::default(),
+    pub fn allowance(&self, principal: &Principal) -> CallAllowance {
+        match self.resolve_role(principal) {
+            ResolvedRole::Role(_, granted) => granted.allowance,
+            ResolvedRole::All | ResolvedRole::Undefined(_) => CallAllowance::default(),
         }
     }
 
-    /// Returns the name of the role that counts for a principal, where one does.
+    /// Returns the effective role name of a principal, if any.
     #[must_use]
-    pub fn role<'p>(&'p self, principal: &'p Principal) -> Option<&'p Arc<str>> {
-        match self.role_of(principal) {
-            Standing::All => None,
-            Standing::Unlisted(role) => role,
-            Standing::Role(role, _) => Some(role),
+    pub fn role_name<'p>(&'p self, principal: &'p Principal) -> Option<&'p Arc<str>> {
+        match self.resolve_role(principal) {
+            ResolvedRole::All => None,
+            ResolvedRole::Undefined(role) => role,
+            ResolvedRole::Role(role, _) => Some(role),
         }
     }
 
-    /// Whether a role of that name is defined.
+    /// Whether a role is defined.
     #[must_use]
     pub fn has_role(&self, name: &str) -> bool {
         self.roles.contains_key(name)
@@ -341,61 +359,61 @@ impl Policy {
 
     /// Returns the names of all roles, sorted.
     #[must_use]
-    pub fn roles(&self) -> Vec<Arc<str>> {
+    pub fn role_names(&self) -> Vec<Arc<str>> {
         let mut names: Vec<_> = self.roles.keys().cloned().collect();
         names.sort();
         names
     }
 
-    /// Returns the role that the policy gives to the principal of that name.
+    /// Returns the role assigned to a principal by the policy.
     #[must_use]
-    pub fn assigned(&self, principal: &str) -> Option<&Arc<str>> {
-        self.assigned.get(principal)
+    pub fn assigned_role(&self, principal: &str) -> Option<&Arc<str>> {
+        self.assigned_roles.get(principal)
     }
 
-    /// Returns what those may do who have no role that is defined.
+    /// Returns the access of principals without a defined role.
     #[must_use]
-    pub const fn otherwise(&self) -> Otherwise {
-        self.otherwise
+    pub const fn default_action(&self) -> DefaultAction {
+        self.default_action
     }
 
     /// Returns the names of all contexts.
-    pub fn contexts(&self) -> impl Iterator<Item = Arc<str>> {
+    pub fn context_names(&self) -> impl Iterator<Item = Arc<str>> {
         self.contexts.keys().cloned()
     }
 
-    /// Whether a context of that name, or the profile that it refers to, is defined.
+    /// Whether a context, or the profile named by the context, is defined.
     #[must_use]
     pub fn has_context(&self, name: &str) -> bool {
         self.context_rule(name).is_some()
     }
 
     /// Returns the names of all profiles.
-    pub fn profiles(&self) -> impl Iterator<Item = Arc<str>> {
+    pub fn profile_names(&self) -> impl Iterator<Item = Arc<str>> {
         self.profiles.keys().cloned()
     }
 
-    /// Whether a profile of that name is defined.
+    /// Whether a profile is defined.
     #[must_use]
     pub fn has_profile(&self, name: &str) -> bool {
         self.profiles.contains_key(name)
     }
 
-    /// Returns every pattern that grants something, for whoever looks for names that do not exist.
-    pub fn granting(&self) -> impl Iterator<Item = (&Arc<str>, &Pattern)> {
+    /// Returns every granting pattern with its role, for detecting names that match nothing.
+    pub fn granting_patterns(&self) -> impl Iterator<Item = (&Arc<str>, &FeaturePattern)> {
         let roles = self.roles.iter();
         roles.flat_map(|(role, granted)| granted.filter.allow.iter().map(move |one| (role, one)))
     }
 
-    fn role_of<'p>(&'p self, principal: &'p Principal) -> Standing<'p> {
-        // Who acts for the owner over MCP sees what the owner sees there.
+    fn resolve_role<'p>(&'p self, principal: &'p Principal) -> ResolvedRole<'p> {
+        // The owner's agents see the same features as the owner.
         if matches!(principal.role, Role::Owner | Role::OwnersAgent) {
-            return Standing::All;
+            return ResolvedRole::All;
         }
-        let assigned = self.assigned.get(&principal.name);
+        let assigned = self.assigned_roles.get(&principal.name);
         let named = match (&principal.role, assigned) {
             (Role::Owner | Role::OwnersAgent, _) | (Role::AnonymousLocal, None) => {
-                return Standing::All;
+                return ResolvedRole::All;
             }
             (Role::Named(_) | Role::None | Role::AnonymousLocal, Some(role)) => Some(role),
             (Role::Named(role), None) => Some(role),
@@ -403,85 +421,44 @@ impl Policy {
         };
         let defined = named.and_then(|role| self.roles.get_key_value(role));
         match defined {
-            Some((role, granted)) => Standing::Role(role, granted),
-            None => Standing::Unlisted(named),
+            Some((role, granted)) => ResolvedRole::Role(role, granted),
+            None => ResolvedRole::Undefined(named),
         }
     }
 
-    /// What takes away, whoever asks. A rule that is named and not defined takes away everything.
-    fn narrowed<'p>(
+    /// Returns the decision that hides a feature, if any. An undefined rule hides everything.
+    fn narrowing_decision<'p>(
         &'p self,
         principal: &'p Principal,
-        scope: &'p Scope,
-        thing: Thing<'_>,
-    ) -> Option<Ruling<'p>> {
-        let Thing {
+        scope: &'p EndpointScope,
+        target: PolicyTarget<'_>,
+    ) -> Option<PolicyDecision<'p>> {
+        let PolicyTarget {
             kind, server, name, ..
-        } = thing;
-        let mut contexts = self.narrowing(principal);
-        if let Some(hidden) = contexts.find_map(|context| self.hidden_by(context, thing)) {
+        } = target;
+        let mut contexts = self.narrowing_contexts(principal);
+        if let Some(hidden) = contexts.find_map(|context| self.hiding_decision(context, target)) {
             return Some(hidden);
         }
-        if let Scope::Profile(profile) = scope {
+        if let EndpointScope::Profile(profile) = scope {
             let filter = self.profiles.get(profile);
-            match filter.map(|filter| filter.of(kind, server, name)) {
-                Some(Filtered::Allowed(_)) => {}
-                _ => return Some(Ruling::OutsideProfile { profile }),
+            match filter.map(|filter| filter.match_feature(kind, server, name)) {
+                Some(FilterMatch::Allowed(_)) => {}
+                _ => return Some(PolicyDecision::OutsideProfile { profile }),
             }
         }
-        let enabled = self.enabled.as_ref()?;
-        (!enabled.has(kind, server, name)).then_some(Ruling::SwitchedOff)
+        let enabled = self.enabled_features.as_ref()?;
+        (!enabled.is_enabled(kind, server, name)).then_some(PolicyDecision::Disabled)
     }
 }
 
-impl Granted {
-    /// Returns the first condition that does not hold.
-    fn unmet<'p, 'a>(
-        &'p self,
-        (principal, role): (&Principal, &'p Arc<str>),
-        thing: Thing<'_>,
-        effort: Effort,
-        arguments: impl FnOnce() -> Option<&'a [u8]>,
-    ) -> Option<Ruling<'p>> {
-        let about = |when: &&When| {
-            let kind = when.pattern.kind.is_none_or(|kind| kind == thing.kind);
-            kind && when.pattern.fits(thing.server, thing.name)
-        };
-        let mut due = self.when.iter().filter(about).peekable();
-        due.peek()?;
-        let arguments = arguments()?;
-        let facts = Facts {
-            principal: &principal.name,
-            role: Some(role),
-            server: thing.server,
-            name: thing.name,
-            arguments,
-        };
-        due.find_map(|when| match when.condition.holds(&facts, effort) {
-            Ok(true) => None,
-            Ok(false) => Some(Ruling::Unmet { role, when }),
-            Err(why) => Some(Ruling::Undecided { role, when, why }),
-        })
-    }
-}
-
-/// What principals have in common that see the same, but for their contexts.
+/// Principals with equal visibility, except for contexts.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Class {
-    /// They may do all.
+pub enum AccessClass {
+    /// Full access.
     All,
-    /// They have this role.
+    /// A defined role.
     Role(Arc<str>),
-    /// They have no role that is defined.
-    Otherwise,
-}
-
-/// What a principal is under this policy.
-enum Standing<'p> {
-    /// It may do all.
-    All,
-    /// It has this role.
-    Role(&'p Arc<str>, &'p Granted),
-    /// It has no role, or one that is not defined.
-    Unlisted(Option<&'p Arc<str>>),
+    /// No defined role.
+    Default,
 }

@@ -1,112 +1,117 @@
-//! What becomes of a server that failed: started again soon, tried again slowly, or left down.
+//! Recovery of a failed server: quick restart, slow retry, or ejection.
 
 use std::time::Duration;
 
 use crate::backoff::Backoff;
-use crate::supervision::{RestartBudget, RestartPolicy, Verdict};
-use crate::time::Now;
+use crate::restart_budget::{RestartBudget, RestartDecision, RestartPolicy};
+use crate::time::MonotonicTime;
 
-/// No wait between slow retries is longer.
+/// Longest wait between slow retries.
 pub const SLOW_WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// No wait between tries to reach a server that runs elsewhere is longer: a try costs a connection,
-/// and callers are refused until one succeeds.
+/// Longest wait between attempts to reach a remote server. An attempt costs a connection, and
+/// callers are refused until an attempt succeeds.
 pub const REMOTE_WAIT_MAX: Duration = Duration::from_millis(1_500);
 
-/// Where a server runs.
+/// Location of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// In a process that we start: each try costs one.
+pub enum ServerLocation {
+    /// A child process; each attempt starts a process.
     Child,
-    /// Elsewhere: a try costs a connection.
+    /// Remote; each attempt opens a connection.
     Remote,
 }
 
-/// What went wrong.
+/// Cause of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Failure {
-    /// A link that served ended by itself.
-    Lost,
-    /// No link could be made.
-    Unstarted,
-    /// No link could be made, and nothing that answered refused one.
+pub enum ServerFailure {
+    /// A working link ended.
+    LinkLost,
+    /// The link could not be established.
+    StartFailed,
+    /// The link could not be established, and no peer responded with a refusal.
     Unreachable,
-    /// Its program does not exist, so nothing was started.
+    /// The program does not exist, so no process was started.
     ProgramNotFound,
-    /// The way to it failed, before or after it served; nothing is known against itself.
-    Away,
+    /// The path to the server failed, before or after service; the server itself may be fine.
+    PathLost,
 }
 
-/// What comes next.
+/// The next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
-    /// Start it again after a while.
+pub enum RecoveryAction {
+    /// Restart after this wait.
     Retry(Duration),
-    /// Leave it down until a person says otherwise.
+    /// Stay down until an operator intervenes.
     Eject,
 }
 
-/// Remembers how a server fared since a person last asked for a fresh start.
+/// Failure history of a server since the last operator reset.
 #[derive(Debug)]
-pub struct Recovery {
-    place: Place,
+pub struct ServerRecovery {
+    location: ServerLocation,
     backoff: Backoff,
     budget: RestartBudget,
-    /// Whether it has served.
-    served: bool,
-    /// Failures in a row.
-    failures: u32,
-    /// Whether a restart was spent that has not begun.
-    due: bool,
+    /// Whether the server has served.
+    has_served: bool,
+    /// Consecutive failures.
+    failure_count: u32,
+    /// Whether a charged restart has not started yet.
+    restart_pending: bool,
 }
 
-impl Recovery {
-    /// Returns the memory of a server of which nothing was seen yet.
+impl ServerRecovery {
+    /// Returns an empty history.
     #[must_use]
-    pub const fn new(place: Place, backoff: Backoff, restart: RestartPolicy) -> Self {
+    pub const fn new(location: ServerLocation, backoff: Backoff, restart: RestartPolicy) -> Self {
         Self {
-            place,
+            location,
             backoff,
             budget: RestartBudget::new(restart),
-            served: false,
-            failures: 0,
-            due: false,
+            has_served: false,
+            failure_count: 0,
+            restart_pending: false,
         }
     }
 
-    /// A start begins. Where it was put off, it counts from now on.
-    pub fn begins(&mut self, now: Now) {
-        if std::mem::take(&mut self.due) {
-            self.budget.put_off(now);
+    /// Records a start. A delayed restart counts from now.
+    pub fn on_start(&mut self, now: MonotonicTime) {
+        if std::mem::take(&mut self.restart_pending) {
+            self.budget.postpone_last(now);
         }
     }
 
-    /// It serves.
-    pub const fn served(&mut self) {
-        self.served = true;
+    /// Records successful service.
+    pub const fn on_served(&mut self) {
+        self.has_served = true;
     }
 
-    /// It served long enough to have overcome whatever ailed it.
-    pub const fn recovered(&mut self) {
-        self.failures = 0;
+    /// Resets the failure count after stable service.
+    pub const fn on_recovered(&mut self) {
+        self.failure_count = 0;
     }
 
-    /// Counts a failure and decides what comes next; `jitter` is any number.
+    /// Records a failure and decides the next step; `jitter` is any number.
     ///
-    /// A server that never served may only be waiting for something: it is retried slowly for
-    /// ever. A process that served and keeps dying is ejected. A server that runs elsewhere is
-    /// retried for ever: often while it cannot be reached, slowly while it refuses us. However a
-    /// server fails, no more processes are started than the budget allows.
-    pub fn failed(&mut self, failure: Failure, now: Now, jitter: u64) -> Next {
-        if failure == Failure::ProgramNotFound {
-            // No process ran: nothing is counted, and only a person can change the next outcome.
+    /// A server without any service may depend on something not ready yet: retried slowly forever.
+    /// A child process that served and keeps dying is ejected. A remote server is retried forever:
+    /// often while unreachable, slowly while refusing. In any case the restart budget limits
+    /// process starts.
+    pub fn on_failure(
+        &mut self,
+        failure: ServerFailure,
+        now: MonotonicTime,
+        jitter: u64,
+    ) -> RecoveryAction {
+        if failure == ServerFailure::ProgramNotFound {
+            // No process ran: no charge, and only an operator can change the next outcome.
             let rare = Backoff {
                 base: SLOW_WAIT_MAX,
                 cap: SLOW_WAIT_MAX,
             };
-            return Next::Retry(rare.wait(1, jitter));
+            return RecoveryAction::Retry(rare.wait_after(1, jitter));
         }
-        self.failures = self.failures.saturating_add(1);
+        self.failure_count = self.failure_count.saturating_add(1);
         let slow = Backoff {
             base: self.backoff.base,
             cap: SLOW_WAIT_MAX.max(self.backoff.cap),
@@ -115,51 +120,61 @@ impl Recovery {
             base: self.backoff.base,
             cap: REMOTE_WAIT_MAX.min(self.backoff.cap),
         };
-        let wait = |pace: Backoff| pace.wait(self.failures, jitter);
-        match (failure, self.place, self.served) {
-            (Failure::Lost | Failure::Unreachable | Failure::Away, Place::Remote, _) => {
-                Next::Retry(wait(remote))
+        let wait = |pace: Backoff| pace.wait_after(self.failure_count, jitter);
+        match (failure, self.location, self.has_served) {
+            (
+                ServerFailure::LinkLost | ServerFailure::Unreachable | ServerFailure::PathLost,
+                ServerLocation::Remote,
+                _,
+            ) => RecoveryAction::Retry(wait(remote)),
+            (ServerFailure::StartFailed, ServerLocation::Remote, _)
+            | (ServerFailure::PathLost, ServerLocation::Child, _)
+            | (ServerFailure::ProgramNotFound, _, _) => RecoveryAction::Retry(wait(slow)),
+            (
+                ServerFailure::StartFailed | ServerFailure::Unreachable,
+                ServerLocation::Child,
+                false,
+            ) => {
+                let at = self.budget.next_allowed(now.plus(wait(slow)));
+                self.budget.spend_restart(at);
+                self.restart_pending = true;
+                RecoveryAction::Retry(now.duration_until(at))
             }
-            (Failure::Unstarted, Place::Remote, _)
-            | (Failure::Away, Place::Child, _)
-            | (Failure::ProgramNotFound, _, _) => Next::Retry(wait(slow)),
-            (Failure::Unstarted | Failure::Unreachable, Place::Child, false) => {
-                let at = self.budget.allowed_from(now.plus(wait(slow)));
-                self.budget.spend(at);
-                self.due = true;
-                Next::Retry(now.until(at))
-            }
-            (Failure::Unstarted | Failure::Unreachable, Place::Child, true)
-            | (Failure::Lost, Place::Child, _) => {
+            (
+                ServerFailure::StartFailed | ServerFailure::Unreachable,
+                ServerLocation::Child,
+                true,
+            )
+            | (ServerFailure::LinkLost, ServerLocation::Child, _) => {
                 let wait = wait(self.backoff);
-                match self.budget.spend(now.plus(wait)) {
-                    Verdict::Restart => {
-                        self.due = true;
-                        Next::Retry(wait)
+                match self.budget.spend_restart(now.plus(wait)) {
+                    RestartDecision::Restart => {
+                        self.restart_pending = true;
+                        RecoveryAction::Retry(wait)
                     }
-                    Verdict::Eject => Next::Eject,
+                    RestartDecision::Eject => RecoveryAction::Eject,
                 }
             }
         }
     }
 
-    /// Returns how many restarts are counted against the budget.
+    /// Returns the restarts charged to the budget.
     #[must_use]
-    pub fn spent(&self) -> u32 {
-        self.budget.spent()
+    pub fn spent_restarts(&self) -> u32 {
+        self.budget.spent_restarts()
     }
 
-    /// Returns how often in a row it failed.
+    /// Returns the consecutive failures.
     #[must_use]
-    pub const fn failures(&self) -> u32 {
-        self.failures
+    pub const fn failure_count(&self) -> u32 {
+        self.failure_count
     }
 
-    /// Forgets everything: a person asked for a fresh start.
+    /// Clears the history on an operator's request.
     pub fn reset(&mut self) {
-        self.served = false;
-        self.failures = 0;
-        self.due = false;
+        self.has_served = false;
+        self.failure_count = 0;
+        self.restart_pending = false;
         self.budget.reset();
     }
 }
@@ -181,62 +196,66 @@ mod tests {
     /// `s` serves, `l` loses the link, `u` cannot be started, `n` cannot be reached, `a` loses the
     /// way, `p` has no program; prints the waits in seconds, or `e`.
     /// Time passes as long as was to be waited.
-    fn check(place: Place, script: &str, expect: &[&str]) {
-        let mut recovery = Recovery::new(place, BACKOFF, RESTART);
-        let mut now = Now(0);
+    fn assert_actions(place: ServerLocation, script: &str, expect: &[&str]) {
+        let mut recovery = ServerRecovery::new(place, BACKOFF, RESTART);
+        let mut now = MonotonicTime(0);
         let mut seen = Vec::new();
         for step in script.chars() {
             let failure = match step {
                 's' => {
-                    recovery.served();
+                    recovery.on_served();
                     continue;
                 }
-                'l' => Failure::Lost,
-                'u' => Failure::Unstarted,
-                'n' => Failure::Unreachable,
-                'a' => Failure::Away,
-                'p' => Failure::ProgramNotFound,
+                'l' => ServerFailure::LinkLost,
+                'u' => ServerFailure::StartFailed,
+                'n' => ServerFailure::Unreachable,
+                'a' => ServerFailure::PathLost,
+                'p' => ServerFailure::ProgramNotFound,
                 other => panic!("unknown step {other}"),
             };
-            match recovery.failed(failure, now, 0) {
-                Next::Retry(wait) => {
+            match recovery.on_failure(failure, now, 0) {
+                RecoveryAction::Retry(wait) => {
                     now = now.plus(wait);
                     seen.push(wait.as_secs().to_string());
                 }
-                Next::Eject => seen.push("e".to_owned()),
+                RecoveryAction::Eject => seen.push("e".to_owned()),
             }
         }
         assert_eq!(seen, expect, "{script}");
     }
 
     #[test]
-    fn a_child_that_never_served_is_retried_for_ever_within_its_budget() {
-        // The third start waits until the first is forgotten, 300 s after it.
-        check(Place::Child, "uuuuuu", &["1", "2", "298", "8", "292", "32"]);
+    fn unserved_child_retries_forever_within_budget() {
+        // The third start waits until the first leaves the window, 300 s later.
+        assert_actions(
+            ServerLocation::Child,
+            "uuuuuu",
+            &["1", "2", "298", "8", "292", "32"],
+        );
     }
 
     #[test]
-    fn a_child_that_served_is_ejected_when_its_budget_is_gone() {
-        check(Place::Child, "slll", &["1", "2", "e"]);
-        check(Place::Child, "sluu", &["1", "2", "e"]);
-        check(Place::Child, "usluu", &["1", "2", "e", "e"]);
+    fn served_child_is_ejected_when_budget_spent() {
+        assert_actions(ServerLocation::Child, "slll", &["1", "2", "e"]);
+        assert_actions(ServerLocation::Child, "sluu", &["1", "2", "e"]);
+        assert_actions(ServerLocation::Child, "usluu", &["1", "2", "e", "e"]);
     }
 
     #[test]
-    fn a_way_that_fails_is_never_held_against_the_server_at_its_end() {
-        check(
-            Place::Child,
+    fn path_loss_spends_no_restart() {
+        assert_actions(
+            ServerLocation::Child,
             "saaaalll",
             &["1", "2", "4", "8", "5", "5", "e"],
         );
-        check(Place::Child, "aaslll", &["1", "2", "4", "5", "e"]);
+        assert_actions(ServerLocation::Child, "aaslll", &["1", "2", "4", "5", "e"]);
     }
 
     #[test]
-    fn missing_program_spends_no_restart_and_is_retried_slowly() {
-        check(Place::Child, "pppp", &["60", "60", "60", "60"]);
-        check(
-            Place::Child,
+    fn missing_program_spends_no_restart() {
+        assert_actions(ServerLocation::Child, "pppp", &["60", "60", "60", "60"]);
+        assert_actions(
+            ServerLocation::Child,
             "slppplpl",
             &["1", "60", "60", "60", "2", "60", "e"],
         );
@@ -245,55 +264,62 @@ mod tests {
     #[test]
     fn remote_server_is_never_ejected() {
         // Waits are capped at 1.5 s, and printed in whole seconds.
-        check(Place::Remote, "slslslslsl", &["1"; 5]);
-        check(Place::Remote, "slnnnnnnnn", &["1"; 9]);
-        check(Place::Remote, "nnnnaaaa", &["1"; 8]);
-        let mut recovery = Recovery::new(Place::Remote, BACKOFF, RESTART);
+        assert_actions(ServerLocation::Remote, "slslslslsl", &["1"; 5]);
+        assert_actions(ServerLocation::Remote, "slnnnnnnnn", &["1"; 9]);
+        assert_actions(ServerLocation::Remote, "nnnnaaaa", &["1"; 8]);
+        let mut recovery = ServerRecovery::new(ServerLocation::Remote, BACKOFF, RESTART);
         for _ in 0..50 {
-            recovery.served();
-            let next = recovery.failed(Failure::Lost, Now(0), 0);
-            assert!(matches!(next, Next::Retry(wait) if wait <= REMOTE_WAIT_MAX));
+            recovery.on_served();
+            let next = recovery.on_failure(ServerFailure::LinkLost, MonotonicTime(0), 0);
+            assert!(matches!(next, RecoveryAction::Retry(wait) if wait <= REMOTE_WAIT_MAX));
         }
-        assert_eq!(recovery.spent(), 0, "the budget is for processes");
+        assert_eq!(recovery.spent_restarts(), 0, "the budget is for processes");
     }
 
     #[test]
-    fn remote_server_that_refuses_us_is_retried_slowly() {
-        check(
-            Place::Remote,
+    fn refusing_remote_server_is_retried_slowly() {
+        assert_actions(
+            ServerLocation::Remote,
             "uuuuuuu",
             &["1", "2", "4", "8", "16", "32", "60"],
         );
     }
 
     #[test]
-    fn a_start_that_had_to_wait_counts_from_when_it_began() {
-        let mut recovery = Recovery::new(Place::Child, BACKOFF, RESTART);
+    fn delayed_restart_counts_from_actual_start() {
+        let mut recovery = ServerRecovery::new(ServerLocation::Child, BACKOFF, RESTART);
         let second = Duration::from_secs(1);
         assert_eq!(
-            recovery.failed(Failure::Unstarted, Now(0), 0),
-            Next::Retry(second)
+            recovery.on_failure(ServerFailure::StartFailed, MonotonicTime(0), 0),
+            RecoveryAction::Retry(second)
         );
-        recovery.begins(Now(41_000));
+        recovery.on_start(MonotonicTime(41_000));
         assert_eq!(
-            recovery.failed(Failure::Unstarted, Now(41_000), 0),
-            Next::Retry(2 * second)
+            recovery.on_failure(ServerFailure::StartFailed, MonotonicTime(41_000), 0),
+            RecoveryAction::Retry(2 * second)
         );
-        recovery.begins(Now(43_000));
-        let next = recovery.failed(Failure::Unstarted, Now(43_000), 0);
-        assert_eq!(next, Next::Retry(298 * second), "300 s after it began");
+        recovery.on_start(MonotonicTime(43_000));
+        let next = recovery.on_failure(ServerFailure::StartFailed, MonotonicTime(43_000), 0);
+        assert_eq!(
+            next,
+            RecoveryAction::Retry(298 * second),
+            "300 s after it began"
+        );
     }
 
     #[test]
-    fn a_fresh_start_forgets_that_it_served_and_what_it_spent() {
-        let mut recovery = Recovery::new(Place::Child, BACKOFF, RESTART);
-        recovery.served();
+    fn reset_forgets_service_and_restarts() {
+        let mut recovery = ServerRecovery::new(ServerLocation::Child, BACKOFF, RESTART);
+        recovery.on_served();
         for _ in 0..3 {
-            recovery.failed(Failure::Lost, Now(0), 0);
+            recovery.on_failure(ServerFailure::LinkLost, MonotonicTime(0), 0);
         }
         recovery.reset();
-        assert_eq!((recovery.spent(), recovery.failures()), (0, 0));
-        let next = recovery.failed(Failure::Unstarted, Now(0), 0);
-        assert_eq!(next, Next::Retry(Duration::from_secs(1)));
+        assert_eq!(
+            (recovery.spent_restarts(), recovery.failure_count()),
+            (0, 0)
+        );
+        let next = recovery.on_failure(ServerFailure::StartFailed, MonotonicTime(0), 0);
+        assert_eq!(next, RecoveryAction::Retry(Duration::from_secs(1)));
     }
 }

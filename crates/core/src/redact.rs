@@ -1,7 +1,7 @@
-//! Takes secrets out of whatever people read, and out of what servers send to agents.
+//! Redacts secrets in texts for people, and in server results for agents.
 
-mod filter;
-mod forms;
+mod secret_filter;
+mod secret_forms;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -12,49 +12,49 @@ use zeroize::Zeroizing;
 
 use crate::sync::lock;
 
-pub use filter::{RESULT_SECRET_BYTES_MIN, SecretFilter, SecretStream};
+pub use secret_filter::{RESULT_SECRET_BYTES_MIN, SecretFilter, SecretStream};
 
-/// A text that is shorter than this is no secret: to hide it would hide ordinary words.
+/// Shorter texts are no secrets: redaction would hide ordinary words.
 pub const SECRET_BYTES_MIN: usize = 6;
 
-/// Stands at the end of a text that was cut.
-const CUT: char = '…';
+/// Marks the end of a truncated text.
+const TRUNCATION_MARK: char = '…';
 
-/// Secrets that are learned after the beginning; of more, the oldest are forgotten.
-pub const LEARNED_MAX: usize = 256;
+/// Secrets added at run time; the oldest are evicted beyond.
+pub const ADDED_SECRETS_MAX: usize = 256;
 
-/// Knows secrets, and what to show in place of each. What it learns later is known to all who
-/// share it from that moment on.
+/// A set of secrets with replacement labels. Secrets added later take effect for all users of the
+/// shared set at once.
 #[derive(Default)]
-pub struct Redactor(Mutex<Option<Arc<Known>>>);
+pub struct Redactor(Mutex<Option<Arc<SecretSet>>>);
 
 #[derive(Clone)]
-struct Known {
-    finder: AhoCorasick,
-    /// What stands in place of each text that is looked for.
-    shown: Vec<String>,
-    /// Labels and secrets, to be known by others as well.
-    secrets: Vec<Pair>,
-    /// Those of them that came later, the oldest first.
-    learned: Vec<Pair>,
+struct SecretSet {
+    automaton: AhoCorasick,
+    /// The replacement of each pattern.
+    replacements: Vec<String>,
+    /// Labels and secrets, for sharing with further redactors.
+    secrets: Vec<LabelledSecret>,
+    /// Secrets added at run time, oldest first.
+    added: Vec<LabelledSecret>,
 }
 
-/// A label, and the secret that it stands for.
-type Pair = (Box<str>, Zeroizing<Box<str>>);
+/// A label and its secret.
+type LabelledSecret = (Box<str>, Zeroizing<Box<str>>);
 
 impl Redactor {
-    /// Learns secrets, each with a label that may be shown. Where one secret holds another, the
-    /// longer one is found. Short texts are left out.
+    /// Builds a redactor from labelled secrets. The longest match wins if a secret contains a
+    /// second secret. Short texts are skipped.
     #[must_use]
     pub fn new<'a>(secrets: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
         let pairs = secrets
             .into_iter()
-            .map(|(label, secret)| pair(label, secret));
-        Self(Mutex::new(Known::of(pairs.collect(), Vec::new())))
+            .map(|(label, secret)| labelled_secret(label, secret));
+        Self(Mutex::new(SecretSet::build(pairs.collect(), Vec::new())))
     }
 
-    /// Knows one more secret from now on. One that is known already, or short, changes nothing.
-    pub fn learn(&self, label: &str, secret: &str) {
+    /// Adds a secret; known or short secrets are ignored.
+    pub fn add_secret(&self, label: &str, secret: &str) {
         let mut known = lock(&self.0);
         let before = known.as_deref();
         let is_known = before.is_some_and(|known| {
@@ -64,60 +64,63 @@ impl Redactor {
         if is_known || secret.len() < SECRET_BYTES_MIN {
             return;
         }
-        let mut learned = before.map_or_else(Vec::new, |known| known.learned.clone());
-        learned.push(pair(label, secret));
-        let late = learned.len().saturating_sub(LEARNED_MAX);
+        let mut learned = before.map_or_else(Vec::new, |known| known.added.clone());
+        learned.push(labelled_secret(label, secret));
+        let late = learned.len().saturating_sub(ADDED_SECRETS_MAX);
         let forgotten: Vec<_> = learned.drain(..late).collect();
         let mut secrets = before.map_or_else(Vec::new, |known| known.secrets.clone());
         secrets.retain(|(_, one)| !forgotten.iter().any(|(_, old)| old == one));
-        secrets.push(pair(label, secret));
-        *known = Known::of(secrets, learned);
+        secrets.push(labelled_secret(label, secret));
+        *known = SecretSet::build(secrets, learned);
     }
 
-    /// Knows what all of these know.
+    /// Returns a redactor for the secrets of all given redactors.
     #[must_use]
-    pub fn union<'a>(known: impl IntoIterator<Item = &'a Self>) -> Self {
-        let known = known.into_iter().filter_map(Self::known);
+    pub fn from_union<'a>(known: impl IntoIterator<Item = &'a Self>) -> Self {
+        let known = known.into_iter().filter_map(Self::secret_set);
         let secrets = known.flat_map(|known| known.secrets.clone());
-        Self(Mutex::new(Known::of(secrets.collect(), Vec::new())))
+        Self(Mutex::new(SecretSet::build(secrets.collect(), Vec::new())))
     }
 
-    /// Has another learn all that this one knows.
-    pub fn teach(&self, other: &Self) {
-        let known = self.known();
+    /// Adds all secrets of this redactor to `other`.
+    pub fn share_secrets_with(&self, other: &Self) {
+        let known = self.secret_set();
         let secrets = known.iter().flat_map(|known| &known.secrets);
         for (label, secret) in secrets {
-            other.learn(label, secret);
+            other.add_secret(label, secret);
         }
     }
 
-    fn known(&self) -> Option<Arc<Known>> {
+    fn secret_set(&self) -> Option<Arc<SecretSet>> {
         lock(&self.0).clone()
     }
 
-    /// Returns `text` with every secret replaced by its label; where it says that it was cut, also
-    /// one of which only the beginning is left.
+    /// Replaces every secret in `text` by its label; in a truncated text also a truncated secret at
+    /// the end.
     #[must_use]
-    pub fn clean<'a>(&self, text: &'a str) -> Cow<'a, str> {
-        let Some(known) = self.known() else {
+    pub fn redact_text<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        let Some(known) = self.secret_set() else {
             return Cow::Borrowed(text);
         };
-        let cleaned = if known.finder.is_match(text) {
-            Cow::Owned(known.finder.replace_all(text, &known.shown))
+        let cleaned = if known.automaton.is_match(text) {
+            Cow::Owned(known.automaton.replace_all(text, &known.replacements))
         } else {
             Cow::Borrowed(text)
         };
-        if !text.ends_with(CUT) {
+        if !text.ends_with(TRUNCATION_MARK) {
             return cleaned;
         }
-        known.clean_cut(&cleaned).map_or(cleaned, Cow::Owned)
+        known.redact_truncated(&cleaned).map_or(cleaned, Cow::Owned)
     }
 
-    /// The same for a text that is shared, and may have been cut without saying so.
+    /// Like [`redact_text`](Self::redact_text), for a shared text possibly truncated without a
+    /// mark.
     #[must_use]
-    pub fn clean_shared(&self, text: &Arc<str>) -> Arc<str> {
-        let cleaned = self.clean(text);
-        let cut = self.known().and_then(|known| known.clean_cut(&cleaned));
+    pub fn redact_shared(&self, text: &Arc<str>) -> Arc<str> {
+        let cleaned = self.redact_text(text);
+        let cut = self
+            .secret_set()
+            .and_then(|known| known.redact_truncated(&cleaned));
         match (cut, cleaned) {
             (Some(cut), _) => cut.into(),
             (None, Cow::Borrowed(_)) => Arc::clone(text),
@@ -128,17 +131,17 @@ impl Redactor {
 
 impl Clone for Redactor {
     fn clone(&self) -> Self {
-        Self(Mutex::new(self.known()))
+        Self(Mutex::new(self.secret_set()))
     }
 }
 
-fn pair(label: &str, secret: &str) -> Pair {
+fn labelled_secret(label: &str, secret: &str) -> LabelledSecret {
     (Box::from(label), Zeroizing::new(Box::from(secret)))
 }
 
-impl Known {
-    /// Makes what finds these; nothing where there is nothing to find.
-    fn of(mut secrets: Vec<Pair>, learned: Vec<Pair>) -> Option<Arc<Self>> {
+impl SecretSet {
+    /// Builds the automaton; `None` without secrets.
+    fn build(mut secrets: Vec<LabelledSecret>, learned: Vec<LabelledSecret>) -> Option<Arc<Self>> {
         secrets.retain(|(_, secret)| secret.len() >= SECRET_BYTES_MIN);
         secrets.sort_by(|(_, one), (_, two)| one.cmp(two));
         secrets.dedup_by(|(_, one), (_, two)| one == two);
@@ -147,10 +150,12 @@ impl Known {
         }
         let looked_for: Vec<_> = secrets
             .iter()
-            .flat_map(|(label, secret)| forms(secret).into_iter().map(move |form| (label, form)))
+            .flat_map(|(label, secret)| {
+                all_forms(secret).into_iter().map(move |form| (label, form))
+            })
             .collect();
         let finder = AhoCorasick::builder()
-            // Small, however long a secret is.
+            // Compact, regardless of the length of secrets.
             .kind(Some(AhoCorasickKind::ContiguousNFA))
             .match_kind(MatchKind::LeftmostLongest)
             .build(looked_for.iter().map(|(_, form)| form));
@@ -160,16 +165,16 @@ impl Known {
         // Building fails only beyond the limits of an automaton, far above any configuration.
         let finder = finder.ok()?;
         Some(Arc::new(Self {
-            finder,
-            shown,
+            automaton: finder,
+            replacements: shown,
             secrets,
-            learned,
+            added: learned,
         }))
     }
 
-    /// Returns the text without the beginning of a secret that it ends with, if it does.
-    fn clean_cut(&self, text: &str) -> Option<String> {
-        let kept = text.strip_suffix(CUT).unwrap_or(text);
+    /// Redacts a truncated secret at the end of the text, if present.
+    fn redact_truncated(&self, text: &str) -> Option<String> {
+        let kept = text.strip_suffix(TRUNCATION_MARK).unwrap_or(text);
         let begun = self.secrets.iter().filter_map(|(label, secret)| {
             let starts = (SECRET_BYTES_MIN..secret.len()).rev();
             let mut starts = starts.filter_map(|length| secret.get(..length));
@@ -178,27 +183,27 @@ impl Known {
         });
         let (label, length) = begun.max_by_key(|(_, length)| *length)?;
         let before = kept.get(..kept.len().checked_sub(length)?)?;
-        Some(format!("{before}‹{label}›{CUT}"))
+        Some(format!("{before}‹{label}›{TRUNCATION_MARK}"))
     }
 }
 
-/// Returns the ways in which a secret may stand in a text: as it is, escaped, and encoded where it
-/// is long enough that ordinary words do not look like it.
-fn forms(secret: &str) -> Vec<String> {
+/// Returns the forms of a secret in texts: plain, escaped, and, for secrets long enough to avoid
+/// false matches, encoded.
+fn all_forms(secret: &str) -> Vec<String> {
     let mut all = vec![secret.to_owned(), secret.escape_debug().collect()];
     if secret.len() >= RESULT_SECRET_BYTES_MIN {
-        all.extend(forms::json(secret));
-        all.extend(forms::encoded(secret));
+        all.extend(secret_forms::json_forms(secret));
+        all.extend(secret_forms::encoded_forms(secret));
     }
     all.sort();
     all.dedup();
     all
 }
 
-// Shows how much it knows, and nothing of it.
+// Shows only the number of secrets.
 impl fmt::Debug for Redactor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let count = self.known().map_or(0, |known| known.secrets.len());
+        let count = self.secret_set().map_or(0, |known| known.secrets.len());
         f.debug_tuple("Redactor").field(&count).finish()
     }
 }
@@ -208,63 +213,75 @@ mod tests {
     use super::*;
 
     #[test]
-    fn secrets_are_replaced_by_their_labels_and_the_longest_wins() {
+    fn longest_secret_is_replaced_by_label() {
         let redactor = Redactor::new([("A", "secret"), ("B", "secret-two"), ("C", "x")]);
-        assert_eq!(redactor.clean("a secret, secret-two, x"), "a ‹A›, ‹B›, x");
-        assert!(matches!(redactor.clean("nothing"), Cow::Borrowed(_)));
+        assert_eq!(
+            redactor.redact_text("a secret, secret-two, x"),
+            "a ‹A›, ‹B›, x"
+        );
+        assert!(matches!(redactor.redact_text("nothing"), Cow::Borrowed(_)));
         assert!(matches!(
-            Redactor::default().clean("secret"),
+            Redactor::default().redact_text("secret"),
             Cow::Borrowed(_)
         ));
         assert_eq!(format!("{redactor:?}"), "Redactor(2)");
     }
     #[test]
-    fn a_secret_that_is_escaped_is_found_as_well() {
+    fn escaped_secret_is_redacted() {
         let redactor = Redactor::new([("KEY", "line one\n\"two\"")]);
-        assert_eq!(redactor.clean("a line one\n\"two\" b"), "a ‹KEY› b");
+        assert_eq!(redactor.redact_text("a line one\n\"two\" b"), "a ‹KEY› b");
         let logged = format!("{:?}", "a line one\n\"two\" b");
-        assert_eq!(redactor.clean(&logged), "\"a ‹KEY› b\"");
+        assert_eq!(redactor.redact_text(&logged), "\"a ‹KEY› b\"");
     }
 
     #[test]
-    fn the_beginning_of_a_secret_at_a_cut_is_found() {
+    fn truncated_secret_is_redacted() {
         let redactor = Redactor::new([("KEY", "hunter2222"), ("LONG", "x-hunter2222")]);
-        assert_eq!(redactor.clean("it is hunter2…"), "it is ‹KEY›…");
-        assert_eq!(redactor.clean("it is x-hunter2…"), "it is ‹LONG›…");
-        // Too little of it is left to say anything.
-        assert_eq!(redactor.clean("it is hunte…"), "it is hunte…");
-        assert_eq!(redactor.clean("it is hunter2"), "it is hunter2");
-        let shared = |text: &str| redactor.clean_shared(&Arc::from(text)).to_string();
+        assert_eq!(redactor.redact_text("it is hunter2…"), "it is ‹KEY›…");
+        assert_eq!(redactor.redact_text("it is x-hunter2…"), "it is ‹LONG›…");
+        // Too short a prefix is not redacted.
+        assert_eq!(redactor.redact_text("it is hunte…"), "it is hunte…");
+        assert_eq!(redactor.redact_text("it is hunter2"), "it is hunter2");
+        let shared = |text: &str| redactor.redact_shared(&Arc::from(text)).to_string();
         assert_eq!(shared("hunter2222 or hunter2"), "‹KEY› or ‹KEY›…");
         assert_eq!(shared("nothing"), "nothing");
     }
 
     #[test]
-    fn what_is_learned_is_known_to_all_who_share_it_and_the_oldest_is_forgotten() {
+    fn added_secret_is_shared_and_oldest_evicted() {
         let redactor = Redactor::new([("A", "secret-one")]);
         let copy = redactor.clone();
-        redactor.learn("B", "secret-two");
-        redactor.learn("B", "tiny");
-        redactor.learn("C", "secret-one");
-        assert_eq!(redactor.clean("secret-one secret-two tiny"), "‹A› ‹B› tiny");
-        assert_eq!(copy.clean("secret-two"), "secret-two");
-        for number in 0..LEARNED_MAX {
-            redactor.learn("D", &format!("rotated-{number:04}"));
+        redactor.add_secret("B", "secret-two");
+        redactor.add_secret("B", "tiny");
+        redactor.add_secret("C", "secret-one");
+        assert_eq!(
+            redactor.redact_text("secret-one secret-two tiny"),
+            "‹A› ‹B› tiny"
+        );
+        assert_eq!(copy.redact_text("secret-two"), "secret-two");
+        for number in 0..ADDED_SECRETS_MAX {
+            redactor.add_secret("D", &format!("rotated-{number:04}"));
         }
-        assert_eq!(redactor.clean("secret-two secret-one"), "secret-two ‹A›");
-        assert_eq!(redactor.clean("rotated-0000 rotated-0255"), "‹D› ‹D›");
+        assert_eq!(
+            redactor.redact_text("secret-two secret-one"),
+            "secret-two ‹A›"
+        );
+        assert_eq!(redactor.redact_text("rotated-0000 rotated-0255"), "‹D› ‹D›");
         assert_eq!(format!("{redactor:?}"), "Redactor(257)");
         let fresh = Redactor::default();
-        fresh.learn("E", "another-secret");
-        assert_eq!(Redactor::union([&fresh]).clean("another-secret"), "‹E›");
+        fresh.add_secret("E", "another-secret");
+        assert_eq!(
+            Redactor::from_union([&fresh]).redact_text("another-secret"),
+            "‹E›"
+        );
     }
 
     #[test]
-    fn a_union_knows_what_each_of_them_knows() {
+    fn union_redacts_all_secrets() {
         let one = Redactor::new([("A", "secret-one")]);
         let two = Redactor::new([("B", "secret-two"), ("C", "secret-one")]);
-        let all = Redactor::union([&one, &Redactor::default(), &two]);
-        assert_eq!(all.clean("secret-one secret-two"), "‹A› ‹B›");
-        assert_eq!(format!("{:?}", Redactor::union([])), "Redactor(0)");
+        let all = Redactor::from_union([&one, &Redactor::default(), &two]);
+        assert_eq!(all.redact_text("secret-one secret-two"), "‹A› ‹B›");
+        assert_eq!(format!("{:?}", Redactor::from_union([])), "Redactor(0)");
     }
 }

@@ -1,217 +1,218 @@
-//! A stream that goes on where it was cut: what was sent is kept until it surely came.
+//! Resumable streams: sent bytes are kept until known to be received.
 //!
-//! The window of the reader is its first credit and does not grow. The sender can tell from that
-//! how much surely came, and needs no word for it: a reader that allows bytes up to some place has
-//! all that lies more than its window before it.
+//! The reader's window equals the initial credit and does not grow. So the sender needs no
+//! acknowledgements: a reader that grants credit up to an offset has received everything more than
+//! one window before the offset.
 
 use std::collections::VecDeque;
 
 use bytes::Bytes;
 
-use crate::ordered::{Crowded, Numbered, Ordered, Room, Taken, Unfit};
+use crate::reassembly::{
+    ChunkError, ChunkNumbering, OverflowPolicy, ReassemblyBuffer, ReassemblyItem, ReassemblyLimits,
+};
 
-/// Pieces that wait to be read; more are joined.
-const PIECES_MAX: usize = 256;
+/// Buffered chunks; further chunks are merged.
+const CHUNKS_MAX: usize = 256;
 
-/// What is said again travels in pieces of this size, so that it comes nearer to its end also over
-/// connections that are cut soon.
-pub const AGAIN_BYTES_MAX: usize = 16 * 1024;
+/// Resent bytes travel in chunks of this size, to make progress even over short-lived connections.
+pub const RESEND_BYTES_MAX: usize = 16 * 1024;
 
-/// The reader lacks what the sender keeps no more, or has what it was never sent.
+/// The reader lacks bytes no longer buffered, or claims bytes never sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Torn;
+pub struct ResumeGap;
 
 /// The sending end of one direction.
 #[derive(Debug)]
-pub struct Sending {
-    /// What the reader lets wait and be on its way.
+pub struct ResumableSender {
+    /// The reader's window.
     window: u64,
-    /// Where `kept` begins.
+    /// Offset of the first byte of `unconfirmed`.
     base: u64,
-    /// What may not have come. Invariant: never more than the window.
-    kept: VecDeque<u8>,
-    /// Up to where the reader takes bytes.
+    /// Bytes possibly not received. Invariant: at most one window.
+    unconfirmed: VecDeque<u8>,
+    /// Offset up to which the reader accepts bytes.
     granted: u64,
 }
 
-impl Sending {
-    /// Returns a stream of which nothing was sent, to a reader with this first credit.
+impl ResumableSender {
+    /// Returns an empty stream to a reader with this initial credit.
     #[must_use]
     pub const fn new(credit: u64) -> Self {
         Self {
             window: credit,
             base: 0,
-            kept: VecDeque::new(),
+            unconfirmed: VecDeque::new(),
             granted: credit,
         }
     }
 
-    /// Returns how many bytes were sent.
+    /// Returns the number of sent bytes.
     #[must_use]
-    pub fn sent(&self) -> u64 {
-        self.base.saturating_add(wide(self.kept.len()))
+    pub fn sent_bytes(&self) -> u64 {
+        self.base.saturating_add(to_u64(self.unconfirmed.len()))
     }
 
-    /// Returns how many more may be sent.
+    /// Returns the remaining credit.
     #[must_use]
-    pub fn room(&self) -> u64 {
-        self.granted.saturating_sub(self.sent())
+    pub fn credit_left(&self) -> u64 {
+        self.granted.saturating_sub(self.sent_bytes())
     }
 
-    /// Keeps what is sent now; there must be room for it. Returns its place.
-    pub fn push(&mut self, bytes: &[u8]) -> u64 {
-        debug_assert!(wide(bytes.len()) <= self.room());
-        let place = self.sent();
-        self.kept.extend(bytes);
-        place
+    /// Buffers bytes being sent; the caller checks the credit. Returns the offset.
+    pub fn push_bytes(&mut self, bytes: &[u8]) -> u64 {
+        debug_assert!(to_u64(bytes.len()) <= self.credit_left());
+        let offset = self.sent_bytes();
+        self.unconfirmed.extend(bytes);
+        offset
     }
 
-    /// Notes that the reader takes so many more.
-    pub fn credited(&mut self, bytes: u64) {
+    /// Adds credit granted by the reader.
+    pub fn add_credit(&mut self, bytes: u64) {
         self.granted = self.granted.saturating_add(bytes);
-        self.forget(self.granted.saturating_sub(self.window));
+        self.drop_confirmed(self.granted.saturating_sub(self.window));
     }
 
-    /// Goes on with a reader that has so many bytes, and takes so many from there. What it does
-    /// not have is to be sent again: [`pieces`](Self::pieces).
+    /// Resumes with a reader at offset `received` with `credit` from there. The missing bytes must
+    /// be resent: [`unconfirmed_chunks`](Self::unconfirmed_chunks).
     ///
     /// # Errors
-    /// It lacks some that are not kept.
-    pub fn resume(&mut self, received: u64, credit: u64) -> Result<(), Torn> {
-        if received < self.base || received > self.sent() {
-            return Err(Torn);
+    /// The missing bytes are no longer buffered.
+    pub fn resume(&mut self, received: u64, credit: u64) -> Result<(), ResumeGap> {
+        if received < self.base || received > self.sent_bytes() {
+            return Err(ResumeGap);
         }
-        self.forget(received);
-        // Credit that it gave for what was sent already stands.
-        self.granted = received.saturating_add(credit).max(self.sent());
+        self.drop_confirmed(received);
+        // Credit granted earlier for sent bytes stays valid.
+        self.granted = received.saturating_add(credit).max(self.sent_bytes());
         Ok(())
     }
 
-    /// Returns what is kept, in pieces of at most so many bytes, each with its place.
+    /// Returns the buffered bytes in chunks of at most `bytes_max`, with their offsets.
     #[must_use]
-    pub fn pieces(&mut self, bytes_max: usize) -> Vec<(u64, Bytes)> {
-        let mut place = self.base;
-        let mut pieces = Vec::new();
-        for chunk in self.kept.make_contiguous().chunks(bytes_max.max(1)) {
-            pieces.push((place, Bytes::copy_from_slice(chunk)));
-            place = place.saturating_add(wide(chunk.len()));
+    pub fn unconfirmed_chunks(&mut self, bytes_max: usize) -> Vec<(u64, Bytes)> {
+        let mut offset = self.base;
+        let mut chunks = Vec::new();
+        for chunk in self.unconfirmed.make_contiguous().chunks(bytes_max.max(1)) {
+            chunks.push((offset, Bytes::copy_from_slice(chunk)));
+            offset = offset.saturating_add(to_u64(chunk.len()));
         }
-        pieces
+        chunks
     }
 
-    fn forget(&mut self, before: u64) {
+    fn drop_confirmed(&mut self, before: u64) {
         let count = before.saturating_sub(self.base);
         let count = usize::try_from(count).unwrap_or(usize::MAX);
-        let count = count.min(self.kept.len());
-        self.kept.drain(..count);
-        self.base = self.base.saturating_add(wide(count));
-        // A burst leaves nothing behind.
-        if self.kept.is_empty() {
-            self.kept = VecDeque::new();
+        let count = count.min(self.unconfirmed.len());
+        self.unconfirmed.drain(..count);
+        self.base = self.base.saturating_add(to_u64(count));
+        // Frees the memory of a burst.
+        if self.unconfirmed.is_empty() {
+            self.unconfirmed = VecDeque::new();
         }
     }
 }
 
-/// The reading end of one direction; `C` is why it broke.
+/// The receiving end of one direction; `C` is the cause of a failure.
 #[derive(Debug)]
-pub struct Receiving<C> {
+pub struct ResumableReceiver<C> {
     window: u64,
-    queue: Ordered<C>,
-    /// How many bytes were read.
+    queue: ReassemblyBuffer<C>,
+    /// Bytes read so far.
     read: u64,
-    /// Up to where the sender was told that bytes are taken.
+    /// Offset up to which credit was granted.
     granted: u64,
-    /// Up to where the last mark says so.
+    /// Offset up to which the last resume point granted credit.
     marked: u64,
 }
 
-impl<C: Clone> Receiving<C> {
-    /// Returns a stream of which nothing came; the window is its first credit.
+impl<C: Clone> ResumableReceiver<C> {
+    /// Returns an empty stream; the window is the initial credit.
     #[must_use]
     pub fn new(window: u64) -> Self {
-        let room = Room {
-            pieces_max: PIECES_MAX,
+        let room = ReassemblyLimits {
+            chunks_max: CHUNKS_MAX,
             bytes_max: usize::try_from(window).unwrap_or(usize::MAX),
-            crowded: Crowded::Joins,
+            overflow: OverflowPolicy::Merge,
         };
         Self {
             window,
-            queue: Ordered::new(Numbered::ByByte, room),
+            queue: ReassemblyBuffer::new(ChunkNumbering::ByByte, room),
             read: 0,
             granted: window,
             marked: window,
         }
     }
 
-    /// Takes a piece.
+    /// Adds a chunk.
     ///
     /// # Errors
-    /// It cannot be taken: the stream is broken, and its owner says so to [`fail`](Self::fail).
-    pub fn push(&mut self, place: u64, piece: Bytes) -> Result<(), Unfit> {
-        if place.saturating_add(wide(piece.len())) > self.granted {
-            return Err(Unfit::Overflow);
+    /// The chunk was refused; the owner must call [`fail`](Self::fail).
+    pub fn push_chunk(&mut self, offset: u64, chunk: Bytes) -> Result<(), ChunkError> {
+        if offset.saturating_add(to_u64(chunk.len())) > self.granted {
+            return Err(ChunkError::Overflow);
         }
-        self.queue.push(place, piece)
+        self.queue.push_chunk(offset, chunk)
     }
 
-    /// Says that nothing more comes after so many bytes; what waits is read first.
+    /// Ends the stream at `offset`; buffered chunks are read first.
     ///
     /// # Errors
-    /// Some of them did not come.
-    pub fn end(&mut self, place: u64) -> Result<(), Unfit> {
-        let expected = self.queue.next();
-        if place != expected && !self.queue.is_over() {
-            let found = place;
-            return Err(Unfit::Order { expected, found });
+    /// Bytes before the end are missing.
+    pub fn finish(&mut self, offset: u64) -> Result<(), ChunkError> {
+        let expected = self.queue.next_number();
+        if offset != expected && !self.queue.is_finished() {
+            let found = offset;
+            return Err(ChunkError::OutOfOrder { expected, found });
         }
-        self.queue.end();
+        self.queue.finish();
         Ok(())
     }
 
-    /// Says why nothing more comes; what waits is read first.
+    /// Fails the stream; buffered chunks are read first.
     pub fn fail(&mut self, cause: C) {
         self.queue.fail(cause);
     }
 
-    /// Returns what is next, if it is here, and how many bytes more the sender is to be told of.
-    pub fn take(&mut self) -> Option<(Taken<C>, Option<u64>)> {
-        let taken = self.queue.take()?;
-        let Taken::Piece(piece) = &taken else {
+    /// Returns the next item, if available, and the credit to grant to the sender.
+    pub fn next_item(&mut self) -> Option<(ReassemblyItem<C>, Option<u64>)> {
+        let taken = self.queue.next_item()?;
+        let ReassemblyItem::Chunk(piece) = &taken else {
             return Some((taken, None));
         };
-        self.read = self.read.saturating_add(wide(piece.len()));
+        self.read = self.read.saturating_add(to_u64(piece.len()));
         let free = self.read + self.window - self.granted;
-        // Not for every byte: a credit costs a frame.
+        // Grants are batched: each costs a frame.
         let more = (free >= self.window.div_ceil(2)).then_some(free);
         self.granted += more.unwrap_or_default();
         Some((taken, more))
     }
 
-    /// Returns how many bytes came and how many are taken from there, for a sender that is to go
-    /// on: this stands for all that it was told before.
-    pub fn mark(&mut self) -> (u64, u64) {
+    /// Returns the received bytes and the credit from there, for a resuming sender; replaces all
+    /// earlier grants.
+    pub fn resume_point(&mut self) -> (u64, u64) {
         self.granted = self.read.saturating_add(self.window);
         self.marked = self.granted;
-        let received = self.queue.next();
+        let received = self.queue.next_number();
         (received, self.granted.saturating_sub(received))
     }
 
-    /// Returns what is to be told to a sender that goes on with the last mark: how many bytes more
-    /// were read since.
-    pub fn resumed(&mut self) -> Option<u64> {
+    /// Returns the credit granted since the last resume point, for a sender that resumed from the
+    /// point.
+    pub fn credit_since_mark(&mut self) -> Option<u64> {
         let more = self.granted.saturating_sub(self.marked);
         self.marked = self.granted;
         (more > 0).then_some(more)
     }
 
-    /// Returns whether no more is taken.
+    /// Returns whether the stream takes no more chunks.
     #[must_use]
-    pub const fn is_over(&self) -> bool {
-        self.queue.is_over()
+    pub const fn is_finished(&self) -> bool {
+        self.queue.is_finished()
     }
 }
 
-fn wide(length: usize) -> u64 {
+fn to_u64(length: usize) -> u64 {
     u64::try_from(length).unwrap_or(u64::MAX)
 }
 
@@ -221,23 +222,23 @@ mod tests {
 
     const WINDOW: u64 = 64;
 
-    /// Both ends of a direction, and what is between them.
-    struct Road {
-        sending: Sending,
-        receiving: Receiving<()>,
-        /// Pieces on their way.
+    /// Both ends of a stream and the bytes in between.
+    struct LossyStream {
+        sending: ResumableSender,
+        receiving: ResumableReceiver<()>,
+        /// Chunks in transit.
         there: VecDeque<(u64, Bytes)>,
-        /// Credits on their way back.
+        /// Credits in transit.
         back: VecDeque<u64>,
         written: Vec<u8>,
         read: Vec<u8>,
     }
 
-    impl Road {
+    impl LossyStream {
         fn new() -> Self {
             Self {
-                sending: Sending::new(WINDOW),
-                receiving: Receiving::new(WINDOW),
+                sending: ResumableSender::new(WINDOW),
+                receiving: ResumableReceiver::new(WINDOW),
                 there: VecDeque::new(),
                 back: VecDeque::new(),
                 written: Vec::new(),
@@ -246,23 +247,23 @@ mod tests {
         }
 
         fn write(&mut self, count: usize) {
-            let count = count.min(usize::try_from(self.sending.room()).unwrap());
+            let count = count.min(usize::try_from(self.sending.credit_left()).unwrap());
             let first = self.written.len();
             let bytes: Vec<u8> = (first..first + count).map(|at| (at % 251) as u8).collect();
-            let place = self.sending.push(&bytes);
+            let place = self.sending.push_bytes(&bytes);
             self.written.extend_from_slice(&bytes);
             self.there.push_back((place, bytes.into()));
-            assert!(wide(self.sending.kept.len()) <= WINDOW);
+            assert!(to_u64(self.sending.unconfirmed.len()) <= WINDOW);
         }
 
         fn arrive(&mut self) {
             if let Some((place, piece)) = self.there.pop_front() {
-                self.receiving.push(place, piece).unwrap();
+                self.receiving.push_chunk(place, piece).unwrap();
             }
         }
 
         fn read(&mut self) {
-            if let Some((Taken::Piece(piece), more)) = self.receiving.take() {
+            if let Some((ReassemblyItem::Chunk(piece), more)) = self.receiving.next_item() {
                 self.read.extend_from_slice(&piece);
                 self.back.extend(more);
             }
@@ -270,15 +271,15 @@ mod tests {
 
         fn credit(&mut self) {
             if let Some(bytes) = self.back.pop_front() {
-                self.sending.credited(bytes);
+                self.sending.add_credit(bytes);
             }
         }
 
-        /// Both go on. Between a mark and its use, the reader reads and the writer writes.
-        fn cut(&mut self) {
+        /// Cuts and resumes. Between the resume point and its use, both ends continue.
+        fn cut_and_resume(&mut self) {
             self.there.clear();
             self.back.clear();
-            let (received, credit) = self.receiving.mark();
+            let (received, credit) = self.receiving.resume_point();
             self.write(9);
             for _ in 0..3 {
                 self.read();
@@ -286,27 +287,27 @@ mod tests {
             self.there.clear();
             self.back.clear();
             self.sending.resume(received, credit).unwrap();
-            self.there.extend(self.sending.pieces(7));
-            self.back.extend(self.receiving.resumed());
+            self.there.extend(self.sending.unconfirmed_chunks(7));
+            self.back.extend(self.receiving.credit_since_mark());
         }
     }
 
     #[test]
-    fn whatever_is_cut_nothing_is_lost_or_doubled_and_no_more_is_kept_than_the_window() {
+    fn cut_stream_loses_and_duplicates_nothing() {
         for seed in 0..200 {
             let mut random = fastrand::Rng::with_seed(seed);
-            let mut road = Road::new();
+            let mut road = LossyStream::new();
             for _ in 0..2_000 {
                 match random.u8(..20) {
-                    0 => road.cut(),
+                    0 => road.cut_and_resume(),
                     1..=6 => road.write(random.usize(..40)),
                     7..=11 => road.arrive(),
                     12..=16 => road.read(),
                     _ => road.credit(),
                 }
             }
-            road.cut();
-            // No credit has leaked away.
+            road.cut_and_resume();
+            // No credit has leaked.
             while road.read.len() < road.written.len() {
                 road.arrive();
                 road.read();
@@ -314,8 +315,8 @@ mod tests {
             }
             road.credit();
             assert_eq!(
-                road.sending.room(),
-                road.receiving.granted - road.sending.sent()
+                road.sending.credit_left(),
+                road.receiving.granted - road.sending.sent_bytes()
             );
             while road.read.len() < road.written.len() {
                 road.arrive();
@@ -327,48 +328,53 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_stream_keeps_nothing_once_all_came() {
-        let mut road = Road::new();
+    fn idle_stream_buffers_nothing() {
+        let mut road = LossyStream::new();
         for _ in 0..10 {
             road.write(40);
             road.arrive();
             road.read();
             road.credit();
         }
-        assert!(wide(road.sending.kept.len()) <= WINDOW);
-        let (received, credit) = road.receiving.mark();
+        assert!(to_u64(road.sending.unconfirmed.len()) <= WINDOW);
+        let (received, credit) = road.receiving.resume_point();
         road.sending.resume(received, credit).unwrap();
-        assert!(road.sending.kept.is_empty());
+        assert!(road.sending.unconfirmed.is_empty());
     }
 
     #[test]
-    fn a_reader_that_lacks_what_is_not_kept_or_has_what_was_not_sent_cannot_go_on() {
-        let mut sending = Sending::new(4);
-        assert_eq!(sending.push(b"abcd"), 0);
-        sending.credited(4);
-        assert_eq!(sending.resume(3, 4), Err(Torn));
-        assert_eq!(sending.resume(5, 4), Err(Torn));
+    fn resume_outside_buffer_fails() {
+        let mut sending = ResumableSender::new(4);
+        assert_eq!(sending.push_bytes(b"abcd"), 0);
+        sending.add_credit(4);
+        assert_eq!(sending.resume(3, 4), Err(ResumeGap));
+        assert_eq!(sending.resume(5, 4), Err(ResumeGap));
         assert_eq!(sending.resume(4, 2), Ok(()));
-        assert_eq!(sending.room(), 2);
+        assert_eq!(sending.credit_left(), 2);
     }
 
     #[test]
-    fn an_end_that_comes_before_its_bytes_is_none() {
-        let mut receiving: Receiving<()> = Receiving::new(WINDOW);
+    fn early_end_is_refused() {
+        let mut receiving: ResumableReceiver<()> = ResumableReceiver::new(WINDOW);
         receiving
-            .push(0, Bytes::from_static(b"half a line"))
+            .push_chunk(0, Bytes::from_static(b"half a line"))
             .unwrap();
-        assert!(receiving.end(12).is_err());
-        receiving.end(11).unwrap();
-        assert!(matches!(receiving.take(), Some((Taken::Piece(_), None))));
-        assert_eq!(receiving.take(), Some((Taken::End, None)));
+        assert!(receiving.finish(12).is_err());
+        receiving.finish(11).unwrap();
+        assert!(matches!(
+            receiving.next_item(),
+            Some((ReassemblyItem::Chunk(_), None))
+        ));
+        assert_eq!(receiving.next_item(), Some((ReassemblyItem::End, None)));
     }
 
     #[test]
-    fn more_than_was_allowed_is_refused_though_there_is_room() {
-        let mut receiving: Receiving<()> = Receiving::new(8);
-        receiving.push(0, Bytes::from_static(b"12345678")).unwrap();
-        let next = receiving.push(8, Bytes::from_static(b"9"));
-        assert_eq!(next, Err(Unfit::Overflow));
+    fn bytes_beyond_credit_are_refused() {
+        let mut receiving: ResumableReceiver<()> = ResumableReceiver::new(8);
+        receiving
+            .push_chunk(0, Bytes::from_static(b"12345678"))
+            .unwrap();
+        let next = receiving.push_chunk(8, Bytes::from_static(b"9"));
+        assert_eq!(next, Err(ChunkError::Overflow));
     }
 }

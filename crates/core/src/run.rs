@@ -1,4 +1,4 @@
-//! One run of an agent: a ceiling on its calls that the caller itself carries along.
+//! Agent runs: a limit on calls, carried in the client's requests.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,40 +7,40 @@ use std::time::Duration;
 
 use foldhash::fast::RandomState;
 
-use crate::time::Now;
+use crate::time::MonotonicTime;
 
-/// Runs of all principals that are remembered.
+/// Runs of all principals in memory.
 pub const RUNS_MAX: usize = 65_536;
 
-/// Runs of one principal that are remembered.
+/// Runs of one principal in memory.
 pub const PRINCIPAL_RUNS_MAX: usize = 1_024;
 
-/// The longest name of a run that is worth remembering.
+/// Longest accepted run id.
 pub const RUN_ID_BYTES_MAX: usize = 128;
 
-/// A run without a call for this long is forgotten.
+/// Idle time before a run is dropped.
 pub const RUN_IDLE_MAX: Duration = Duration::from_secs(3_600);
 
-/// A run may make so many calls and no more. All its branches share one count.
+/// A run with a limited number of calls. All branches share one counter.
 #[derive(Debug)]
-pub struct Run {
-    /// What the caller names it.
+pub struct AgentRun {
+    /// The client's id of the run.
     pub id: Arc<str>,
     ceiling: AtomicU64,
     spent: AtomicU64,
 }
 
-/// A run has made as many calls as it may.
+/// The run has reached its ceiling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Overspent {
-    /// How many it may make.
+pub struct RunExhausted {
+    /// The ceiling.
     pub ceiling: u64,
-    /// How many it has made.
+    /// Calls made.
     pub spent: u64,
 }
 
-impl Run {
-    /// Returns a run that has made no call yet.
+impl AgentRun {
+    /// Returns a run without calls.
     #[must_use]
     pub fn new(id: &str, ceiling: u64) -> Self {
         Self {
@@ -50,113 +50,116 @@ impl Run {
         }
     }
 
-    /// Returns a run inside this one, with a ceiling and a count of its own. What it spends is
-    /// not spent here, so when it ends this one stands as it stood: it is for a program that
-    /// gives a part of its work a limit of its own, and not a way in from outside.
+    /// Returns a nested run with a separate ceiling and counter. Nested calls are not charged to
+    /// this run. Meant for programs that limit a part of their work, not for clients.
     #[must_use]
-    pub fn nested(&self, ceiling: u64) -> Self {
+    pub fn new_nested(&self, ceiling: u64) -> Self {
         Self::new(&self.id, ceiling)
     }
 
-    /// Counts one call.
+    /// Charges one call.
     ///
     /// # Errors
-    /// The ceiling is reached; nothing is counted.
-    pub fn charge(&self) -> Result<(), Overspent> {
+    /// The ceiling is reached; no charge.
+    pub fn charge_call(&self) -> Result<(), RunExhausted> {
         let ceiling = self.ceiling.load(Ordering::Relaxed);
         let below = |spent: u64| (spent < ceiling).then(|| spent.saturating_add(1));
         self.spent
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, below)
             .map(|_before| ())
-            .map_err(|spent| Overspent { ceiling, spent })
+            .map_err(|spent| RunExhausted { ceiling, spent })
     }
 
-    /// Lowers the ceiling; a higher one changes nothing, since a run cannot grant itself more.
-    pub fn lower(&self, ceiling: u64) {
+    /// Lowers the ceiling; a higher value is ignored, since a run cannot raise its own limit.
+    pub fn lower_ceiling(&self, ceiling: u64) {
         self.ceiling.fetch_min(ceiling, Ordering::Relaxed);
     }
 
-    /// Returns how many calls were made.
+    /// Returns the calls made.
     #[must_use]
-    pub fn spent(&self) -> u64 {
+    pub fn spent_calls(&self) -> u64 {
         self.spent.load(Ordering::Relaxed)
     }
 
-    /// Returns how many calls it may make in all.
+    /// Returns the ceiling.
     #[must_use]
     pub fn ceiling(&self) -> u64 {
         self.ceiling.load(Ordering::Relaxed)
     }
 }
 
-/// The runs that are under way, by the principal they belong to and the name it gave them.
+/// The active runs, by principal and run id.
 #[derive(Debug, Default)]
-pub struct Runs {
-    by_principal: HashMap<Arc<str>, Own, RandomState>,
-    /// How many there are in all.
-    count: usize,
+pub struct RunRegistry {
+    by_principal: HashMap<Arc<str>, PrincipalRuns, RandomState>,
+    /// Total number of runs.
+    run_count: usize,
 }
 
-type Own = HashMap<Arc<str>, Entered, RandomState>;
+type PrincipalRuns = HashMap<Arc<str>, RunEntry, RandomState>;
 
 #[derive(Debug)]
-struct Entered {
-    run: Arc<Run>,
-    last: Now,
+struct RunEntry {
+    run: Arc<AgentRun>,
+    last_call: MonotonicTime,
 }
 
-impl Runs {
-    /// Returns the run of this name, which may make `calls` calls, or fewer where it was entered
-    /// with a lower ceiling before.
+impl RunRegistry {
+    /// Returns the run with this id, limited to `calls` calls or to a lower earlier ceiling.
     ///
-    /// Where there are as many runs as may be, the one that was quiet for longest is forgotten: of
-    /// the same principal, where it has any.
-    pub fn enter(&mut self, principal: &Arc<str>, id: &str, calls: u64, now: Now) -> Arc<Run> {
+    /// If the table is full, the longest idle run is dropped, preferably of the same principal.
+    pub fn enter_run(
+        &mut self,
+        principal: &Arc<str>,
+        id: &str,
+        calls: u64,
+        now: MonotonicTime,
+    ) -> Arc<AgentRun> {
         let own = self.by_principal.get_mut(principal);
         if let Some(known) = own.and_then(|own| own.get_mut(id)) {
-            if !is_over(known, now) {
-                known.run.lower(calls);
-                known.last = known.last.max(now);
+            if !is_idle(known, now) {
+                known.run.lower_ceiling(calls);
+                known.last_call = known.last_call.max(now);
                 return Arc::clone(&known.run);
             }
-            self.forget(principal, id);
+            self.remove_run(principal, id);
         }
-        self.make_room(principal, now);
-        let run = Arc::new(Run::new(id, calls));
-        let entered = Entered {
+        self.evict_quietest(principal, now);
+        let run = Arc::new(AgentRun::new(id, calls));
+        let entered = RunEntry {
             run: Arc::clone(&run),
-            last: now,
+            last_call: now,
         };
         let own = self.by_principal.entry(Arc::clone(principal)).or_default();
         own.insert(Arc::clone(&run.id), entered);
-        self.count += 1;
+        self.run_count += 1;
         run
     }
 
-    /// Returns how many runs are remembered.
+    /// Returns the number of runs.
     #[must_use]
     pub const fn len(&self) -> usize {
-        self.count
+        self.run_count
     }
 
-    /// Whether no run is remembered.
+    /// Whether the registry is empty.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
-        self.count == 0
+        self.run_count == 0
     }
 
-    fn make_room(&mut self, principal: &Arc<str>, now: Now) {
+    fn evict_quietest(&mut self, principal: &Arc<str>, now: MonotonicTime) {
         let own = self.by_principal.get(principal).map_or(0, HashMap::len);
-        if own < PRINCIPAL_RUNS_MAX && self.count < RUNS_MAX {
+        if own < PRINCIPAL_RUNS_MAX && self.run_count < RUNS_MAX {
             return;
         }
         self.by_principal.retain(|_, own| {
-            own.retain(|_, entered| !is_over(entered, now));
+            own.retain(|_, entered| !is_idle(entered, now));
             !own.is_empty()
         });
-        self.count = self.by_principal.values().map(HashMap::len).sum();
+        self.run_count = self.by_principal.values().map(HashMap::len).sum();
         let own = self.by_principal.get(principal).map_or(0, HashMap::len);
-        if own < PRINCIPAL_RUNS_MAX && self.count < RUNS_MAX {
+        if own < PRINCIPAL_RUNS_MAX && self.run_count < RUNS_MAX {
             return;
         }
         let most = || {
@@ -166,27 +169,27 @@ impl Runs {
         let from = (own > 0).then(|| Arc::clone(principal)).or_else(most);
         let quietest = from.and_then(|from| {
             let own = self.by_principal.get(&from)?;
-            let (id, _) = own.iter().min_by_key(|(_, entered)| entered.last)?;
+            let (id, _) = own.iter().min_by_key(|(_, entered)| entered.last_call)?;
             Some((from, Arc::clone(id)))
         });
         if let Some((from, id)) = quietest {
-            self.forget(&from, &id);
+            self.remove_run(&from, &id);
         }
     }
 
-    fn forget(&mut self, principal: &str, id: &str) {
+    fn remove_run(&mut self, principal: &str, id: &str) {
         let Some(own) = self.by_principal.get_mut(principal) else {
             return;
         };
-        self.count -= usize::from(own.remove(id).is_some());
+        self.run_count -= usize::from(own.remove(id).is_some());
         if own.is_empty() {
             self.by_principal.remove(principal);
         }
     }
 }
 
-fn is_over(entered: &Entered, now: Now) -> bool {
-    now >= entered.last.plus(RUN_IDLE_MAX)
+fn is_idle(entered: &RunEntry, now: MonotonicTime) -> bool {
+    now >= entered.last_call.plus(RUN_IDLE_MAX)
 }
 
 #[cfg(test)]
@@ -194,81 +197,94 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_stops_at_its_ceiling_and_cannot_raise_it() {
-        let run = Run::new("r", 2);
-        assert_eq!(run.charge(), Ok(()));
-        run.lower(9);
-        assert_eq!(run.charge(), Ok(()));
-        let over = Overspent {
+    fn run_stops_at_ceiling() {
+        let run = AgentRun::new("r", 2);
+        assert_eq!(run.charge_call(), Ok(()));
+        run.lower_ceiling(9);
+        assert_eq!(run.charge_call(), Ok(()));
+        let over = RunExhausted {
             ceiling: 2,
             spent: 2,
         };
-        assert_eq!(run.charge(), Err(over));
-        assert_eq!(run.spent(), 2, "a refused call is not counted");
+        assert_eq!(run.charge_call(), Err(over));
+        assert_eq!(run.spent_calls(), 2, "a refused call is not counted");
     }
 
     #[test]
     fn parallel_branches_share_one_count() {
-        let run = Run::new("r", 10_000);
+        let run = AgentRun::new("r", 10_000);
         let made: u64 = std::thread::scope(|scope| {
             let branches: Vec<_> = (0..8)
-                .map(|_| scope.spawn(|| (0..5_000).filter(|_| run.charge().is_ok()).count()))
+                .map(|_| scope.spawn(|| (0..5_000).filter(|_| run.charge_call().is_ok()).count()))
                 .collect();
             let made = branches.into_iter().map(|branch| branch.join().unwrap());
             made.map(|count| u64::try_from(count).unwrap()).sum()
         });
-        assert_eq!((made, run.spent()), (10_000, 10_000));
+        assert_eq!((made, run.spent_calls()), (10_000, 10_000));
     }
 
     #[test]
-    fn a_nested_run_has_its_own_ceiling_and_leaves_the_outer_as_it_was() {
-        let outer = Run::new("r", 3);
-        assert_eq!(outer.charge(), Ok(()));
+    fn nested_run_has_own_ceiling() {
+        let outer = AgentRun::new("r", 3);
+        assert_eq!(outer.charge_call(), Ok(()));
         {
-            let inner = outer.nested(1);
-            assert_eq!(inner.charge(), Ok(()));
-            assert!(inner.charge().is_err());
+            let inner = outer.new_nested(1);
+            assert_eq!(inner.charge_call(), Ok(()));
+            assert!(inner.charge_call().is_err());
         }
-        assert_eq!((outer.ceiling(), outer.spent()), (3, 1));
-        assert_eq!((outer.charge(), outer.charge()), (Ok(()), Ok(())));
-        assert!(outer.charge().is_err());
+        assert_eq!((outer.ceiling(), outer.spent_calls()), (3, 1));
+        assert_eq!((outer.charge_call(), outer.charge_call()), (Ok(()), Ok(())));
+        assert!(outer.charge_call().is_err());
     }
 
     #[test]
-    fn a_run_is_found_again_and_belongs_to_its_principal() {
+    fn run_is_reused_per_principal() {
         let (ann, bob): (Arc<str>, Arc<str>) = ("ann".into(), "bob".into());
-        let mut runs = Runs::default();
-        let first = runs.enter(&ann, "r", 2, Now(0));
-        assert_eq!(first.charge(), Ok(()));
-        let again = runs.enter(&ann, "r", 9, Now(1));
+        let mut runs = RunRegistry::default();
+        let first = runs.enter_run(&ann, "r", 2, MonotonicTime(0));
+        assert_eq!(first.charge_call(), Ok(()));
+        let again = runs.enter_run(&ann, "r", 9, MonotonicTime(1));
         assert!(Arc::ptr_eq(&first, &again) && again.ceiling() == 2);
-        assert_eq!(runs.enter(&ann, "r", 1, Now(2)).ceiling(), 1);
-        assert_eq!(runs.enter(&bob, "r", 9, Now(2)).spent(), 0);
+        assert_eq!(runs.enter_run(&ann, "r", 1, MonotonicTime(2)).ceiling(), 1);
+        assert_eq!(
+            runs.enter_run(&bob, "r", 9, MonotonicTime(2)).spent_calls(),
+            0
+        );
         assert_eq!(runs.len(), 2);
-        let idle = Now(2).plus(RUN_IDLE_MAX);
-        assert_eq!(runs.enter(&ann, "r", 9, Now(idle.0 - 1)).spent(), 1);
-        assert_eq!(runs.enter(&bob, "r", 9, idle).spent(), 0);
+        let idle = MonotonicTime(2).plus(RUN_IDLE_MAX);
+        assert_eq!(
+            runs.enter_run(&ann, "r", 9, MonotonicTime(idle.0 - 1))
+                .spent_calls(),
+            1
+        );
+        assert_eq!(runs.enter_run(&bob, "r", 9, idle).spent_calls(), 0);
         assert_eq!(runs.len(), 2);
     }
 
     #[test]
-    fn runs_are_bounded_and_the_quietest_of_whoever_has_too_many_goes() {
+    fn quietest_run_is_evicted_at_limit() {
         let (ann, bob): (Arc<str>, Arc<str>) = ("ann".into(), "bob".into());
-        let mut runs = Runs::default();
-        runs.enter(&bob, "kept", 5, Now(0)).charge().unwrap();
+        let mut runs = RunRegistry::default();
+        runs.enter_run(&bob, "kept", 5, MonotonicTime(0))
+            .charge_call()
+            .unwrap();
         for number in 0..PRINCIPAL_RUNS_MAX as u64 {
-            let run = runs.enter(&ann, &number.to_string(), 5, Now(1 + number));
-            run.charge().unwrap();
+            let run = runs.enter_run(&ann, &number.to_string(), 5, MonotonicTime(1 + number));
+            run.charge_call().unwrap();
         }
         assert_eq!(runs.len(), PRINCIPAL_RUNS_MAX + 1);
-        let late = Now(5_000);
-        assert_eq!(runs.enter(&ann, "0", 5, late).spent(), 1, "used again");
-        runs.enter(&ann, "more", 5, late);
-        assert_eq!(runs.len(), PRINCIPAL_RUNS_MAX + 1);
-        assert_eq!(runs.enter(&ann, "0", 5, late).spent(), 1);
-        assert_eq!(runs.enter(&bob, "kept", 5, late).spent(), 1);
+        let late = MonotonicTime(5_000);
         assert_eq!(
-            runs.enter(&ann, "1", 5, late).spent(),
+            runs.enter_run(&ann, "0", 5, late).spent_calls(),
+            1,
+            "used again"
+        );
+        runs.enter_run(&ann, "more", 5, late);
+        assert_eq!(runs.len(), PRINCIPAL_RUNS_MAX + 1);
+        assert_eq!(runs.enter_run(&ann, "0", 5, late).spent_calls(), 1);
+        assert_eq!(runs.enter_run(&bob, "kept", 5, late).spent_calls(), 1);
+        assert_eq!(
+            runs.enter_run(&ann, "1", 5, late).spent_calls(),
             0,
             "the quietest went"
         );

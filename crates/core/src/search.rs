@@ -1,135 +1,154 @@
-//! Finds tools by what is said of them: BM25 over names, descriptions and parameters.
+//! Tool search: BM25 over names, descriptions and parameters.
 //!
-//! Each field counts with a weight of its own, and is measured by its own usual length: a word in
-//! a name of two words tells more than the same word in a page of description.
+//! Each field has its own weight and length normalization: a word in a two-word name is more
+//! significant than the same word in a page of description.
 
-mod words;
+mod tokenize;
 
 use std::collections::{BTreeMap, HashMap};
 
 use foldhash::fast::RandomState;
 
-use words::words;
+use tokenize::tokenize;
 
-/// Of a query, so many bytes are looked at.
+/// Bytes of a query in use.
 pub const QUERY_BYTES_MAX: usize = 1_024;
 
-/// Of a query, so many different words are looked for.
+/// Distinct words of a query in use.
 const QUERY_WORDS_MAX: usize = 32;
 
-/// Of one field of one tool, so many words are counted.
+/// Words of one field in use.
 const FIELD_WORDS_MAX: usize = 2_048;
 
-/// Words that one beginning of a word stands for.
+/// Words matched by one prefix.
 const COMPLETIONS_MAX: usize = 16;
 
-/// A beginning stands for words that it is at least so long a part of.
-const BEGINNING_CHARS_MIN: usize = 3;
+/// Shortest prefix that matches longer words.
+const PREFIX_CHARS_MIN: usize = 3;
 
-/// A word that only begins as asked counts as much less as the word itself.
-const BEGINNING_WEIGHT: f32 = 0.4;
+/// Weight of a prefix match relative to an exact match.
+const PREFIX_WEIGHT: f32 = 0.4;
 
-/// How soon more of the same word says nothing more.
+/// Term frequency saturation (BM25 `k1`).
 const SATURATION: f32 = 1.2;
 
-/// How much a field that is longer than usual is discounted.
-const LENGTH: f32 = 0.7;
+/// Length normalization (BM25 `b`).
+const LENGTH_DISCOUNT: f32 = 0.7;
 
-/// How much names, descriptions and parameters count.
-const WEIGHTS: [f32; FIELDS] = [4.0, 1.5, 1.0];
+/// Weights of names, descriptions and parameters.
+const FIELD_WEIGHTS: [f32; FIELD_COUNT] = [4.0, 1.5, 1.0];
 
-const FIELDS: usize = 3;
+const FIELD_COUNT: usize = 3;
 
-/// What is said of one tool.
+/// The searchable texts of one tool.
 #[derive(Clone, Debug, Default)]
-pub struct Text {
-    /// Its name and title.
+pub struct ToolText {
+    /// Name and title.
     pub name: String,
-    /// What it says of itself.
+    /// The description.
     pub description: String,
-    /// Names and descriptions of what it takes.
+    /// Names and descriptions of the parameters.
     pub parameters: String,
 }
 
-/// One tool that was found.
+/// A matching tool.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Hit {
-    /// Its place among those that the index was built of.
-    pub nth: usize,
-    /// How well it fits; comparable within one query only.
+pub struct SearchHit {
+    /// Position among the indexed tools.
+    pub tool_index: usize,
+    /// Score; comparable within one query only.
     pub score: f32,
 }
 
-/// All tools of one moment, by the words that are said of them.
+/// An inverted index of all tools.
 #[derive(Debug, Default)]
-pub struct Index {
-    /// Sorted, so that a beginning leads to all words that have it.
-    words: BTreeMap<Box<str>, Vec<Posting>>,
+pub struct SearchIndex {
+    /// Sorted, for prefix lookups.
+    words: BTreeMap<Box<str>, Vec<TermPosting>>,
     tools: usize,
 }
 
-/// A tool in which a word stands, and how much the word says of it.
+/// A tool containing a word, with the weighted frequency.
 #[derive(Clone, Copy, Debug)]
-struct Posting {
-    nth: u32,
-    /// How often it stands there, by field and length.
+struct TermPosting {
+    tool_index: u32,
+    /// Frequency weighted by field and length.
     frequency: f32,
 }
 
-impl Index {
-    /// Builds the index of these tools; a hit names them by their order.
+impl SearchIndex {
+    /// Builds the index; hits refer to tools by position.
     #[must_use]
-    pub fn build(texts: impl IntoIterator<Item = Text>) -> Self {
-        let counted: Vec<[Counted; FIELDS]> = texts.into_iter().map(count).collect();
+    pub fn from_tools(texts: impl IntoIterator<Item = ToolText>) -> Self {
+        let counted: Vec<[FieldCounts; FIELD_COUNT]> = texts.into_iter().map(count_words).collect();
         let tools = counted.len();
-        let usual = usual_lengths(&counted);
-        let mut all: BTreeMap<Box<str>, Vec<Posting>> = BTreeMap::new();
+        let usual = mean_lengths(&counted);
+        let mut all: BTreeMap<Box<str>, Vec<TermPosting>> = BTreeMap::new();
         for (nth, fields) in counted.into_iter().enumerate() {
             let mut weighed: HashMap<Box<str>, f32, RandomState> = HashMap::default();
-            for ((field, weight), usual) in fields.into_iter().zip(WEIGHTS).zip(usual) {
-                let long = 1.0 - LENGTH + LENGTH * field.length / usual;
-                for (word, times) in field.words {
+            for ((field, weight), usual) in fields.into_iter().zip(FIELD_WEIGHTS).zip(usual) {
+                let long = 1.0 - LENGTH_DISCOUNT + LENGTH_DISCOUNT * field.length / usual;
+                for (word, times) in field.counts {
                     *weighed.entry(word).or_default() += weight * times / long;
                 }
             }
             let nth = u32::try_from(nth).unwrap_or(u32::MAX);
             for (word, frequency) in weighed {
                 let postings = all.entry(word).or_default();
-                postings.push(Posting { nth, frequency });
+                postings.push(TermPosting {
+                    tool_index: nth,
+                    frequency,
+                });
             }
         }
         Self { words: all, tools }
     }
 
-    /// Returns those tools that fit a query best and that `may` lets through, the best first; of
-    /// equals the one that comes first. At most `hits_max`.
+    /// Returns the best matches accepted by `may`, best first, ties by position; at most
+    /// `hits_max`.
     #[must_use]
-    pub fn find(&self, query: &str, hits_max: usize, may: impl Fn(usize) -> bool) -> Vec<Hit> {
+    pub fn search_tools(
+        &self,
+        query: &str,
+        hits_max: usize,
+        may: impl Fn(usize) -> bool,
+    ) -> Vec<SearchHit> {
         let mut scores: HashMap<u32, f32, RandomState> = HashMap::default();
-        for word in asked(query) {
-            for (weight, postings) in self.meant(&word) {
-                let rare = rareness(self.tools, postings.len());
-                for Posting { nth, frequency } in postings {
+        for word in query_words(query) {
+            for (weight, postings) in self.matching_postings(&word) {
+                let rare = inverse_frequency(self.tools, postings.len());
+                for TermPosting {
+                    tool_index: nth,
+                    frequency,
+                } in postings
+                {
                     let said = frequency / (SATURATION + frequency);
                     *scores.entry(*nth).or_default() += weight * rare * said;
                 }
             }
         }
-        let mut hits: Vec<Hit> = scores
+        let mut hits: Vec<SearchHit> = scores
             .into_iter()
-            .map(|(nth, score)| Hit {
-                nth: nth as usize,
+            .map(|(nth, score)| SearchHit {
+                tool_index: nth as usize,
                 score,
             })
             .collect();
-        hits.sort_unstable_by(|a, b| b.score.total_cmp(&a.score).then(a.nth.cmp(&b.nth)));
-        let seen = hits.into_iter().filter(|hit| may(hit.nth));
+        hits.sort_unstable_by(|a, b| {
+            b.score
+                .total_cmp(&a.score)
+                .then(a.tool_index.cmp(&b.tool_index))
+        });
+        let seen = hits.into_iter().filter(|hit| may(hit.tool_index));
         seen.take(hits_max).collect()
     }
 
-    /// Returns where a word stands, and where others stand that begin with it.
-    fn meant<'a>(&'a self, word: &'a str) -> impl Iterator<Item = (f32, &'a [Posting])> {
-        let is_beginning = word.chars().count() >= BEGINNING_CHARS_MIN;
+    /// Returns the postings of a word and of longer words with this prefix.
+    fn matching_postings<'a>(
+        &'a self,
+        word: &'a str,
+    ) -> impl Iterator<Item = (f32, &'a [TermPosting])> {
+        let is_beginning = word.chars().count() >= PREFIX_CHARS_MIN;
         let longer = is_beginning.then(|| {
             let from = (
                 std::ops::Bound::Excluded(word),
@@ -139,20 +158,20 @@ impl Index {
             words.take_while(move |(other, _)| other.starts_with(word))
         });
         let longer = longer.into_iter().flatten().take(COMPLETIONS_MAX);
-        let longer = longer.map(|(_, postings)| (BEGINNING_WEIGHT, postings.as_slice()));
+        let longer = longer.map(|(_, postings)| (PREFIX_WEIGHT, postings.as_slice()));
         let itself = self.words.get(word).map(|own| (1.0, own.as_slice()));
         itself.into_iter().chain(longer)
     }
 }
 
-/// The different words of a query, in order.
-fn asked(query: &str) -> Vec<Box<str>> {
+/// Returns the distinct words of a query, in order.
+fn query_words(query: &str) -> Vec<Box<str>> {
     let mut end = query.len().min(QUERY_BYTES_MAX);
     while !query.is_char_boundary(end) {
         end -= 1;
     }
     let mut asked: Vec<Box<str>> = Vec::new();
-    for word in words(query.get(..end).unwrap_or_default()) {
+    for word in tokenize(query.get(..end).unwrap_or_default()) {
         if asked.len() < QUERY_WORDS_MAX && !asked.contains(&word) {
             asked.push(word);
         }
@@ -160,38 +179,38 @@ fn asked(query: &str) -> Vec<Box<str>> {
     asked
 }
 
-/// The words of one field, and how many they are.
+/// Word counts of one field.
 #[derive(Debug, Default)]
-struct Counted {
-    words: HashMap<Box<str>, f32, RandomState>,
+struct FieldCounts {
+    counts: HashMap<Box<str>, f32, RandomState>,
     length: f32,
 }
 
-fn count(text: Text) -> [Counted; FIELDS] {
+fn count_words(text: ToolText) -> [FieldCounts; FIELD_COUNT] {
     [text.name, text.description, text.parameters].map(|field| {
-        let mut counted = Counted::default();
-        for word in words(&field).take(FIELD_WORDS_MAX) {
+        let mut counted = FieldCounts::default();
+        for word in tokenize(&field).take(FIELD_WORDS_MAX) {
             counted.length += 1.0;
-            *counted.words.entry(word).or_default() += 1.0;
+            *counted.counts.entry(word).or_default() += 1.0;
         }
         counted
     })
 }
 
-/// How long each field is on the average; never zero.
-fn usual_lengths(all: &[[Counted; FIELDS]]) -> [f32; FIELDS] {
-    let mut sums = [0.0_f32; FIELDS];
+/// Returns the mean length of each field, at least 1.
+fn mean_lengths(all: &[[FieldCounts; FIELD_COUNT]]) -> [f32; FIELD_COUNT] {
+    let mut sums = [0.0_f32; FIELD_COUNT];
     for fields in all {
         for (sum, field) in sums.iter_mut().zip(fields) {
             *sum += field.length;
         }
     }
-    sums.map(|sum| (sum / number(all.len().max(1))).max(1.0))
+    sums.map(|sum| (sum / to_f32(all.len().max(1))).max(1.0))
 }
 
-/// How much it says of a tool that a word stands there at all.
-fn rareness(tools: usize, with: usize) -> f32 {
-    let (tools, with) = (number(tools), number(with));
+/// Returns the inverse document frequency of a word.
+fn inverse_frequency(tools: usize, with: usize) -> f32 {
+    let (tools, with) = (to_f32(tools), to_f32(with));
     ((tools - with + 0.5) / (with + 0.5)).ln_1p()
 }
 
@@ -199,7 +218,7 @@ fn rareness(tools: usize, with: usize) -> f32 {
     clippy::cast_precision_loss,
     reason = "a catalog has far fewer tools than numbers that are exact"
 )]
-const fn number(count: usize) -> f32 {
+const fn to_f32(count: usize) -> f32 {
     count as f32
 }
 
@@ -207,70 +226,78 @@ const fn number(count: usize) -> f32 {
 mod tests {
     use super::*;
 
-    fn index(tools: &[(&str, &str, &str)]) -> Index {
-        Index::build(tools.iter().map(|(name, description, parameters)| Text {
-            name: (*name).to_owned(),
-            description: (*description).to_owned(),
-            parameters: (*parameters).to_owned(),
-        }))
+    fn build_index(tools: &[(&str, &str, &str)]) -> SearchIndex {
+        SearchIndex::from_tools(
+            tools
+                .iter()
+                .map(|(name, description, parameters)| ToolText {
+                    name: (*name).to_owned(),
+                    description: (*description).to_owned(),
+                    parameters: (*parameters).to_owned(),
+                }),
+        )
     }
 
-    fn found(index: &Index, query: &str) -> Vec<usize> {
-        let hits = index.find(query, 10, |_| true);
-        hits.into_iter().map(|hit| hit.nth).collect()
+    fn found_tools(index: &SearchIndex, query: &str) -> Vec<usize> {
+        let hits = index.search_tools(query, 10, |_| true);
+        hits.into_iter().map(|hit| hit.tool_index).collect()
     }
 
     #[test]
-    fn a_word_in_a_name_counts_more_than_in_a_description_or_a_parameter() {
-        let index = index(&[
+    fn name_match_outranks_description_and_parameters() {
+        let index = build_index(&[
             ("files__read", "Reads what an issue is about.", ""),
             ("github__createIssue", "Makes one.", "title"),
             ("mail__send", "Sends.", "issue the issue that it is about"),
             ("clock__now", "Tells the time.", ""),
         ]);
-        assert_eq!(found(&index, "issue"), [1, 0, 2]);
-        assert_eq!(found(&index, "create issue"), [1, 0, 2]);
-        assert_eq!(found(&index, "weather"), [0_usize; 0]);
-        assert_eq!(found(&index, ""), [0_usize; 0]);
+        assert_eq!(found_tools(&index, "issue"), [1, 0, 2]);
+        assert_eq!(found_tools(&index, "create issue"), [1, 0, 2]);
+        assert_eq!(found_tools(&index, "weather"), [0_usize; 0]);
+        assert_eq!(found_tools(&index, ""), [0_usize; 0]);
     }
 
     #[test]
-    fn names_are_taken_apart_and_words_are_found_in_any_form() {
-        let index = index(&[
+    fn names_split_and_words_stem() {
+        let index = build_index(&[
             ("github__list_pull_requests", "", ""),
             ("HTTPServer__getURL", "", ""),
             ("db__query", "Runs queries against tables.", ""),
         ]);
-        assert_eq!(found(&index, "pull request"), [0]);
-        assert_eq!(found(&index, "Listing PULLS"), [0]);
-        assert_eq!(found(&index, "get url"), [1]);
-        assert_eq!(found(&index, "http"), [1]);
-        assert_eq!(found(&index, "table"), [2]);
-        assert_eq!(found(&index, "tab"), [2], "a beginning");
-        assert_eq!(found(&index, "ta"), [0_usize; 0], "too short a beginning");
+        assert_eq!(found_tools(&index, "pull request"), [0]);
+        assert_eq!(found_tools(&index, "Listing PULLS"), [0]);
+        assert_eq!(found_tools(&index, "get url"), [1]);
+        assert_eq!(found_tools(&index, "http"), [1]);
+        assert_eq!(found_tools(&index, "table"), [2]);
+        assert_eq!(found_tools(&index, "tab"), [2], "a beginning");
+        assert_eq!(
+            found_tools(&index, "ta"),
+            [0_usize; 0],
+            "too short a beginning"
+        );
     }
 
     #[test]
-    fn what_a_rule_hides_is_not_found_and_takes_nobodys_place() {
+    fn hidden_tool_takes_no_result_slot() {
         let tools: Vec<(String, String)> = (0..50)
             .map(|nth| (format!("s__tool{nth}"), "common words".to_owned()))
             .collect();
-        let index = Index::build(tools.iter().map(|(name, description)| Text {
+        let index = SearchIndex::from_tools(tools.iter().map(|(name, description)| ToolText {
             name: name.clone(),
             description: description.clone(),
             parameters: String::new(),
         }));
-        let hits = index.find("common", 5, |nth| nth >= 40);
-        let nths: Vec<_> = hits.iter().map(|hit| hit.nth).collect();
+        let hits = index.search_tools("common", 5, |nth| nth >= 40);
+        let nths: Vec<_> = hits.iter().map(|hit| hit.tool_index).collect();
         assert_eq!(nths, [40, 41, 42, 43, 44]);
     }
 
     #[test]
-    fn a_query_without_end_costs_no_more_than_its_beginning() {
-        let index = index(&[("s__word", "", ""), ("s__late", "", "")]);
+    fn long_query_is_truncated() {
+        let index = build_index(&[("s__word", "", ""), ("s__late", "", "")]);
         let query = format!("word {} late", "ä".repeat(QUERY_BYTES_MAX));
-        assert_eq!(found(&index, &query), [0]);
+        assert_eq!(found_tools(&index, &query), [0]);
         let many: String = (0..1_000).map(|nth| format!("w{nth} ")).collect();
-        assert_eq!(asked(&many).len(), QUERY_WORDS_MAX);
+        assert_eq!(query_words(&many).len(), QUERY_WORDS_MAX);
     }
 }

@@ -1,37 +1,37 @@
-//! Fair shares of the gateway's resources: how much each principal holds of each, and may hold.
+//! Fair shares of gateway resources: limits and usage per principal.
 //!
-//! A resource has a total for the process, a limit for one principal that is never more than half
-//! of it, and a reserve that only the owner may use, so that no principal can lock another out.
+//! Each resource has a process-wide total, a limit per principal of at most half the total, and a
+//! reserve for the owner, so that no principal can lock out the rest.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 
-/// A resource that principals share.
+/// A resource shared by principals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Resource {
+pub enum SharedResource {
     /// Sessions in memory.
     Sessions,
-    /// Event streams that are open.
+    /// Open event streams.
     Streams,
-    /// Subscriptions to resources.
+    /// Resource subscriptions.
     Subscriptions,
-    /// Bytes of request bodies that have not arrived whole.
+    /// Bytes of incomplete request bodies.
     BodyBytes,
-    /// Bytes of responses that have not been written to their connections.
+    /// Bytes of responses not yet written to their connections.
     ResponseBytes,
-    /// Bytes of broker deliveries that are being handled.
+    /// Bytes of broker deliveries in progress.
     DeliveryBytes,
-    /// Bytes that the journal stores.
+    /// Bytes stored in the journal.
     JournalBytes,
-    /// Connections that have proved who they are.
+    /// Authenticated connections.
     Connections,
 }
 
-impl Resource {
-    /// Every resource, in the order of their numbers.
-    pub const ALL: [Self; COUNT] = [
+impl SharedResource {
+    /// Every resource, in index order.
+    pub const ALL: [Self; RESOURCE_COUNT] = [
         Self::Sessions,
         Self::Streams,
         Self::Subscriptions,
@@ -42,7 +42,7 @@ impl Resource {
         Self::Connections,
     ];
 
-    /// Returns the resource of this name.
+    /// Parses the resource name.
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL
@@ -50,7 +50,7 @@ impl Resource {
             .find(|resource| resource.name() == name)
     }
 
-    /// Whether it is counted in bytes.
+    /// Whether the resource is counted in bytes.
     #[must_use]
     pub const fn is_bytes(self) -> bool {
         matches!(
@@ -59,7 +59,7 @@ impl Resource {
         )
     }
 
-    /// Returns the key of this resource in `[limits]`, in metrics and in errors.
+    /// Returns the name used in `[limits]`, metrics and errors.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -75,23 +75,22 @@ impl Resource {
     }
 }
 
-/// How many resources there are.
-const COUNT: usize = 8;
+/// The number of resources.
+const RESOURCE_COUNT: usize = 8;
 
-/// How much of one resource may be held.
+/// Limits of one resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShareLimit {
-    /// By all principals together.
+    /// Total of all principals.
     pub total: u64,
-    /// By one principal.
+    /// Limit per principal.
     pub per_principal: u64,
-    /// Of the total, what nobody but the owner may use.
+    /// Part of the total reserved for the owner.
     pub owner_reserve: u64,
 }
 
 impl ShareLimit {
-    /// Returns a limit whose share of one principal is at most half of the total, and whose
-    /// reserve of the owner is a sixteenth of it.
+    /// Returns a limit with a share of at most half the total, and an owner reserve of a sixteenth.
     #[must_use]
     pub const fn new(total: u64, per_principal: u64) -> Self {
         let half = total / 2;
@@ -111,7 +110,7 @@ const MIB: u64 = 1024 * 1024;
 
 /// The limits of all resources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ShareLimits([ShareLimit; COUNT]);
+pub struct ShareLimits([ShareLimit; RESOURCE_COUNT]);
 
 impl Default for ShareLimits {
     fn default() -> Self {
@@ -131,7 +130,7 @@ impl Default for ShareLimits {
 impl ShareLimits {
     /// Returns the limit of one resource.
     #[must_use]
-    pub const fn get(&self, resource: Resource) -> ShareLimit {
+    pub const fn get(&self, resource: SharedResource) -> ShareLimit {
         let [
             sessions,
             streams,
@@ -143,20 +142,20 @@ impl ShareLimits {
             connections,
         ] = self.0;
         match resource {
-            Resource::Sessions => sessions,
-            Resource::Streams => streams,
-            Resource::Subscriptions => subscriptions,
-            Resource::BodyBytes => bodies,
-            Resource::ResponseBytes => responses,
-            Resource::DeliveryBytes => deliveries,
-            Resource::JournalBytes => journal,
-            Resource::Connections => connections,
+            SharedResource::Sessions => sessions,
+            SharedResource::Streams => streams,
+            SharedResource::Subscriptions => subscriptions,
+            SharedResource::BodyBytes => bodies,
+            SharedResource::ResponseBytes => responses,
+            SharedResource::DeliveryBytes => deliveries,
+            SharedResource::JournalBytes => journal,
+            SharedResource::Connections => connections,
         }
     }
 
-    /// Returns these limits with another one for `resource`.
+    /// Returns these limits with a changed limit for `resource`.
     #[must_use]
-    pub fn with(mut self, resource: Resource, limit: ShareLimit) -> Self {
+    pub fn with_limit(mut self, resource: SharedResource, limit: ShareLimit) -> Self {
         if let Some(slot) = self.0.get_mut(resource as usize) {
             *slot = limit;
         }
@@ -164,46 +163,47 @@ impl ShareLimits {
     }
 }
 
-/// Whether the reserve of the owner is open to a principal.
+/// Whether the owner's reserve is open to a principal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reserve {
-    /// It is the owner.
+pub enum OwnerReserve {
+    /// Open: the owner.
     Open,
-    /// It is any other principal.
+    /// Closed: any principal except the owner.
     Closed,
 }
 
 /// Why a share was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ShareError {
-    /// The principal holds its share already.
+    /// The principal's limit is reached.
     #[error("this principal may hold {limit} of `{}` and holds them", resource.name())]
     Principal {
-        /// Of what.
-        resource: Resource,
-        /// How much one principal may hold.
+        /// The resource.
+        resource: SharedResource,
+        /// The limit per principal.
         limit: u64,
     },
-    /// All principals together hold all there is.
+    /// The total is exhausted.
     #[error("all {limit} of `{}` are in use", resource.name())]
     Total {
-        /// Of what.
-        resource: Resource,
-        /// How much there is for principals other than the owner, or in all for the owner.
+        /// The resource.
+        resource: SharedResource,
+        /// The total available to the principal: without the reserve, or with the reserve for the
+        /// owner.
         limit: u64,
     },
 }
 
 impl ShareError {
-    /// Returns what was wanted.
+    /// Returns the resource.
     #[must_use]
-    pub const fn resource(&self) -> Resource {
+    pub const fn resource(&self) -> SharedResource {
         match self {
             Self::Principal { resource, .. } | Self::Total { resource, .. } => *resource,
         }
     }
 
-    /// Returns how much there may be.
+    /// Returns the limit.
     #[must_use]
     pub const fn limit(&self) -> u64 {
         match self {
@@ -212,38 +212,38 @@ impl ShareError {
     }
 }
 
-/// What one principal holds, by the number of the resource.
-type Held = [u64; COUNT];
+/// Amounts by resource index.
+type ResourceAmounts = [u64; RESOURCE_COUNT];
 
-/// What every principal holds of every resource.
+/// The amounts held by every principal.
 #[derive(Debug, Default)]
-pub struct Shares {
+pub struct ResourceShares {
     limits: ShareLimits,
-    /// By all principals together.
-    total: Held,
-    /// Principals that hold nothing have no entry.
-    by_principal: HashMap<Arc<str>, Held, RandomState>,
-    /// Shares refused since the start.
-    refused: Held,
+    /// Sums over all principals.
+    total_held: ResourceAmounts,
+    /// Principals without any amount have no entry.
+    by_principal: HashMap<Arc<str>, ResourceAmounts, RandomState>,
+    /// Refusals since the start.
+    refusals: ResourceAmounts,
 }
 
-/// What a person sees of one resource.
+/// Usage of one resource, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShareView {
-    /// Which resource.
-    pub resource: Resource,
-    /// Its limits.
+    /// The resource.
+    pub resource: SharedResource,
+    /// The limits.
     pub limit: ShareLimit,
-    /// What all principals hold together.
+    /// The total in use.
     pub used: u64,
-    /// What each principal holds that holds any, by name.
+    /// Amounts by principal, sorted by name.
     pub by_principal: Vec<(Arc<str>, u64)>,
     /// Refusals since the start.
-    pub refused: u64,
+    pub refusals: u64,
 }
 
-impl Shares {
-    /// Returns shares of which nothing is held.
+impl ResourceShares {
+    /// Returns unused shares.
     #[must_use]
     pub fn new(limits: ShareLimits) -> Self {
         Self {
@@ -252,31 +252,32 @@ impl Shares {
         }
     }
 
-    /// Changes the limits. What is held stays held.
+    /// Changes the limits; held amounts stay.
     pub const fn set_limits(&mut self, limits: ShareLimits) {
         self.limits = limits;
     }
 
     /// Returns the limit of one resource.
     #[must_use]
-    pub const fn limit(&self, resource: Resource) -> ShareLimit {
+    pub const fn limit(&self, resource: SharedResource) -> ShareLimit {
         self.limits.get(resource)
     }
 
-    /// Takes `amount` of a resource for a principal: all of it, or nothing.
+    /// Acquires `amount` of a resource for a principal: all or nothing.
     ///
     /// # Errors
-    /// The principal, or all together, would hold more than they may.
-    pub fn take(
+    /// The limit of the principal or the total would be exceeded.
+    pub fn try_acquire(
         &mut self,
         principal: &Arc<str>,
-        reserve: Reserve,
-        resource: Resource,
+        reserve: OwnerReserve,
+        resource: SharedResource,
         amount: u64,
     ) -> Result<(), ShareError> {
         let index = resource as usize;
-        let checked = self.check(principal, reserve, resource, amount);
-        let (Some(total), Some(refused)) = (self.total.get_mut(index), self.refused.get_mut(index))
+        let checked = self.check_acquire(principal, reserve, resource, amount);
+        let (Some(total), Some(refused)) =
+            (self.total_held.get_mut(index), self.refusals.get_mut(index))
         else {
             return checked;
         };
@@ -295,30 +296,30 @@ impl Shares {
         Ok(())
     }
 
-    /// Whether so much could be taken.
+    /// Checks whether `amount` could be acquired.
     ///
     /// # Errors
-    /// As for [`take`](Self::take), but the refusal is not counted.
-    pub fn check(
+    /// As for [`try_acquire`](Self::try_acquire), but the refusal is not counted.
+    pub fn check_acquire(
         &self,
         principal: &Arc<str>,
-        reserve: Reserve,
-        resource: Resource,
+        reserve: OwnerReserve,
+        resource: SharedResource,
         amount: u64,
     ) -> Result<(), ShareError> {
         let limit = self.limits.get(resource);
-        let own = self.held(principal, resource);
-        if reserve == Reserve::Closed && own.saturating_add(amount) > limit.per_principal {
+        let own = self.held_amount(principal, resource);
+        if reserve == OwnerReserve::Closed && own.saturating_add(amount) > limit.per_principal {
             return Err(ShareError::Principal {
                 resource,
                 limit: limit.per_principal,
             });
         }
         let open = match reserve {
-            Reserve::Open => limit.total,
-            Reserve::Closed => limit.total.saturating_sub(limit.owner_reserve),
+            OwnerReserve::Open => limit.total,
+            OwnerReserve::Closed => limit.total.saturating_sub(limit.owner_reserve),
         };
-        let total = self.total.get(resource as usize).copied();
+        let total = self.total_held.get(resource as usize).copied();
         if total.unwrap_or(u64::MAX).saturating_add(amount) > open {
             return Err(ShareError::Total {
                 resource,
@@ -328,14 +329,14 @@ impl Shares {
         Ok(())
     }
 
-    /// Gives back `amount` of a resource.
-    pub fn give_back(&mut self, principal: &Arc<str>, resource: Resource, amount: u64) {
+    /// Releases `amount` of a resource.
+    pub fn release_amount(&mut self, principal: &Arc<str>, resource: SharedResource, amount: u64) {
         let index = resource as usize;
         let Some(held) = self.by_principal.get_mut(principal) else {
             debug_assert!(amount == 0, "nothing is given back that was not taken");
             return;
         };
-        if let (Some(own), Some(total)) = (held.get_mut(index), self.total.get_mut(index)) {
+        if let (Some(own), Some(total)) = (held.get_mut(index), self.total_held.get_mut(index)) {
             debug_assert!(*own >= amount, "nothing is given back that was not taken");
             *own = own.saturating_sub(amount);
             *total = total.saturating_sub(amount);
@@ -345,18 +346,18 @@ impl Shares {
         }
     }
 
-    /// Returns how much of a resource a principal holds.
+    /// Returns the amount of a resource held by a principal.
     #[must_use]
-    pub fn held(&self, principal: &Arc<str>, resource: Resource) -> u64 {
+    pub fn held_amount(&self, principal: &Arc<str>, resource: SharedResource) -> u64 {
         let held = self.by_principal.get(principal);
         held.and_then(|held| held.get(resource as usize).copied())
             .unwrap_or_default()
     }
 
-    /// Returns what a person sees of every resource.
+    /// Returns the usage of every resource.
     #[must_use]
-    pub fn view(&self) -> Vec<ShareView> {
-        let of = |resource: Resource| {
+    pub fn resource_views(&self) -> Vec<ShareView> {
+        let of = |resource: SharedResource| {
             let index = resource as usize;
             let mut by_principal: Vec<_> = self
                 .by_principal
@@ -368,12 +369,12 @@ impl Shares {
             ShareView {
                 resource,
                 limit: self.limits.get(resource),
-                used: self.total.get(index).copied().unwrap_or_default(),
+                used: self.total_held.get(index).copied().unwrap_or_default(),
                 by_principal,
-                refused: self.refused.get(index).copied().unwrap_or_default(),
+                refusals: self.refusals.get(index).copied().unwrap_or_default(),
             }
         };
-        Resource::ALL.into_iter().map(of).collect()
+        SharedResource::ALL.into_iter().map(of).collect()
     }
 }
 
@@ -381,13 +382,13 @@ impl Shares {
 mod tests {
     use super::*;
 
-    fn shares() -> Shares {
+    fn shares() -> ResourceShares {
         let limit = ShareLimit {
             total: 10,
             per_principal: 4,
             owner_reserve: 2,
         };
-        Shares::new(ShareLimits::default().with(Resource::Streams, limit))
+        ResourceShares::new(ShareLimits::default().with_limit(SharedResource::Streams, limit))
     }
 
     #[test]
@@ -395,23 +396,23 @@ mod tests {
         let mut shares = shares();
         let (ann, bob): (Arc<str>, Arc<str>) = ("ann".into(), "bob".into());
         assert_eq!(
-            shares.take(&ann, Reserve::Closed, Resource::Streams, 4),
+            shares.try_acquire(&ann, OwnerReserve::Closed, SharedResource::Streams, 4),
             Ok(())
         );
         let refused = ShareError::Principal {
-            resource: Resource::Streams,
+            resource: SharedResource::Streams,
             limit: 4,
         };
         assert_eq!(
-            shares.take(&ann, Reserve::Closed, Resource::Streams, 1),
+            shares.try_acquire(&ann, OwnerReserve::Closed, SharedResource::Streams, 1),
             Err(refused)
         );
         assert_eq!(
-            shares.take(&bob, Reserve::Closed, Resource::Streams, 4),
+            shares.try_acquire(&bob, OwnerReserve::Closed, SharedResource::Streams, 4),
             Ok(())
         );
-        assert_eq!(shares.held(&ann, Resource::Streams), 4);
-        assert_eq!(shares.held(&ann, Resource::Sessions), 0);
+        assert_eq!(shares.held_amount(&ann, SharedResource::Streams), 4);
+        assert_eq!(shares.held_amount(&ann, SharedResource::Sessions), 0);
     }
 
     #[test]
@@ -421,25 +422,25 @@ mod tests {
         let owner: Arc<str> = "owner".into();
         for name in names.iter().take(2) {
             assert_eq!(
-                shares.take(name, Reserve::Closed, Resource::Streams, 4),
+                shares.try_acquire(name, OwnerReserve::Closed, SharedResource::Streams, 4),
                 Ok(())
             );
         }
         let refused = ShareError::Total {
-            resource: Resource::Streams,
+            resource: SharedResource::Streams,
             limit: 8,
         };
         assert_eq!(
-            shares.take(&names[2], Reserve::Closed, Resource::Streams, 1),
+            shares.try_acquire(&names[2], OwnerReserve::Closed, SharedResource::Streams, 1),
             Err(refused)
         );
         assert_eq!(
-            shares.take(&owner, Reserve::Open, Resource::Streams, 2),
+            shares.try_acquire(&owner, OwnerReserve::Open, SharedResource::Streams, 2),
             Ok(())
         );
         assert!(
             shares
-                .take(&owner, Reserve::Open, Resource::Streams, 1)
+                .try_acquire(&owner, OwnerReserve::Open, SharedResource::Streams, 1)
                 .is_err()
         );
     }
@@ -449,27 +450,27 @@ mod tests {
         let mut shares = shares();
         let ann: Arc<str> = "ann".into();
         assert_eq!(
-            shares.take(&ann, Reserve::Closed, Resource::Streams, 3),
+            shares.try_acquire(&ann, OwnerReserve::Closed, SharedResource::Streams, 3),
             Ok(())
         );
-        shares.give_back(&ann, Resource::Streams, 3);
+        shares.release_amount(&ann, SharedResource::Streams, 3);
         assert!(shares.by_principal.is_empty());
-        assert_eq!(shares.total, Held::default());
+        assert_eq!(shares.total_held, ResourceAmounts::default());
     }
 
     #[test]
     fn resource_numbers_match_their_order() {
-        for (index, resource) in Resource::ALL.into_iter().enumerate() {
+        for (index, resource) in SharedResource::ALL.into_iter().enumerate() {
             assert_eq!(resource as usize, index);
             let limit = ShareLimit::new(1_000 + index as u64, 7);
-            let limits = ShareLimits::default().with(resource, limit);
+            let limits = ShareLimits::default().with_limit(resource, limit);
             assert_eq!(limits.get(resource), limit);
         }
     }
 
     #[test]
     fn default_share_is_at_most_half() {
-        for resource in Resource::ALL {
+        for resource in SharedResource::ALL {
             let limit = ShareLimits::default().get(resource);
             assert!(limit.per_principal <= limit.total / 2, "{resource:?}");
             assert!(limit.owner_reserve > 0, "{resource:?}");

@@ -1,65 +1,65 @@
-//! Where a call stands in a distributed trace: W3C trace context, read and written.
+//! W3C trace context of a call, parsed and written.
 
 use std::fmt;
 
-/// The length of a `traceparent` of the version that is written here.
+/// Length of a `traceparent` of version 00.
 pub const TRACEPARENT_BYTES: usize = 55;
 
-/// A `tracestate` that is longer is not passed on.
+/// Longer `tracestate` values are dropped.
 pub const TRACESTATE_BYTES_MAX: usize = 512;
 
-/// The name under which the context travels, as a header and as a member of `_meta`.
+/// Name of the trace context, as a header and as a `_meta` member.
 pub const TRACEPARENT: &str = "traceparent";
 
-/// The name under which vendors' notes on it travel.
+/// Name of the vendor-specific trace state.
 pub const TRACESTATE: &str = "tracestate";
 
-/// The flag that says that the caller records this trace.
+/// Flag: the caller records this trace.
 const SAMPLED: u8 = 1;
 
-/// The version that no `traceparent` may have.
+/// The version forbidden by the standard.
 const FORBIDDEN_VERSION: u8 = 0xff;
 
-/// Names a trace: never all zeroes.
+/// A trace id; never all zeroes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TraceId([u8; 16]);
 
-/// Names a span of a trace: never all zeroes.
+/// A span id; never all zeroes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SpanId([u8; 8]);
 
 impl TraceId {
-    /// Returns the id of these bytes.
+    /// Returns an id from bytes.
     #[must_use]
     pub fn new(bytes: [u8; 16]) -> Option<Self> {
         (bytes != [0; 16]).then_some(Self(bytes))
     }
 
-    /// Reads the lower-case hexadecimal form.
+    /// Parses lower-case hexadecimal.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
-        Self::new(hex(text.as_bytes())?)
+        Self::new(parse_hex(text.as_bytes())?)
     }
 
-    /// Returns a number from 0 to 1 that is the same wherever this trace is seen.
+    /// Returns a number from 0 to 1, equal on every node for the same trace.
     #[must_use]
-    pub fn share(self) -> f64 {
+    pub fn sampling_ratio(self) -> f64 {
         let [.., a, b, c, d] = self.0;
         f64::from(u32::from_be_bytes([a, b, c, d])) / f64::from(u32::MAX)
     }
 }
 
 impl SpanId {
-    /// Returns the id of these bytes.
+    /// Returns an id from bytes.
     #[must_use]
     pub fn new(bytes: [u8; 8]) -> Option<Self> {
         (bytes != [0; 8]).then_some(Self(bytes))
     }
 
-    /// Reads the lower-case hexadecimal form.
+    /// Parses lower-case hexadecimal.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
-        Self::new(hex(text.as_bytes())?)
+        Self::new(parse_hex(text.as_bytes())?)
     }
 }
 
@@ -87,21 +87,21 @@ impl fmt::Debug for SpanId {
     }
 }
 
-/// One span, as others are told of it. Its text is a `traceparent`.
+/// A span as propagated; displays as a `traceparent`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Context {
+pub struct TraceContext {
     /// The trace.
     pub trace: TraceId,
-    /// The span that what follows is part of.
+    /// The parent span of the following work.
     pub span: SpanId,
-    /// What else is said of it, as it came.
+    /// The trace flags.
     pub flags: u8,
 }
 
-impl Context {
-    /// Returns a span that is recorded.
+impl TraceContext {
+    /// Returns a sampled span.
     #[must_use]
-    pub const fn recorded(trace: TraceId, span: SpanId) -> Self {
+    pub const fn new_sampled(trace: TraceId, span: SpanId) -> Self {
         Self {
             trace,
             span,
@@ -109,22 +109,22 @@ impl Context {
         }
     }
 
-    /// Whether whoever made it records it.
+    /// Whether the span's creator records the span.
     #[must_use]
     pub const fn is_sampled(self) -> bool {
         self.flags & SAMPLED != 0
     }
 
-    /// Reads a `traceparent`. One of a later version is read as far as this one goes, as the
-    /// standard asks for; nothing where it is not valid.
+    /// Parses a `traceparent`. Later versions are parsed as version 00, as the standard demands;
+    /// `None` if invalid.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (known, more) = text.as_bytes().split_at_checked(TRACEPARENT_BYTES)?;
         let mut parts = known.split(|byte| *byte == b'-');
-        let [version] = hex(parts.next()?)?;
-        let trace = TraceId::new(hex(parts.next()?)?)?;
-        let span = SpanId::new(hex(parts.next()?)?)?;
-        let [flags] = hex(parts.next()?)?;
+        let [version] = parse_hex(parts.next()?)?;
+        let trace = TraceId::new(parse_hex(parts.next()?)?)?;
+        let span = SpanId::new(parse_hex(parts.next()?)?)?;
+        let [flags] = parse_hex(parts.next()?)?;
         let ends = match version {
             0 => more.is_empty(),
             FORBIDDEN_VERSION => false,
@@ -134,52 +134,51 @@ impl Context {
     }
 }
 
-impl fmt::Display for Context {
+impl fmt::Display for TraceContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { trace, span, flags } = self;
         write!(f, "00-{trace}-{span}-{flags:02x}")
     }
 }
 
-/// Where one call stands in a trace, and what its server is told of that.
+/// The trace position of one call, and the context sent upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Trace {
-    /// The span that the server's work is part of: the gateway's own where it records one, else
-    /// the caller's.
-    pub context: Context,
-    /// Vendors' notes, as they came.
-    pub state: Option<Box<str>>,
-    /// The caller's span, where the gateway records one of its own within it.
-    pub parent: Option<SpanId>,
-    /// Whether the gateway records a span of its own.
-    pub recorded: bool,
-    /// Whether the parameters of the call say all of this already.
+pub struct CallTrace {
+    /// The parent span of the server's work: the gateway's span if recorded, else the client's.
+    pub context: TraceContext,
+    /// The `tracestate` as received.
+    pub trace_state: Option<Box<str>>,
+    /// The client's span, if the gateway records a child span.
+    pub parent_span: Option<SpanId>,
+    /// Whether the gateway records a span.
+    pub is_recorded: bool,
+    /// Whether the call parameters already contain this context.
     pub in_params: bool,
 }
 
-impl Trace {
-    /// Reads what a caller sent; nothing where there is no valid context. Notes that cannot be
-    /// passed on are left out.
+impl CallTrace {
+    /// Parses a client's trace context; `None` without a valid `traceparent`. An invalid
+    /// `tracestate` is dropped.
     #[must_use]
-    pub fn read(parent: &str, state: Option<&str>) -> Option<Self> {
+    pub fn parse(parent: &str, state: Option<&str>) -> Option<Self> {
         Some(Self {
-            context: Context::parse(parent)?,
-            state: state.filter(|state| is_state(state)).map(Box::from),
-            parent: None,
-            recorded: false,
+            context: TraceContext::parse(parent)?,
+            trace_state: state.filter(|state| is_valid_state(state)).map(Box::from),
+            parent_span: None,
+            is_recorded: false,
             in_params: false,
         })
     }
 }
 
-/// Whether notes can stand in a header, and are not too long. Their grammar is their vendors'.
-fn is_state(state: &str) -> bool {
+/// Whether a `tracestate` fits a header and the length limit. The grammar is not checked.
+fn is_valid_state(state: &str) -> bool {
     let fits = |byte: u8| byte == b'\t' || (b' '..=b'~').contains(&byte);
     !state.is_empty() && state.len() <= TRACESTATE_BYTES_MAX && state.bytes().all(fits)
 }
 
-/// Reads `N` bytes in lower-case hexadecimal, no more and no less.
-fn hex<const N: usize>(text: &[u8]) -> Option<[u8; N]> {
+/// Parses exactly `N` bytes of lower-case hexadecimal.
+fn parse_hex<const N: usize>(text: &[u8]) -> Option<[u8; N]> {
     let (pairs, []) = text.as_chunks::<2>() else {
         return None;
     };
@@ -188,12 +187,12 @@ fn hex<const N: usize>(text: &[u8]) -> Option<[u8; N]> {
     }
     let mut bytes = [0; N];
     for (byte, [high, low]) in bytes.iter_mut().zip(pairs) {
-        *byte = digit(*high)? << 4 | digit(*low)?;
+        *byte = hex_digit(*high)? << 4 | hex_digit(*low)?;
     }
     Some(bytes)
 }
 
-const fn digit(byte: u8) -> Option<u8> {
+const fn hex_digit(byte: u8) -> Option<u8> {
     match byte {
         b'0'..=b'9' => Some(byte - b'0'),
         b'a'..=b'f' => Some(byte - b'a' + 10),
@@ -212,29 +211,36 @@ mod tests {
     const GOOD: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
     #[test]
-    fn a_context_is_written_as_it_was_read() {
-        let context = Context::parse(GOOD).unwrap();
+    fn trace_context_round_trips() {
+        let context = TraceContext::parse(GOOD).unwrap();
         assert_eq!(context.to_string(), GOOD);
         assert_eq!(context.trace.to_string(), GOOD[3..35]);
         assert_eq!(context.span.to_string(), GOOD[36..52]);
         assert!(context.is_sampled());
         let unsampled = GOOD.replace("-01", "-80");
-        assert!(!Context::parse(&unsampled).unwrap().is_sampled());
-        assert_eq!(Context::parse(&unsampled).unwrap().to_string(), unsampled);
+        assert!(!TraceContext::parse(&unsampled).unwrap().is_sampled());
+        assert_eq!(
+            TraceContext::parse(&unsampled).unwrap().to_string(),
+            unsampled
+        );
     }
 
     #[test]
-    fn a_later_version_is_read_as_far_as_it_is_known() {
+    fn later_version_is_read_leniently() {
         for later in [
             GOOD.replacen("00-", "01-", 1),
             format!("{}-what-comes", GOOD.replacen("00-", "cc-", 1)),
         ] {
-            assert_eq!(Context::parse(&later), Context::parse(GOOD), "{later}");
+            assert_eq!(
+                TraceContext::parse(&later),
+                TraceContext::parse(GOOD),
+                "{later}"
+            );
         }
     }
 
     #[test]
-    fn what_is_no_context_is_ignored() {
+    fn invalid_context_is_ignored() {
         for bad in [
             String::new(),
             GOOD[..54].to_owned(),
@@ -251,26 +257,26 @@ mod tests {
             GOOD.replace("0af7", "0-f7"),
             GOOD.replace("-01", "-0é").replace("00-0", "00-"),
         ] {
-            assert_eq!(Context::parse(&bad), None, "{bad}");
+            assert_eq!(TraceContext::parse(&bad), None, "{bad}");
         }
     }
 
     #[test]
-    fn notes_that_fit_no_header_are_left_out_and_the_rest_is_kept() {
-        let state = |state: &str| Trace::read(GOOD, Some(state)).unwrap().state;
+    fn invalid_trace_state_is_dropped() {
+        let state = |state: &str| CallTrace::parse(GOOD, Some(state)).unwrap().trace_state;
         assert_eq!(state("a=1,b=2").as_deref(), Some("a=1,b=2"));
         for bad in ["", "a=1\r\nx: y", "a=é", &"a".repeat(513)] {
             assert_eq!(state(bad), None, "{bad:?}");
         }
-        assert_eq!(Trace::read("no", Some("a=1")), None);
+        assert_eq!(CallTrace::parse("no", Some("a=1")), None);
     }
 
     #[test]
-    fn the_share_of_a_trace_lies_between_none_and_all() {
+    fn sampling_ratio_is_between_zero_and_one() {
         let id = |last: u8| TraceId::new([last; 16]).unwrap();
-        assert!(id(1).share() < 0.01);
-        assert!((0.5..0.51).contains(&id(0x80).share()));
-        assert_eq!(id(0xff).share(), 1.0);
+        assert!(id(1).sampling_ratio() < 0.01);
+        assert!((0.5..0.51).contains(&id(0x80).sampling_ratio()));
+        assert_eq!(id(0xff).sampling_ratio(), 1.0);
         assert_eq!(TraceId::new([0; 16]), None);
         assert_eq!(SpanId::new([0; 8]), None);
     }

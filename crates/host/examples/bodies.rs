@@ -1,5 +1,5 @@
-//! Reads the same body again and again, over plain HTTP or through an executor, and says in one
-//! JSON line how fast that was and what it cost.
+//! Benchmark: reads a body repeatedly, over plain HTTP or through an executor, and prints
+//! throughput and cost as a JSON line.
 //!
 //! `bodies plain|bowline|exec-server URL [EXECUTOR] --bytes N --streams N --seconds S --warm S`,
 //! where `URL/N` is a body of N bytes.
@@ -12,29 +12,31 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bowline_core::sync::lock;
-use bowline_host::executor::{ClientOptions, ExecutorClient, Protocol, Request};
-use bowline_link::http::client::{HttpClient as _, Outgoing, Wait};
-use bowline_link::http::endpoint::Endpoint;
-use bowline_link::http::hyper_client::{ClientLimits, HyperClient};
+use bowline_host::executor::{
+    ExecutorClient, ExecutorClientOptions, ExecutorHttpRequest, ExecutorProtocol,
+};
+use bowline_link::http::endpoint::HttpEndpoint;
+use bowline_link::http::http_client::{HttpClient as _, HttpRequest, SendOptions};
+use bowline_link::http::http1::{Http1Client, HttpClientLimits};
 use http::Method;
 use rustix::time::{ClockId, clock_gettime};
 use tokio::time::Instant;
 
-type Failure = Box<dyn Error + Send + Sync>;
+type BenchError = Box<dyn Error + Send + Sync>;
 
-/// Times that are kept at most: a median does not need more.
+/// Maximum number of recorded durations; enough for a median.
 const TIMES_MAX: usize = 1_000_000;
 
 /// How bodies are fetched.
 #[derive(Clone, Debug)]
-enum Way {
-    Plain(Arc<HyperClient>),
-    There(Arc<ExecutorClient>),
+enum FetchPath {
+    Plain(Arc<Http1Client>),
+    Executor(Arc<ExecutorClient>),
 }
 
-/// What was asked for.
+/// Command-line arguments.
 #[derive(Clone, Debug, Default)]
-struct Asked {
+struct BenchArgs {
     words: Vec<String>,
     bytes: u64,
     streams: usize,
@@ -42,11 +44,11 @@ struct Asked {
     warm: f64,
 }
 
-/// What was measured so far.
+/// Measurements so far.
 #[derive(Debug, Default)]
-struct Measured {
-    over: AtomicBool,
-    counts: AtomicBool,
+struct Measurements {
+    is_over: AtomicBool,
+    is_counting: AtomicBool,
     bytes: AtomicU64,
     exchanges: AtomicU64,
     times_us: std::sync::Mutex<Vec<u64>>,
@@ -54,9 +56,9 @@ struct Measured {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
-    match run().await {
+    match run_benchmark().await {
         Ok(said) => {
-            // Nobody reads it when this fails.
+            // A failure to print is ignored.
             let _ = writeln!(std::io::stdout(), "{said}");
             ExitCode::SUCCESS
         }
@@ -67,27 +69,27 @@ async fn main() -> ExitCode {
     }
 }
 
-async fn run() -> Result<serde_json::Value, Failure> {
-    bowline_core::heap::keep_freed();
-    let asked = Asked::read()?;
-    let way = Way::open(&asked).await?;
+async fn run_benchmark() -> Result<serde_json::Value, BenchError> {
+    bowline_core::heap::retain_freed_memory();
+    let asked = BenchArgs::parse_args()?;
+    let way = FetchPath::open_client(&asked).await?;
     let url = asked.words.get(1).ok_or("a URL is needed")?;
     let url = format!("{url}/{}", asked.bytes);
-    let measured = Arc::new(Measured::default());
+    let measured = Arc::new(Measurements::default());
     let readers: Vec<_> = (0..asked.streams)
         .map(|_| {
             let (way, url, measured) = (way.clone(), url.clone(), Arc::clone(&measured));
             let wanted = asked.bytes;
-            spawn(async move { way.read_on(&url, wanted, &measured).await })
+            spawn(async move { way.read_repeatedly(&url, wanted, &measured).await })
         })
         .collect();
     tokio::time::sleep(Duration::from_secs_f64(asked.warm)).await;
     let (cpu, start) = (cpu_us(), now());
-    measured.counts.store(true, Ordering::SeqCst);
+    measured.is_counting.store(true, Ordering::SeqCst);
     tokio::time::sleep(Duration::from_secs_f64(asked.seconds)).await;
-    measured.counts.store(false, Ordering::SeqCst);
+    measured.is_counting.store(false, Ordering::SeqCst);
     let (seconds, cpu) = (start.elapsed().as_secs_f64(), cpu_us() - cpu);
-    measured.over.store(true, Ordering::SeqCst);
+    measured.is_over.store(true, Ordering::SeqCst);
     for reader in readers {
         reader.await??;
     }
@@ -102,8 +104,8 @@ async fn run() -> Result<serde_json::Value, Failure> {
     }))
 }
 
-impl Asked {
-    fn read() -> Result<Self, Failure> {
+impl BenchArgs {
+    fn parse_args() -> Result<Self, BenchError> {
         let mut asked = Self {
             streams: 1,
             ..Self::default()
@@ -127,37 +129,42 @@ impl Asked {
     }
 }
 
-impl Way {
-    async fn open(asked: &Asked) -> Result<Self, Failure> {
+impl FetchPath {
+    async fn open_client(asked: &BenchArgs) -> Result<Self, BenchError> {
         let kind = asked.words.first().map_or("", String::as_str);
         let protocol = match kind {
             "plain" => {
-                let client = HyperClient::new(ClientLimits::default())?;
+                let client = Http1Client::new(HttpClientLimits::default())?;
                 return Ok(Self::Plain(Arc::new(client)));
             }
-            "bowline" => Protocol::Bowline,
-            "exec-server" => Protocol::ExecServer,
+            "bowline" => ExecutorProtocol::Bowline,
+            "exec-server" => ExecutorProtocol::ExecServer,
             other => return Err(format!("no way `{other}`").into()),
         };
         let executor = asked.words.get(2).ok_or("an executor is needed")?;
-        let options = ClientOptions {
+        let options = ExecutorClientOptions {
             protocol,
-            ..ClientOptions::default()
+            ..ExecutorClientOptions::default()
         };
         let client = ExecutorClient::connect(executor, None, options).await?;
-        Ok(Self::There(Arc::new(client)))
+        Ok(Self::Executor(Arc::new(client)))
     }
 
-    /// Reads until it is over; a body that is not whole is a failure.
-    async fn read_on(&self, url: &str, wanted: u64, measured: &Measured) -> Result<(), Failure> {
-        let to = Endpoint::parse(url)?;
-        while !measured.over.load(Ordering::SeqCst) {
+    /// Reads until the end of the measurement; an incomplete body is an error.
+    async fn read_repeatedly(
+        &self,
+        url: &str,
+        wanted: u64,
+        measured: &Measurements,
+    ) -> Result<(), BenchError> {
+        let to = HttpEndpoint::parse(url)?;
+        while !measured.is_over.load(Ordering::SeqCst) {
             let start = now();
-            let came = self.read(url, &to, measured).await?;
+            let came = self.read_body(url, &to, measured).await?;
             if came != wanted {
                 return Err(format!("{came} bytes of {wanted}").into());
             }
-            if measured.counts.load(Ordering::SeqCst) {
+            if measured.is_counting.load(Ordering::SeqCst) {
                 measured.exchanges.fetch_add(1, Ordering::SeqCst);
                 let took = u64::try_from(start.elapsed().as_micros())?;
                 let mut times = lock(&measured.times_us);
@@ -169,29 +176,34 @@ impl Way {
         Ok(())
     }
 
-    async fn read(&self, url: &str, to: &Endpoint, measured: &Measured) -> Result<u64, Failure> {
+    async fn read_body(
+        &self,
+        url: &str,
+        to: &HttpEndpoint,
+        measured: &Measurements,
+    ) -> Result<u64, BenchError> {
         let mut came = 0;
         let mut count = |length: usize| {
             came += length as u64;
-            if measured.counts.load(Ordering::Relaxed) {
+            if measured.is_counting.load(Ordering::Relaxed) {
                 measured.bytes.fetch_add(length as u64, Ordering::Relaxed);
             }
         };
         match self {
             Self::Plain(client) => {
-                let wait = Wait {
-                    connect: None,
-                    first_byte: None,
-                    leaving: &|| {},
+                let wait = SendOptions {
+                    connect_by: None,
+                    first_byte_by: None,
+                    on_send: &|| {},
                 };
-                let mut answer = client.send(Outgoing::new(Method::GET, to), wait).await?;
-                while let Some(chunk) = answer.body.chunk().await {
+                let mut answer = client.send(HttpRequest::new(Method::GET, to), wait).await?;
+                while let Some(chunk) = answer.body.next_chunk().await {
                     count(chunk?.len());
                 }
             }
-            Self::There(client) => {
+            Self::Executor(client) => {
                 let (_head, mut body) = client
-                    .request_stream(Request::new(Method::GET, url))
+                    .request_stream(ExecutorHttpRequest::new(Method::GET, url))
                     .await?;
                 while let Some(chunk) = body.recv().await {
                     count(chunk?.len());
@@ -217,13 +229,13 @@ fn now() -> Instant {
     Instant::now()
 }
 
-/// Processor time of this process.
+/// CPU time of this process.
 fn cpu_us() -> u64 {
     let spent = clock_gettime(ClockId::ProcessCPUTime);
     u64::try_from(spent.tv_sec * 1_000_000 + spent.tv_nsec / 1_000).unwrap_or(0)
 }
 
-fn rss_mib() -> Result<f64, Failure> {
+fn rss_mib() -> Result<f64, BenchError> {
     let statm = std::fs::read_to_string("/proc/self/statm")?;
     let pages = statm.split_whitespace().nth(1).ok_or("no memory")?;
     Ok(pages.parse::<f64>()? * 4096.0 / 1_048_576.0)

@@ -1,65 +1,65 @@
-//! The account of each principal: what it holds of the resources that all principals share.
+//! Accounts of principals: usage of shared resources, and request rates.
 //!
-//! A [`Share`] is a guard: dropping it gives the amount back, so that a future that is dropped at
-//! any await leaks nothing.
+//! A [`ResourceShare`] is a guard: dropping it returns the amount, so a future dropped at any await
+//! leaks nothing.
 
 use std::sync::{Arc, Mutex};
 
 use bowline_core::call::{Principal, Role};
-use bowline_core::rates::{Pace, RateLimits, Rates, RequestCost};
+use bowline_core::rate_limiter::{RateDecision, RateLimiter, RateLimits, RequestCost};
 use bowline_core::shares::{
-    Reserve, Resource, ShareError, ShareLimit, ShareLimits, ShareView, Shares,
+    OwnerReserve, ResourceShares, ShareError, ShareLimit, ShareLimits, ShareView, SharedResource,
 };
 use bowline_core::sync::lock;
-use bowline_core::time::Now;
+use bowline_core::time::MonotonicTime;
 
 /// The accounts of all principals. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct PrincipalAccounts {
-    shares: Arc<Mutex<Shares>>,
-    rates: Arc<Mutex<Rates>>,
+    shares: Arc<Mutex<ResourceShares>>,
+    rates: Arc<Mutex<RateLimiter>>,
 }
 
 impl PrincipalAccounts {
-    /// Returns accounts on which nothing is held.
+    /// Creates accounts without usage.
     #[must_use]
     pub fn new(limits: ShareLimits) -> Self {
         Self {
-            shares: Arc::new(Mutex::new(Shares::new(limits))),
+            shares: Arc::new(Mutex::new(ResourceShares::new(limits))),
             rates: Arc::default(),
         }
     }
 
-    /// Returns the same accounts, whose principals may send this fast.
+    /// Sets the request rates.
     #[must_use]
     pub fn with_rates(self, limits: RateLimits) -> Self {
         self.set_rates(limits);
         self
     }
 
-    /// Changes how fast principals may send. What is owed stays owed.
+    /// Changes the request rates. Debt stays.
     pub fn set_rates(&self, limits: RateLimits) {
         lock(&self.rates).set_limits(limits);
     }
 
-    /// Charges a request to a principal, and says when it may go on. The owner is not held to any
-    /// rate, nor is the one principal that all are where authentication is off.
+    /// Charges a request to a principal; returns when it may proceed. The owner has no rate limit,
+    /// nor the single anonymous principal if authentication is off.
     #[must_use]
-    pub fn charge(
+    pub fn charge_request(
         &self,
         principal: &Principal,
         cost: RequestCost,
-        now: impl FnOnce() -> Now,
-    ) -> Pace {
+        now: impl FnOnce() -> MonotonicTime,
+    ) -> RateDecision {
         match principal.role {
-            Role::Owner | Role::AnonymousLocal => Pace::Now,
+            Role::Owner | Role::AnonymousLocal => RateDecision::Immediate,
             Role::OwnersAgent | Role::Named(_) | Role::None => {
-                lock(&self.rates).charge(&principal.name, cost, now())
+                lock(&self.rates).charge_request(&principal.name, cost, now())
             }
         }
     }
 
-    /// Changes the limits. What is held stays held.
+    /// Changes the limits. Amounts in use stay.
     pub fn set_limits(&self, limits: ShareLimits) {
         lock(&self.shares).set_limits(limits);
     }
@@ -67,16 +67,16 @@ impl PrincipalAccounts {
     /// Takes `amount` of a resource for a principal until the share is dropped.
     ///
     /// # Errors
-    /// The principal, or all together, would hold more than they may.
-    pub fn take(
+    /// The limit of the principal, or the total limit, would be exceeded.
+    pub fn take_share(
         &self,
         principal: &Principal,
-        resource: Resource,
+        resource: SharedResource,
         amount: u64,
-    ) -> Result<Share, ShareError> {
-        let reserve = reserve_of(principal);
-        lock(&self.shares).take(&principal.name, reserve, resource, amount)?;
-        Ok(Share {
+    ) -> Result<ResourceShare, ShareError> {
+        let reserve = share_reserve(principal);
+        lock(&self.shares).try_acquire(&principal.name, reserve, resource, amount)?;
+        Ok(ResourceShare {
             accounts: self.clone(),
             principal: Arc::clone(&principal.name),
             reserve,
@@ -85,81 +85,88 @@ impl PrincipalAccounts {
         })
     }
 
-    /// Whether `amount` of a resource could be taken for a principal; no refusal is counted.
+    /// True if `amount` of a resource is available to a principal; counts no refusal.
     #[must_use]
-    pub fn has_room(&self, principal: &Principal, resource: Resource, amount: u64) -> bool {
-        let reserve = reserve_of(principal);
+    pub fn has_room(&self, principal: &Principal, resource: SharedResource, amount: u64) -> bool {
+        let reserve = share_reserve(principal);
         let shares = lock(&self.shares);
         shares
-            .check(&principal.name, reserve, resource, amount)
+            .check_acquire(&principal.name, reserve, resource, amount)
             .is_ok()
     }
 
-    /// Returns the limit of one resource.
+    /// Returns the limit of a resource.
     #[must_use]
-    pub fn limit(&self, resource: Resource) -> ShareLimit {
+    pub fn limit(&self, resource: SharedResource) -> ShareLimit {
         lock(&self.shares).limit(resource)
     }
 
-    /// Returns how much of a resource a principal holds.
+    /// Returns the amount of a resource used by a principal.
     #[must_use]
-    pub fn held(&self, principal: &Arc<str>, resource: Resource) -> u64 {
-        lock(&self.shares).held(principal, resource)
+    pub fn usage_of(&self, principal: &Arc<str>, resource: SharedResource) -> u64 {
+        lock(&self.shares).held_amount(principal, resource)
     }
 
-    /// Returns what a person sees of every resource.
+    /// Returns the usage of every resource.
     #[must_use]
-    pub fn view(&self) -> Vec<ShareView> {
-        lock(&self.shares).view()
+    pub fn usage(&self) -> Vec<ShareView> {
+        lock(&self.shares).resource_views()
     }
 }
 
-fn reserve_of(principal: &Principal) -> Reserve {
+fn share_reserve(principal: &Principal) -> OwnerReserve {
     match principal.role {
-        Role::Owner => Reserve::Open,
-        Role::OwnersAgent | Role::AnonymousLocal | Role::Named(_) | Role::None => Reserve::Closed,
+        Role::Owner => OwnerReserve::Open,
+        Role::OwnersAgent | Role::AnonymousLocal | Role::Named(_) | Role::None => {
+            OwnerReserve::Closed
+        }
     }
 }
 
-/// What one principal holds of one resource, until it is dropped.
+/// A principal's share of a resource, returned on drop.
 #[derive(Debug)]
 #[must_use]
-pub struct Share {
+pub struct ResourceShare {
     accounts: PrincipalAccounts,
     principal: Arc<str>,
-    reserve: Reserve,
-    resource: Resource,
+    reserve: OwnerReserve,
+    resource: SharedResource,
     amount: u64,
 }
 
-impl Share {
-    /// Returns how much is held.
+impl ResourceShare {
+    /// Returns the amount.
     #[must_use]
     pub const fn amount(&self) -> u64 {
         self.amount
     }
 
-    /// Takes `more` of the same resource for the same principal.
+    /// Takes `more` of the same resource.
     ///
     /// # Errors
-    /// The principal, or all together, would hold more than they may; the share is as before.
+    /// The limit of the principal, or the total limit, would be exceeded; the share is unchanged.
     pub fn grow(&mut self, more: u64) -> Result<(), ShareError> {
-        lock(&self.accounts.shares).take(&self.principal, self.reserve, self.resource, more)?;
+        lock(&self.accounts.shares).try_acquire(
+            &self.principal,
+            self.reserve,
+            self.resource,
+            more,
+        )?;
         self.amount = self.amount.saturating_add(more);
         Ok(())
     }
 
-    /// Gives back `less` of what is held, at most all.
+    /// Returns up to `less` of the amount.
     pub fn shrink(&mut self, less: u64) {
         let less = less.min(self.amount);
-        lock(&self.accounts.shares).give_back(&self.principal, self.resource, less);
+        lock(&self.accounts.shares).release_amount(&self.principal, self.resource, less);
         self.amount -= less;
     }
 }
 
-impl Drop for Share {
+impl Drop for ResourceShare {
     fn drop(&mut self) {
-        lock(&self.accounts.shares).give_back(&self.principal, self.resource, self.amount);
+        lock(&self.accounts.shares).release_amount(&self.principal, self.resource, self.amount);
     }
 }
 
@@ -168,17 +175,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dropping_a_share_gives_it_back() {
-        let limits = ShareLimits::default().with(Resource::BodyBytes, ShareLimit::new(100, 50));
+    fn dropped_share_is_returned() {
+        let limits =
+            ShareLimits::default().with_limit(SharedResource::BodyBytes, ShareLimit::new(100, 50));
         let accounts = PrincipalAccounts::new(limits);
         let ann = Principal::new("ann", Role::None);
-        let mut share = accounts.take(&ann, Resource::BodyBytes, 10).unwrap();
+        let mut share = accounts
+            .take_share(&ann, SharedResource::BodyBytes, 10)
+            .unwrap();
         share.grow(40).unwrap();
         assert!(share.grow(1).is_err());
-        assert_eq!(accounts.held(&ann.name, Resource::BodyBytes), 50);
+        assert_eq!(accounts.usage_of(&ann.name, SharedResource::BodyBytes), 50);
         share.shrink(20);
         assert_eq!(share.amount(), 30);
         drop(share);
-        assert_eq!(accounts.held(&ann.name, Resource::BodyBytes), 0);
+        assert_eq!(accounts.usage_of(&ann.name, SharedResource::BodyBytes), 0);
     }
 }

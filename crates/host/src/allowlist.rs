@@ -1,101 +1,101 @@
-//! The allowlist document: things of servers that a person switched on or off one by one, in a
-//! file that survives. It takes away for everybody and never grants.
+//! The allowlist document: items enabled or disabled one by one by an operator, stored in a file.
+//! Restricts every principal and never grants.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use bowline_core::call::Kind;
-use bowline_core::policy::Enabled;
+use bowline_core::call::FeatureKind;
+use bowline_core::policy::EnabledFeatures;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::catalog::{Catalog, ListKind};
 
-/// The version of the document that is read and written.
+/// Supported document version.
 pub const SCHEMA_VERSION: u32 = 1;
 
-/// Bytes of a document.
+/// Maximum bytes of a document.
 pub const DOCUMENT_BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// Entries of a document.
+/// Maximum entries of a document.
 pub const ITEMS_MAX: usize = 100_000;
 
-/// What is switched on and off.
+/// Enabled and disabled items.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Allowlist {
     default_enabled: bool,
-    items: BTreeMap<Entry, bool>,
+    items: BTreeMap<ItemKey, bool>,
 }
 
-/// One thing of one server.
+/// An item of a server.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Entry {
+struct ItemKey {
     server: Arc<str>,
     kind: ItemKind,
     name: Arc<str>,
 }
 
-/// The kinds of things that can be switched. A template of resources is a resource.
+/// Kinds of items. A resource template counts as a resource.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ItemKind {
-    /// Something that runs.
+    /// A tool.
     Tool,
-    /// Something to read.
+    /// A resource.
     Resource,
-    /// A text to fill in.
+    /// A prompt.
     Prompt,
 }
 
-/// One thing that is there, and whether it is on.
+/// A catalog item with its effective setting.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Effective {
+pub struct EffectiveItem {
     /// The server.
     pub server: Arc<str>,
-    /// What it is.
+    /// The kind.
     pub kind: ItemKind,
-    /// The server's own name of it.
+    /// The server's own name.
     pub name: Arc<str>,
-    /// Whether it is on.
+    /// True if enabled.
     pub enabled: bool,
-    /// Whether the document names it; otherwise its default holds.
+    /// True if the document names the item; otherwise the default applies.
     pub listed: bool,
 }
 
-/// Why a document cannot be used.
+/// Why a document is unusable.
 #[derive(Debug, Error)]
 pub enum AllowlistError {
-    /// There is too much.
+    /// Too large.
     #[error("it is larger than {DOCUMENT_BYTES_MAX} bytes or has more than {ITEMS_MAX} items")]
     TooLarge,
-    /// It is no such document.
+    /// Not an allowlist document.
     #[error("it is no allowlist document")]
     Unreadable(#[source] serde_json::Error),
-    /// It is of a version that is not known.
+    /// Unknown version.
     #[error("its schemaVersion is {0}, and only {SCHEMA_VERSION} is known")]
     UnknownVersion(u32),
-    /// It says two things of one.
+    /// Duplicate item.
     #[error("it names `{name}` of server `{server}` twice")]
     Twice {
         /// The server.
         server: Arc<str>,
-        /// What is named twice.
+        /// The duplicate name.
         name: Arc<str>,
     },
 }
 
 #[derive(Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Document {
+struct AllowlistDocument {
     schema_version: u32,
     #[serde(default = "on")]
     default_enabled: bool,
     #[serde(default)]
-    items: Vec<Item>,
+    items: Vec<AllowlistItem>,
 }
 
 #[derive(Deserialize, Serialize)]
-struct Item {
+struct AllowlistItem {
     server: Arc<str>,
     kind: ItemKind,
     name: Arc<str>,
@@ -106,7 +106,7 @@ const fn on() -> bool {
     true
 }
 
-/// Nothing is switched off.
+/// Everything is enabled.
 impl Default for Allowlist {
     fn default() -> Self {
         Self {
@@ -117,15 +117,15 @@ impl Default for Allowlist {
 }
 
 impl Allowlist {
-    /// Reads a document.
+    /// Parses a document.
     ///
     /// # Errors
-    /// It cannot be used: whoever reads it must not go on as if nothing were switched off.
+    /// Unusable document: the caller must not proceed as if everything were enabled.
     pub fn parse(text: &[u8]) -> Result<Self, AllowlistError> {
         if text.len() > DOCUMENT_BYTES_MAX {
             return Err(AllowlistError::TooLarge);
         }
-        let document: Document =
+        let document: AllowlistDocument =
             serde_json::from_slice(text).map_err(AllowlistError::Unreadable)?;
         if document.schema_version != SCHEMA_VERSION {
             return Err(AllowlistError::UnknownVersion(document.schema_version));
@@ -134,14 +134,14 @@ impl Allowlist {
             return Err(AllowlistError::TooLarge);
         }
         let mut items = BTreeMap::new();
-        for Item {
+        for AllowlistItem {
             server,
             kind,
             name,
             enabled,
         } in document.items
         {
-            let entry = Entry {
+            let entry = ItemKey {
                 server: Arc::clone(&server),
                 kind,
                 name: Arc::clone(&name),
@@ -156,27 +156,27 @@ impl Allowlist {
         })
     }
 
-    /// Returns it as a document.
+    /// Serializes the document.
     #[must_use]
-    pub fn written(&self) -> String {
-        let items = self.items.iter().map(|(entry, enabled)| Item {
+    pub fn to_json(&self) -> String {
+        let items = self.items.iter().map(|(entry, enabled)| AllowlistItem {
             server: Arc::clone(&entry.server),
             kind: entry.kind,
             name: Arc::clone(&entry.name),
             enabled: *enabled,
         });
-        let document = Document {
+        let document = AllowlistDocument {
             schema_version: SCHEMA_VERSION,
             default_enabled: self.default_enabled,
             items: items.collect(),
         };
-        // Text, numbers and booleans can always be written.
+        // Strings, numbers and booleans always serialize.
         serde_json::to_string_pretty(&document).unwrap_or_default()
     }
 
-    /// Lays another document over this one: it replaces what both name, and its default holds.
+    /// Overlays a document: its items and its default win.
     #[must_use]
-    pub fn overlaid(mut self, over: &Self) -> Self {
+    pub fn with_overlay(mut self, over: &Self) -> Self {
         let items = over.items.iter();
         self.items
             .extend(items.map(|(entry, enabled)| (entry.clone(), *enabled)));
@@ -184,9 +184,9 @@ impl Allowlist {
         self
     }
 
-    /// Switches one thing on or off.
-    pub fn switch(&mut self, server: &str, kind: ItemKind, name: &str, enabled: bool) {
-        let entry = Entry {
+    /// Enables or disables an item.
+    pub fn set_enabled(&mut self, server: &str, kind: ItemKind, name: &str, enabled: bool) {
+        let entry = ItemKey {
             server: server.into(),
             kind,
             name: name.into(),
@@ -194,21 +194,21 @@ impl Allowlist {
         self.items.insert(entry, enabled);
     }
 
-    /// Returns what of all that servers offer is on and off, in the order of the catalog.
+    /// Returns the effective setting of every catalog item, in catalog order.
     #[must_use]
-    pub fn project(&self, catalog: &Catalog) -> Vec<Effective> {
+    pub fn effective_items(&self, catalog: &Catalog) -> Vec<EffectiveItem> {
         let mut all = Vec::new();
-        for offer in catalog.offers() {
+        for offer in catalog.servers() {
             for list in ListKind::ALL {
-                let kind = ItemKind::of(list);
-                for item in offer.shelf(list) {
-                    let entry = Entry {
+                let kind = ItemKind::from_list(list);
+                for item in offer.list(list) {
+                    let entry = ItemKey {
                         server: Arc::clone(&offer.server),
                         kind,
                         name: Arc::clone(&item.route.name),
                     };
                     let said = self.items.get(&entry).copied();
-                    all.push(Effective {
+                    all.push(EffectiveItem {
                         server: entry.server,
                         kind,
                         name: entry.name,
@@ -223,7 +223,7 @@ impl Allowlist {
 }
 
 impl ItemKind {
-    const fn of(list: ListKind) -> Self {
+    const fn from_list(list: ListKind) -> Self {
         match list {
             ListKind::Tools => Self::Tool,
             ListKind::Prompts => Self::Prompt,
@@ -231,21 +231,26 @@ impl ItemKind {
         }
     }
 
-    const fn kind(self) -> Kind {
+    const fn feature_kind(self) -> FeatureKind {
         match self {
-            Self::Tool => Kind::Tool,
-            Self::Resource => Kind::Resource,
-            Self::Prompt => Kind::Prompt,
+            Self::Tool => FeatureKind::Tool,
+            Self::Resource => FeatureKind::Resource,
+            Self::Prompt => FeatureKind::Prompt,
         }
     }
 }
 
-/// What [`Policy::with_enabled`](bowline_core::policy::Policy::with_enabled) takes.
-impl From<&Allowlist> for Enabled {
+/// The form expected by [`Policy::with_enabled`](bowline_core::policy::Policy::with_enabled).
+impl From<&Allowlist> for EnabledFeatures {
     fn from(list: &Allowlist) -> Self {
         let items = list.items.iter();
         items.fold(Self::new(list.default_enabled), |all, (entry, enabled)| {
-            all.with(entry.kind.kind(), &entry.server, &entry.name, *enabled)
+            all.with_feature(
+                entry.kind.feature_kind(),
+                &entry.server,
+                &entry.name,
+                *enabled,
+            )
         })
     }
 }
@@ -254,43 +259,51 @@ impl From<&Allowlist> for Enabled {
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Allowlist {
+    fn parse_allowlist(text: &str) -> Allowlist {
         Allowlist::parse(text.as_bytes()).unwrap()
     }
 
     #[test]
-    fn a_document_reads_back_as_it_was_written() {
-        let list = read(
+    fn document_roundtrips() {
+        let list = parse_allowlist(
             r#"{"schemaVersion":1,"items":[
                 {"server":"s","kind":"tool","name":"a","enabled":false},
                 {"server":"s","kind":"prompt","name":"a","enabled":true}]}"#,
         );
-        assert_eq!(read(&list.written()), list);
-        let enabled = Enabled::from(&list);
-        assert!(!enabled.has(Kind::Tool, "s", "a") && enabled.has(Kind::Tool, "s", "b"));
-        assert_eq!(read(r#"{"schemaVersion":1}"#), Allowlist::default());
-        let closed = Enabled::from(&read(r#"{"schemaVersion":1,"defaultEnabled":false}"#));
-        assert!(!closed.has(Kind::Resource, "s", "x:1"));
+        assert_eq!(parse_allowlist(&list.to_json()), list);
+        let enabled = EnabledFeatures::from(&list);
+        assert!(
+            !enabled.is_enabled(FeatureKind::Tool, "s", "a")
+                && enabled.is_enabled(FeatureKind::Tool, "s", "b")
+        );
+        assert_eq!(
+            parse_allowlist(r#"{"schemaVersion":1}"#),
+            Allowlist::default()
+        );
+        let closed = EnabledFeatures::from(&parse_allowlist(
+            r#"{"schemaVersion":1,"defaultEnabled":false}"#,
+        ));
+        assert!(!closed.is_enabled(FeatureKind::Resource, "s", "x:1"));
     }
 
     #[test]
-    fn an_overlay_replaces_what_both_name_and_its_default_holds() {
+    fn overlay_items_and_default_win() {
         let mut base = Allowlist::default();
-        base.switch("s", ItemKind::Tool, "a", false);
-        base.switch("s", ItemKind::Tool, "b", false);
-        let over = read(
+        base.set_enabled("s", ItemKind::Tool, "a", false);
+        base.set_enabled("s", ItemKind::Tool, "b", false);
+        let over = parse_allowlist(
             r#"{"schemaVersion":1,"defaultEnabled":false,"items":[
                 {"server":"s","kind":"tool","name":"a","enabled":true},
                 {"server":"s","kind":"resource","name":"b","enabled":true}]}"#,
         );
-        let enabled = Enabled::from(&base.overlaid(&over));
-        let has = |kind, name| enabled.has(kind, "s", name);
-        assert!(has(Kind::Tool, "a") && !has(Kind::Tool, "b"));
-        assert!(has(Kind::Resource, "b") && !has(Kind::Tool, "c"));
+        let enabled = EnabledFeatures::from(&base.with_overlay(&over));
+        let has = |kind, name| enabled.is_enabled(kind, "s", name);
+        assert!(has(FeatureKind::Tool, "a") && !has(FeatureKind::Tool, "b"));
+        assert!(has(FeatureKind::Resource, "b") && !has(FeatureKind::Tool, "c"));
     }
 
     #[test]
-    fn a_document_that_cannot_be_used_is_refused() {
+    fn unusable_document_is_refused() {
         let twice = r#"{"server":"s","kind":"tool","name":"a","enabled":true}"#;
         for text in [
             "",

@@ -1,7 +1,7 @@
-//! The port for the trail of what was called and what was refused.
+//! Audit port: records calls and refusals.
 //!
-//! A [`Note`] shares what a call has in hand anyway. Reading it, hashing it and taking secrets
-//! out of it is the work of [`render`], which runs on the thread of the trail.
+//! An [`AuditEntry`] shares the data of its call. The audit trail's thread formats, hashes and
+//! redacts entries with [`row_renderer`].
 
 mod render;
 mod rings;
@@ -11,184 +11,183 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-use bowline_core::call::{Call, Principal, Reply, Route, Scope, Subject};
-use bowline_core::error::{CallError, Class, Execution, Origin};
+use bowline_core::call::{CallReply, CallRequest, CallSubject, EndpointScope, Principal, Route};
+use bowline_core::error::{CallError, ExecutionStatus, FailureClass, FailureOrigin};
 use bowline_journal::BoxFuture;
-use bowline_journal::audit::{self, AuditError, Kind, Limits};
+use bowline_journal::audit::{self, AuditError, AuditLimits, AuditRowKind};
 use bytes::Bytes;
 
 use crate::ports::Clock;
 
-pub use render::{Clean, PAYLOAD_BYTES_MAX, Shows, render};
-pub use rings::{REFUSED_TEXT_BYTES_MAX, Rings};
+pub use render::{PAYLOAD_BYTES_MAX, RedactFn, RenderOptions, row_renderer};
+pub use rings::{AuditRings, REFUSED_TEXT_BYTES_MAX, RingOptions};
 
-/// The trail of a host on disk.
-pub type Trail = audit::Trail<Note>;
+/// The audit trail on disk.
+pub type AuditTrail = audit::FileAuditTrail<AuditEntry>;
 
-/// The same in memory.
-pub type MemoryTrail = audit::Memory<Note>;
+/// The audit trail in memory.
+pub type MemoryAuditTrail = audit::MemoryAuditTrail<AuditEntry>;
 
-/// Takes one note for each call, however it ended. Cheap: a call is not held up by it.
-pub trait Audit: fmt::Debug + Send + Sync {
-    /// Whether anything is kept.
-    fn is_kept(&self) -> bool {
+/// Receives an entry for each call, however it ends. Cheap: does not delay calls.
+pub trait AuditSink: fmt::Debug + Send + Sync {
+    /// True if entries are recorded.
+    fn is_enabled(&self) -> bool {
         true
     }
 
-    /// Whether a call may begin at once.
+    /// True if a call may begin at once.
     fn has_room(&self) -> bool {
         true
     }
 
     /// Waits until a call may begin.
-    fn room(&self) -> BoxFuture<'_, ()> {
+    fn wait_room(&self) -> BoxFuture<'_, ()> {
         Box::pin(std::future::ready(()))
     }
 
-    /// Takes a note, room or not.
-    fn note(&self, note: Note);
+    /// Records an entry, even beyond capacity.
+    fn record(&self, note: AuditEntry);
 }
 
-/// Keeps no trail.
+/// Records nothing.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Unaudited;
+pub struct NullAuditSink;
 
-impl Audit for Unaudited {
-    fn is_kept(&self) -> bool {
+impl AuditSink for NullAuditSink {
+    fn is_enabled(&self) -> bool {
         false
     }
 
-    fn note(&self, _: Note) {}
+    fn record(&self, _: AuditEntry) {}
 }
 
-impl Audit for Trail {
+impl AuditSink for AuditTrail {
     fn has_room(&self) -> bool {
         Self::has_room(self)
     }
 
-    fn room(&self) -> BoxFuture<'_, ()> {
-        Box::pin(Self::room(self))
+    fn wait_room(&self) -> BoxFuture<'_, ()> {
+        Box::pin(Self::wait_for_room(self))
     }
 
-    fn note(&self, note: Note) {
-        let bytes = note.bytes();
-        Self::note(self, note, bytes);
-    }
-}
-
-impl Audit for MemoryTrail {
-    fn note(&self, note: Note) {
-        Self::note(self, &note);
+    fn record(&self, note: AuditEntry) {
+        let bytes = note.held_bytes();
+        Self::append_note(self, note, bytes);
     }
 }
 
-/// Opens the trail of a directory that is ours alone.
+impl AuditSink for MemoryAuditTrail {
+    fn record(&self, note: AuditEntry) {
+        Self::append_note(self, &note);
+    }
+}
+
+/// Opens the audit trail in a directory used exclusively.
 ///
 /// # Errors
-/// Its files cannot be made or written to.
-pub fn open(
+/// The files cannot be created or written.
+pub fn open_trail(
     directory: &Path,
-    limits: Limits,
+    limits: AuditLimits,
     clock: Arc<dyn Clock>,
-    shows: Shows,
-) -> Result<Trail, AuditError> {
+    shows: RenderOptions,
+) -> Result<AuditTrail, AuditError> {
     let wall = Arc::new(move || clock.unix_ms());
-    Trail::open(directory, limits, wall, render(shows))
+    AuditTrail::open(directory, limits, wall, row_renderer(shows))
 }
 
-/// What is noted of one thing that happened.
+/// An audit entry.
 #[derive(Clone, Debug)]
-pub struct Note {
-    /// What kind of thing it was.
-    pub kind: Kind,
-    /// When it was over, in milliseconds since 1970.
+pub struct AuditEntry {
+    /// Kind of the event.
+    pub kind: AuditRowKind,
+    /// End time in milliseconds since 1970.
     pub at_ms: u64,
-    /// Who asked.
+    /// The principal.
     pub principal: Option<Arc<Principal>>,
-    /// The session it was asked in; 0 where there was none.
+    /// The session; 0 without a session.
     pub session: u64,
-    /// Where the name was looked up.
-    pub scope: Option<Scope>,
-    /// The method of the request, where it is not that of the subject.
+    /// Scope of the name lookup.
+    pub scope: Option<EndpointScope>,
+    /// The method, if different from that of the subject.
     pub method: Option<&'static str>,
-    /// What was asked for, by the name that the caller used.
-    pub subject: Option<Subject>,
-    /// What that is.
-    pub target: Target,
-    /// How it ended.
-    pub end: End,
-    /// How long it took, in microseconds.
+    /// The subject, by the caller's name.
+    pub subject: Option<CallSubject>,
+    /// The resolved target.
+    pub target: AuditTarget,
+    /// The outcome.
+    pub outcome: AuditOutcome,
+    /// Duration in microseconds.
     pub took_us: Option<u64>,
-    /// The parameters of the request.
+    /// The request parameters.
     pub params: Bytes,
     /// The idempotency key.
     pub key: Option<Arc<str>>,
-    /// Names a stored call.
+    /// Id of a stored call.
     pub id: Option<Arc<str>>,
-    /// What a person should know besides.
+    /// Further information for operators.
     pub reason: Option<Arc<str>>,
-    /// Where it came from, where no principal says so.
+    /// Peer address, without a principal.
     pub peer: Option<SocketAddr>,
-    /// How many alike it stands for, and when the first of them was; absent for one.
-    pub count: Option<Count>,
+    /// Number of merged entries and time of the first; `None` for a single entry.
+    pub count: Option<RepeatCount>,
 }
 
-/// How many alike a note stands for.
+/// Number of merged entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Count {
-    /// How many.
+pub struct RepeatCount {
+    /// The number.
     pub number: u64,
-    /// When the first of them was, in milliseconds since 1970.
+    /// Time of the first in milliseconds since 1970.
     pub since_ms: u64,
 }
 
-/// What something was about.
+/// The target of an entry.
 #[derive(Clone, Debug, Default)]
-pub enum Target {
-    /// It is not known, or the failure says it.
+pub enum AuditTarget {
+    /// Unknown, or given by the error.
     #[default]
     Unknown,
-    /// Where a call went.
+    /// The route of a call.
     Route(Arc<Route>),
-    /// Something of a server, by the server's own name.
+    /// An item by the server's own name.
     Named {
-        /// The server; absent where it is about no server.
+        /// The server, if any.
         server: Option<Arc<str>>,
         /// The name.
         name: Arc<str>,
     },
 }
 
-/// How something ended.
+/// The outcome of an entry.
 #[derive(Clone, Debug, Default)]
-pub enum End {
-    /// Its caller went away, or took it back.
+pub enum AuditOutcome {
+    /// Cancelled, or the caller left.
     #[default]
     Cancelled,
-    /// With this reply.
-    Reply(Reply),
-    /// With this failure.
+    /// A reply.
+    Reply(CallReply),
+    /// An error.
     Failed(CallError),
-    /// With a failure of which only this is kept.
+    /// An error, reduced to these members.
     Refused {
-        /// Its class.
-        class: Class,
-        /// Whether it ran.
-        execution: Execution,
-        /// Where it came from.
-        origin: Origin,
-        /// Why, as far as it may be told.
+        /// Failure class.
+        class: FailureClass,
+        /// Execution status.
+        execution: ExecutionStatus,
+        /// Failure origin.
+        origin: FailureOrigin,
+        /// The reason, as far as it may be recorded.
         reason: Arc<str>,
     },
-    /// In one word.
+    /// A single word.
     Word(&'static str),
 }
 
-impl Note {
-    /// Returns a note of something that ended in one word; the rest is filled in by whoever makes
-    /// it.
+impl AuditEntry {
+    /// Creates an entry with a single-word outcome; the caller fills in the rest.
     #[must_use]
-    pub const fn new(kind: Kind, at_ms: u64, word: &'static str) -> Self {
+    pub const fn new(kind: AuditRowKind, at_ms: u64, word: &'static str) -> Self {
         Self {
             kind,
             at_ms,
@@ -197,8 +196,8 @@ impl Note {
             scope: None,
             method: None,
             subject: None,
-            target: Target::Unknown,
-            end: End::Word(word),
+            target: AuditTarget::Unknown,
+            outcome: AuditOutcome::Word(word),
             took_us: None,
             params: Bytes::new(),
             key: None,
@@ -209,21 +208,21 @@ impl Note {
         }
     }
 
-    /// Returns a note of a call that has no end yet.
-    pub(crate) fn of(call: &Call, at_ms: u64) -> Self {
+    /// Creates the entry of a running call.
+    pub(crate) fn from_call(call: &CallRequest, at_ms: u64) -> Self {
         Self {
-            kind: Kind::Call,
+            kind: AuditRowKind::Call,
             at_ms,
             principal: Some(Arc::clone(&call.principal)),
-            session: call.caller.as_ref().map_or(0, |caller| caller.session().0),
+            session: call.client.as_ref().map_or(0, |caller| caller.session().0),
             scope: Some(call.scope.clone()),
             method: None,
             subject: Some(call.subject.clone()),
-            target: Target::Unknown,
-            end: End::Cancelled,
+            target: AuditTarget::Unknown,
+            outcome: AuditOutcome::Cancelled,
             took_us: None,
             params: call.params.clone(),
-            key: call.key.clone(),
+            key: call.idempotency_key.clone(),
             id: None,
             reason: None,
             peer: None,
@@ -231,11 +230,14 @@ impl Note {
         }
     }
 
-    /// Returns how many bytes it keeps alive.
-    fn bytes(&self) -> usize {
-        let answer = match &self.end {
-            End::Reply(reply) => reply.answer.len(),
-            End::Cancelled | End::Failed(_) | End::Refused { .. } | End::Word(_) => 0,
+    /// Returns the number of bytes kept alive.
+    fn held_bytes(&self) -> usize {
+        let answer = match &self.outcome {
+            AuditOutcome::Reply(reply) => reply.response.len(),
+            AuditOutcome::Cancelled
+            | AuditOutcome::Failed(_)
+            | AuditOutcome::Refused { .. }
+            | AuditOutcome::Word(_) => 0,
         };
         size_of::<Self>() + self.params.len() + answer
     }

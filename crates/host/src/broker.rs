@@ -1,178 +1,188 @@
 //! Tools across machines: mailboxes in the journal, and peers that use or offer tools over them.
 //!
-//! The **hub** ([`Hub`]) keeps a mailbox for each peer, lets peers in that prove who they are, and
-//! answers requests that go to itself. A **client** dials a hub: [`RemoteTools`] runs the hub's
-//! tools, [`serve_supervised`] serves tools of one's own, and a worker does both. Whoever answers
-//! requests does it through one engine, [`serve`], with a [`ledger`] that keeps a redelivered
-//! request from running twice.
+//! The **hub** ([`Hub`]) keeps a mailbox for each peer, authenticates peers, and answers requests
+//! addressed to the hub. A **client** dials a hub: [`RemoteTools`] runs the hub's tools,
+//! [`serve_supervised`] serves local tools, and a worker does both. Hub and workers answer
+//! requests through one [`ServeEngine`], with a [`RequestLedger`] that keeps a redelivered request
+//! from running twice.
 
-mod asking;
 mod backend;
-mod client;
+mod broker_client;
 mod failures;
 mod federation;
 mod hub;
 mod ledger;
-mod link;
-mod remote;
+mod peer_link;
+mod remote_sessions;
+mod remote_tools;
 mod serve;
+mod server_offer;
+mod server_requests;
 mod supervise;
-mod visitors;
-mod wares;
 
 use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use bowline_core::caller::CallerEnd;
-use bowline_core::error::{Execution, Failure};
-use bowline_core::time::Now;
+use bowline_core::client_handle::ClientHandle;
+use bowline_core::error::{ExecutionStatus, FailureReport};
+use bowline_core::time::MonotonicTime;
 use bowline_link::{BoxFuture, Revision};
-use bowline_wire::broker::{Answer, Ask, From, Item, SessionEvent};
+use bowline_wire::broker::{
+    BrokerRequest, BrokerResponse, ManifestItem, MessageSender, SessionEvent,
+};
 use bytes::Bytes;
 
-pub use crate::credential::Credential;
-pub use backend::{Backend, Credentials, ExecutorBackend, Guests, HostBackend, Job, TracePlacer};
-pub use client::{Client, ClientOptions, ConnectError, DeliverError, Line, Reconnect, Served};
-pub use failures::{BAD_REQUEST, EXPIRED, OUTCOME_UNKNOWN, TOOL_FAILED, expired, outcome_unknown};
-pub use federation::{Federation, Following, Takes, WORKER_KEEP};
-pub use hub::{
-    Admitted, BROKE_PROTOCOL, CREDENTIAL_OVER, FENCED, GOING_DOWN, Hub, HubAliases, HubCounts,
-    HubError, HubLimits, HubOptions, LetterView, MailboxView, NOT_ADMITTED, Offers, PeerView,
-    Porter, Rights, Untaken,
+pub use crate::credential_source::CredentialSource;
+pub use backend::{
+    Backend, BackendRequest, CallerMapping, CredentialRevocations, ExecutorBackend, HostBackend,
+    TracePlacer,
 };
-pub use ledger::{Ledger, LedgerError};
-pub(crate) use link::{Acquainted, PeerLink, away};
-pub use remote::RemoteTools;
-pub use serve::{Courier, Incoming, ReplyError, ServeLimits, Serving, reply_id};
-pub use supervise::{Attending, ServeOptions, serve_supervised, serve_with};
-pub use visitors::Visitors;
-pub use wares::Wares;
+pub use broker_client::{
+    BrokerClient, BrokerClientOptions, BrokerConnectError, DeliverError, HubRequestHandler,
+    HubSender, ReconnectPolicy,
+};
+pub use failures::{
+    BAD_REQUEST, EXPIRED, OUTCOME_UNKNOWN, TOOL_FAILED, outcome_unknown, request_expired,
+};
+pub use federation::{AcceptOffers, FederatedPeer, Federation, WORKER_RETENTION};
+pub use hub::{
+    AdmittedPeer, CLOSE_CREDENTIAL_ENDED, CLOSE_FENCED, CLOSE_GOING_AWAY, CLOSE_NOT_ADMITTED,
+    CLOSE_PROTOCOL_ERROR, DeadLetterError, DeadLetterView, Hub, HubAliases, HubCounts, HubLimits,
+    HubOptions, MailboxView, OfferHandler, PeerAuthenticator, PeerRights, PeerView, RejectOffers,
+};
+pub use ledger::{LedgerError, RequestLedger};
+pub(crate) use peer_link::{PeerLink, SessionNames, peer_away_error};
+pub use remote_sessions::RemoteSessions;
+pub use remote_tools::RemoteTools;
+pub use serve::{ReplyError, ReplySink, ServeEngine, ServeLimits, ServeRequest, reply_id};
+pub use server_offer::ServerOffer;
+pub use supervise::{ServeOptions, ServeSession, serve_supervised, serve_with};
 
-// What a porter is told and says, so that whoever lets peers in depends on this crate alone.
-pub use bowline_wire::broker::{Hello, Refusal};
+// Parameters of `PeerAuthenticator`: an authenticator needs no dependency beside this crate.
+pub use bowline_wire::broker::{BrokerHello, BrokerRefusal};
 
-/// How long a request is worth answering where nobody says.
+/// Time to live of a request without an explicit TTL.
 pub const REQUEST_TTL: Duration = Duration::from_secs(300);
 
-/// Tools that an offer tells of, in bytes: what stands around them fits into the frame.
+/// Largest size of the tools in an offer, in bytes; the envelope still fits into the frame.
 pub(crate) const OFFER_BYTES_MAX: usize = 6 * 1024 * 1024;
 
-/// What a server may say of itself in an offer, in bytes.
-pub(crate) const INTRODUCTION_BYTES_MAX: usize = 64 * 1024;
+/// Largest `initialize` result of a server in an offer, in bytes.
+pub(crate) const INITIALIZE_BYTES_MAX: usize = 64 * 1024;
 
-/// What one peer wants of another.
+/// A request from one peer to another.
 #[derive(Clone, Debug)]
-pub struct Errand {
-    /// What.
-    pub ask: Ask,
-    /// Whether it is stored before it is carried out, and so survives a lost connection; otherwise
-    /// it goes live.
+pub struct BrokerCall {
+    /// The request body.
+    pub request: BrokerRequest,
+    /// Stored calls are durable before they run and survive a lost connection; other calls are
+    /// live.
     pub stored: bool,
-    /// When waiting ends.
-    pub deadline: Now,
-    /// On whose behalf; what the hub stamps where it is the hub that asks.
-    pub caller: Option<From>,
-    /// Hears what the tool says before it answers.
-    pub sink: Option<Arc<dyn CallerEnd>>,
+    /// The caller stops waiting at this time.
+    pub deadline: MonotonicTime,
+    /// The original caller, stamped by the hub when the hub itself sends the call.
+    pub sender: Option<MessageSender>,
+    /// Receives notifications and server requests of the tool before the response.
+    pub client: Option<Arc<dyn ClientHandle>>,
 }
 
-/// Why an errand has no answer.
+/// Why a call has no response.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ErrandError {
-    /// It never left: there is no connection, or no room.
+pub enum BrokerCallError {
+    /// The call was never sent: no connection, or too many calls in flight.
     NotSent(Arc<str>),
-    /// The connection was lost after it may have left.
+    /// The connection was lost after the call may have been sent.
     Lost(Arc<str>),
-    /// The deadline came first.
-    Timeout(Execution),
-    /// The broker refused it; it was not carried out.
-    Refused(Failure),
+    /// The deadline passed first.
+    Timeout(ExecutionStatus),
+    /// The broker refused the call; nothing ran.
+    Refused(FailureReport),
 }
 
-impl ErrandError {
-    /// Returns what is known about whether it was carried out.
+impl BrokerCallError {
+    /// Returns whether the call ran, as far as known.
     #[must_use]
-    pub const fn execution(&self) -> Execution {
+    pub const fn execution(&self) -> ExecutionStatus {
         match self {
-            Self::NotSent(_) => Execution::NotStarted,
-            Self::Lost(_) => Execution::Unknown,
+            Self::NotSent(_) => ExecutionStatus::NotStarted,
+            Self::Lost(_) => ExecutionStatus::Unknown,
             Self::Timeout(execution) => *execution,
             Self::Refused(failure) => failure.execution,
         }
     }
 }
 
-/// What a peer offers, whole: swapped at once, never changed.
+/// Everything a peer offers: an immutable snapshot, replaced as a unit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Manifest {
-    /// Which one.
+pub struct PeerManifest {
+    /// Changes with the contents.
     pub revision: u64,
-    /// Its tools.
-    pub items: Vec<Item>,
-    /// What it says of those of its servers that offer more than tools.
-    pub servers: Vec<Ware>,
+    /// The tools.
+    pub items: Vec<ManifestItem>,
+    /// Servers that offer more than tools.
+    pub servers: Vec<OfferedServer>,
 }
 
-/// A server of a peer, whole: what it said of itself, and which lists it has.
+/// A complete MCP server of a peer: handshake result and list digests.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ware {
-    /// Its name.
+pub struct OfferedServer {
+    /// The server name.
     pub name: Arc<str>,
-    /// The revision that it speaks.
+    /// The protocol revision of the server.
     pub revision: Revision,
-    /// The result of `initialize`, or what stands for it (see [`ServerInfo`]).
+    /// The result of `initialize`, or an equivalent (see [`ServerInfo`]).
     ///
     /// [`ServerInfo`]: bowline_link::ServerInfo
     pub initialize: Bytes,
-    /// Tells two states of each of its lists apart.
-    pub lists: Lists,
+    /// Digests of the lists, to detect changes.
+    pub lists: ListDigests,
 }
 
-/// Digests of the lists of a server.
+/// Digests of a server's lists.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Lists {
-    /// Of the tools, where they are too many to be told with the offer: they are asked for.
+pub struct ListDigests {
+    /// Set when the tools are too large for the offer; the hub then lists tools on demand.
     pub tools: Option<Arc<str>>,
-    /// Of the prompts.
+    /// Digest of the prompts.
     pub prompts: Arc<str>,
-    /// Of the resources and their templates.
+    /// Digest of the resources and resource templates.
     pub resources: Arc<str>,
 }
 
-/// Hears what a server of a peer says between requests.
-pub trait Hears: fmt::Debug + Send + Sync {
-    /// Takes one whole notification, for one session or for those that the hub looks after.
-    /// Never waits.
-    fn hear(&self, session: Option<&str>, notification: Bytes);
+/// Handles notifications of a peer's server outside any request.
+pub trait NotificationHandler: fmt::Debug + Send + Sync {
+    /// Handles one complete notification, for one session or for all sessions of the hub.
+    /// Must not block.
+    fn on_notification(&self, session: Option<&str>, notification: Bytes);
 }
 
-/// The other side of a connection that may come and go: the hub as a client sees it, or a worker as
-/// the hub sees it.
-pub trait Remote: fmt::Debug + Send + Sync {
-    /// Carries an errand out. Dropping the future takes it back, and tells the other side.
-    fn ask(&self, errand: Errand) -> BoxFuture<'_, Result<Answer, ErrandError>>;
+/// The far end of a connection that may drop and return: the hub as seen by a client, or a worker
+/// as seen by the hub.
+pub trait RemotePeer: fmt::Debug + Send + Sync {
+    /// Sends a call and waits for the response. Dropping the future cancels the call at the peer.
+    fn call(&self, call: BrokerCall) -> BoxFuture<'_, Result<BrokerResponse, BrokerCallError>>;
 
-    /// Returns what it offers, as far as is known without asking.
-    fn manifest(&self) -> Arc<Manifest>;
+    /// Returns the latest manifest, without a request to the peer.
+    fn manifest(&self) -> Arc<PeerManifest>;
 
-    /// Sees every new manifest, and when it is connected or not.
-    fn changes(&self) -> tokio::sync::watch::Receiver<u64>;
+    /// Subscribes to new manifests and to connects and disconnects.
+    fn subscribe_changes(&self) -> tokio::sync::watch::Receiver<u64>;
 
-    /// Whether it is there now.
+    /// Whether the peer is connected now.
     fn is_connected(&self) -> bool;
 
-    /// Returns who it is, for people.
+    /// Returns a display name.
     fn name(&self) -> Arc<str>;
 
-    /// Has `ear` hear what a server says between requests, in place of who did before. A peer
-    /// that offers tools only says nothing.
-    fn hear(&self, server: &Arc<str>, ear: Weak<dyn Hears>) {
-        let _ = (server, ear);
+    /// Installs the handler for notifications of `server` outside requests, replacing the previous
+    /// handler. A peer that offers only tools sends none.
+    fn set_notification_handler(&self, server: &Arc<str>, handler: Weak<dyn NotificationHandler>) {
+        let _ = (server, handler);
     }
 
-    /// Tells what became of a session for which a server was asked; best effort.
-    fn session(&self, server: &Arc<str>, session: Arc<str>, event: SessionEvent) {
+    /// Reports a session event to a server that serves the session; best effort.
+    fn notify_session_event(&self, server: &Arc<str>, session: Arc<str>, event: SessionEvent) {
         let _ = (server, session, event);
     }
 }

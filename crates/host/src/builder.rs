@@ -1,83 +1,83 @@
-//! Puts a host together; whatever is not said has its default.
+//! Builder of a host; unset options have defaults.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bowline_core::lane::KeyScope;
 use bowline_core::policy::Policy;
-use bowline_journal::{Journal, Memory};
+use bowline_journal::{Journal, MemoryJournal};
 use bowline_link::http::HttpLimits;
-use bowline_link::http::hyper_client::{ClientLimits, HyperClient};
+use bowline_link::http::http1::{Http1Client, HttpClientLimits};
 use bowline_link::{ClientInfo, StdioLimits};
 use thiserror::Error;
 
-use crate::audit::{Audit, Unaudited};
-use crate::dial::{Eras, RealDial};
-use crate::executor::{Executors, ExecutorsOptions};
-use crate::guard::{Guard, Verdict};
-use crate::host::{Host, HostLimits, Ports};
-use crate::manifest::{Forgetful, Manifests};
-use crate::pins::{PinStore, Unkept};
-use crate::ports::{Audience, Clock, Silent, SystemClock};
+use crate::access_guard::{AccessGuard, GuardDecision};
+use crate::audit::{AuditSink, NullAuditSink};
+use crate::dial::{EraCache, RealDial};
+use crate::executor::{ExecutorRegistry, ExecutorRegistryOptions};
+use crate::host::{Host, HostLimits, HostPorts};
+use crate::manifest::{ManifestStore, NullManifestStore};
+use crate::pins::{NullPinStore, PinStore};
+use crate::ports::{Clock, NotificationSink, NullSink, SystemClock};
 use crate::spec::{NameClash, ServerSpec};
 use crate::supervisor::Dial;
-use crate::tasks::Tasks;
+use crate::task_tracker::TaskTracker;
 
 /// Why a host could not be built.
 #[derive(Debug, Error)]
 pub enum BuildError {
-    /// There is no runtime to run servers on.
+    /// No Tokio runtime.
     #[error("a host is built inside a tokio runtime, and there is none here")]
     NoRuntime,
-    /// Servers cannot be reached over TLS.
+    /// TLS setup failed.
     #[error("cannot set up TLS")]
     Tls(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// A server has no name.
+    /// A server without a name.
     #[error("a server needs a name")]
     NoName,
-    /// Two servers have one name.
+    /// Two servers with the same name.
     #[error("two servers are named `{0}`")]
     TwoServers(Arc<str>),
-    /// Two servers have names with one slug.
+    /// Two server names with the same slug.
     #[error(transparent)]
     NameClash(NameClash),
-    /// The guard does not want a server.
+    /// A server refused by the guard.
     #[error("server `{server}` is refused: {reason}")]
     Denied {
         /// The server.
         server: Arc<str>,
-        /// What the guard said.
+        /// The guard's reason.
         reason: Arc<str>,
     },
 }
 
-/// A host that is being put together.
+/// Builder of a [`Host`].
 ///
-/// Nothing of it is global: hosts of one process share no policy, no guard, no cache and no
-/// breaker, and building one installs no logger and no signal handler. The default policy lets
-/// the owner do everything and everybody else nothing.
+/// No global state: hosts in the same process share no policy, guard, cache or breaker, and
+/// building a host installs no logger and no signal handler. The default policy permits everything
+/// to the owner and nothing to other principals.
 #[derive(Debug)]
 #[must_use]
 pub struct HostBuilder {
     policy: Policy,
-    guard: Option<Box<dyn Guard>>,
+    guard: Option<Box<dyn AccessGuard>>,
     limits: HostLimits,
     clock: Option<Arc<dyn Clock>>,
-    tasks: Tasks,
+    tasks: TaskTracker,
     dial: Option<Arc<dyn Dial>>,
-    executors: Option<Executors>,
-    audience: Arc<dyn Audience>,
-    manifests: Arc<dyn Manifests>,
+    executors: Option<ExecutorRegistry>,
+    notifications: Arc<dyn NotificationSink>,
+    manifests: Arc<dyn ManifestStore>,
     pins: Arc<dyn PinStore>,
     journal: Arc<dyn Journal>,
-    audit: Arc<dyn Audit>,
+    audit: Arc<dyn AuditSink>,
     keys: KeyScope,
     client: ClientInfo,
     servers: Vec<ServerSpec>,
 }
 
 impl Host {
-    /// Begins a host.
+    /// Creates a builder.
     ///
     /// ```
     /// use bowline_core::call::{Principal, Role};
@@ -88,9 +88,10 @@ impl Host {
     ///
     /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
     /// let greet = Toolbox::default().with(
-    ///     ("greet", "Greets."),
+    ///     "greet",
+    ///     "Greets.",
     ///     &json!({"type": "object"}),
-    ///     |_, _| async { Ok(ToolOutput::of_text("hello")) },
+    ///     |_, _| async { Ok(ToolOutput::from_text("hello")) },
     /// );
     /// let host = Host::builder()
     ///     .policy(&RoleAllowlist::unrestricted().with_role("guest", ["own.gr*"]))
@@ -109,14 +110,14 @@ impl Host {
             guard: None,
             limits: HostLimits::default(),
             clock: None,
-            tasks: Tasks::default(),
+            tasks: TaskTracker::default(),
             dial: None,
             executors: None,
-            audience: Arc::new(Silent),
-            manifests: Arc::new(Forgetful),
-            pins: Arc::new(Unkept),
-            journal: Arc::new(Memory::default()),
-            audit: Arc::new(Unaudited),
+            notifications: Arc::new(NullSink),
+            manifests: Arc::new(NullManifestStore),
+            pins: Arc::new(NullPinStore),
+            journal: Arc::new(MemoryJournal::default()),
+            audit: Arc::new(NullAuditSink),
             keys: KeyScope::default(),
             client: ClientInfo {
                 name: "bowline".into(),
@@ -128,90 +129,87 @@ impl Host {
 }
 
 impl HostBuilder {
-    /// Says who may do what: a policy, or a list of roles.
+    /// Sets the policy, or a list of roles.
     pub fn policy(mut self, policy: impl Into<Policy>) -> Self {
         self.policy = policy.into();
         self
     }
 
-    /// Gives a guard the last word; without one, the policy has it.
-    pub fn guard(mut self, guard: impl Guard + 'static) -> Self {
+    /// Sets a guard, which may deny in addition to the policy.
+    pub fn guard(mut self, guard: impl AccessGuard + 'static) -> Self {
         self.guard = Some(Box::new(guard));
         self
     }
 
-    /// Says how much is taken on.
+    /// Sets the limits.
     pub const fn limits(mut self, limits: HostLimits) -> Self {
         self.limits = limits;
         self
     }
 
-    /// Goes by another clock than that of the machine.
+    /// Sets the clock; defaults to the system clock.
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.clock = Some(clock);
         self
     }
 
-    /// Has its tasks run with others that the program waits for.
-    pub fn tasks(mut self, tasks: Tasks) -> Self {
+    /// Sets the task tracker, to wait for all tasks of the program together.
+    pub fn tasks(mut self, tasks: TaskTracker) -> Self {
         self.tasks = tasks;
         self
     }
 
-    /// Connects in another way than by child processes and HTTP. Servers that are part of the
-    /// program are not dialled.
+    /// Sets the connector; defaults to child processes and HTTP. In-process servers are not dialed.
     pub fn dial(mut self, dial: Arc<dyn Dial>) -> Self {
         self.dial = Some(dial);
         self
     }
 
-    /// Knows the executors through which servers are reached; by default there are none.
-    pub fn executors(mut self, executors: Executors) -> Self {
+    /// Sets the executors used by servers; defaults to none.
+    pub fn executors(mut self, executors: ExecutorRegistry) -> Self {
         self.executors = Some(executors);
         self
     }
 
-    /// Hears what servers say outside calls.
-    pub fn audience(mut self, audience: Arc<dyn Audience>) -> Self {
-        self.audience = audience;
+    /// Sets the receiver of server notifications outside calls.
+    pub fn notifications(mut self, audience: Arc<dyn NotificationSink>) -> Self {
+        self.notifications = audience;
         self
     }
 
-    /// Keeps what servers offered between lives of the program; by default nothing is kept.
-    pub fn manifests(mut self, manifests: Arc<dyn Manifests>) -> Self {
+    /// Sets the store of server lists across restarts; defaults to none.
+    pub fn manifests(mut self, manifests: Arc<dyn ManifestStore>) -> Self {
         self.manifests = manifests;
         self
     }
 
-    /// Keeps which definitions were approved between lives of the program; by default they are
-    /// kept for this one.
+    /// Sets the store of approved definitions across restarts; defaults to this process only.
     pub fn pins(mut self, pins: Arc<dyn PinStore>) -> Self {
         self.pins = pins;
         self
     }
 
-    /// Has a row written for every call; by default there is no trail.
-    pub fn audit(mut self, audit: Arc<dyn Audit>) -> Self {
+    /// Sets the audit sink; defaults to none.
+    pub fn audit(mut self, audit: Arc<dyn AuditSink>) -> Self {
         self.audit = audit;
         self
     }
 
-    /// Remembers queued writes between lives of the program; by default they are remembered for
-    /// this one.
+    /// Sets the journal of queued writes; defaults to memory, for this process only.
     pub fn journal(mut self, journal: Arc<dyn Journal>) -> Self {
         self.journal = journal;
         self
     }
 
-    /// Binds idempotency keys to their principals with a secret of this host. Servers see the same
-    /// keys after a restart only where the secret is the same; by default there is none, and two
-    /// hosts give equal keys to equal names of principals.
+    /// Sets the secret that binds idempotency keys to principals. Servers see the same keys after a
+    /// restart only with the same secret; the default has none, and then two hosts produce equal
+    /// keys for equal principal names.
     pub fn key_scope(mut self, keys: KeyScope) -> Self {
         self.keys = keys;
         self
     }
 
-    /// Presents itself to servers under this name and version.
+    /// Sets the client name and version sent to servers.
     pub fn client(mut self, name: &str, version: &str) -> Self {
         self.client = ClientInfo {
             name: name.into(),
@@ -220,38 +218,38 @@ impl HostBuilder {
         self
     }
 
-    /// Takes a server into care from the beginning. Unless it is lazy it is started in the
-    /// background; [`Host::spawn`] waits for it. Its name is treated as in a config file: one that
-    /// is no server name becomes its slug, and `My_Server` is `my-server`.
+    /// Adds a server. Unless lazy, it starts in the background; [`Host::spawn`] waits for it. Its
+    /// name is handled as in a config file: an invalid name becomes its slug, so `My_Server`
+    /// becomes `my-server`.
     pub fn server(mut self, spec: ServerSpec) -> Self {
         self.servers.push(spec.with_slug());
         self
     }
 
-    /// Builds the host, inside a tokio runtime.
+    /// Builds the host within a Tokio runtime.
     ///
     /// # Errors
-    /// There is no runtime, TLS cannot be set up, the guard refuses a server, or a name is taken
-    /// or empty. Nothing was started then.
+    /// No runtime, TLS setup failed, a server refused by the guard, or a duplicate or empty name.
+    /// Nothing is started then.
     pub fn build(self) -> Result<Host, BuildError> {
         tokio::runtime::Handle::try_current().map_err(|_| BuildError::NoRuntime)?;
-        check(&self.servers, self.guard.as_deref())?;
+        check_servers(&self.servers, self.guard.as_deref())?;
         let clock = self.clock.unwrap_or_else(|| Arc::new(SystemClock::start()));
         let dial = match self.dial {
             Some(dial) => dial,
             None => {
                 let executors = self.executors.unwrap_or_else(|| {
                     let (tasks, clock) = (self.tasks.clone(), Arc::clone(&clock));
-                    Executors::new(tasks, clock, ExecutorsOptions::default())
+                    ExecutorRegistry::new(tasks, clock, ExecutorRegistryOptions::default())
                 });
-                Arc::new(real(self.tasks.clone(), self.client, executors)?)
+                Arc::new(new_real_dial(self.tasks.clone(), self.client, executors)?)
             }
         };
-        let ports = Ports {
+        let ports = HostPorts {
             dial,
             clock,
             tasks: self.tasks,
-            audience: self.audience,
+            notifications: self.notifications,
             manifests: self.manifests,
             pins: self.pins,
             journal: self.journal,
@@ -259,15 +257,18 @@ impl HostBuilder {
             keys: self.keys,
         };
         let host = Host::start(Vec::new(), self.limits, ports);
-        // Before any server is there, so that nothing is seen that may not be.
+        // Before any server is added, so that nothing forbidden becomes visible.
         host.set_policy(self.policy);
         host.set_guard(self.guard);
-        host.apply(self.servers);
+        host.apply_config(self.servers);
         Ok(host)
     }
 }
 
-fn check(servers: &[ServerSpec], guard: Option<&dyn Guard>) -> Result<(), BuildError> {
+fn check_servers(
+    servers: &[ServerSpec],
+    guard: Option<&dyn AccessGuard>,
+) -> Result<(), BuildError> {
     let mut names = BTreeMap::new();
     for spec in servers {
         let name = &spec.name;
@@ -276,9 +277,11 @@ fn check(servers: &[ServerSpec], guard: Option<&dyn Guard>) -> Result<(), BuildE
         }
         if let Some(before) = names.insert(name, spec) {
             spec.check_clash(before).map_err(BuildError::NameClash)?;
-            return Err(BuildError::TwoServers(Arc::clone(spec.given_name())));
+            return Err(BuildError::TwoServers(Arc::clone(spec.display_name())));
         }
-        if let Some(Verdict::Deny { reason }) = guard.map(|guard| guard.check(name, None)) {
+        if let Some(GuardDecision::Deny { reason }) =
+            guard.map(|guard| guard.check_access(name, None))
+        {
             let server = Arc::clone(name);
             return Err(BuildError::Denied { server, reason });
         }
@@ -286,13 +289,13 @@ fn check(servers: &[ServerSpec], guard: Option<&dyn Guard>) -> Result<(), BuildE
     Ok(())
 }
 
-/// Returns what connects to child processes and over HTTP.
-fn real(
-    spawner: Tasks,
+/// Creates the connector for child processes and HTTP.
+fn new_real_dial(
+    spawner: TaskTracker,
     client: ClientInfo,
-    executors: Executors,
-) -> Result<RealDial<Tasks>, BuildError> {
-    let http = HyperClient::new(ClientLimits::default());
+    executors: ExecutorRegistry,
+) -> Result<RealDial<TaskTracker>, BuildError> {
+    let http = Http1Client::new(HttpClientLimits::default());
     let http = http.map_err(|error| BuildError::Tls(Box::new(error)))?;
     Ok(RealDial {
         spawner,
@@ -301,7 +304,7 @@ fn real(
         executors,
         stdio_limits: StdioLimits::default(),
         http_limits: HttpLimits::default(),
-        eras: Eras::default(),
+        eras: EraCache::default(),
         launcher: None,
         instance: None,
     })
@@ -312,7 +315,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_host_is_not_built_outside_a_runtime() {
+    fn build_outside_runtime_fails() {
         let built = Host::builder().build();
         assert!(matches!(built, Err(BuildError::NoRuntime)), "{built:?}");
     }

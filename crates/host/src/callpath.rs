@@ -1,17 +1,18 @@
-//! The road every call takes, in order, on one page.
+//! The stages of every call, in order: routing, policy, budget, cache, outbox, breaker, link.
 
-pub(crate) mod audited;
-pub(crate) mod cached;
-pub(crate) mod charge;
-pub(crate) mod checked;
-pub(crate) mod kept_results;
+pub(crate) mod budget;
+pub(crate) mod call_audit;
+pub(crate) mod call_limiter;
+mod error_map;
+mod header_check;
 mod key_scope;
-mod mirrored;
+pub(crate) mod output_schema;
 mod replay;
 pub(crate) mod resolve;
-pub(crate) mod seat;
-mod telling;
-mod verdict;
+mod resolved_call;
+pub(crate) mod response_cache;
+pub(crate) mod result_store;
+mod trace;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -20,431 +21,433 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use bowline_core::call::{Call, CallDeadline, Origin, Principal, Reply, Route, Subject};
-use bowline_core::error::{CallError, Execution};
+use bowline_core::call::{CallReply, CallRequest, CallSubject, Principal, ReplyOrigin, Route};
+use bowline_core::error::{CallError, ExecutionStatus};
 use bowline_core::lane::KeyScope;
 use bowline_core::sync::lock;
-use bowline_core::tasks::LinkKey;
-use bowline_core::time::Now;
-use bowline_link::{LinkError, OnBehalf, Rename, Request};
+use bowline_core::task_table::LinkKey;
+use bowline_link::{CallerIdentity, LinkError, LinkRequest, ParamRename};
 use foldhash::fast::RandomState;
 use tracing::Instrument as _;
 
-use crate::callpath::audited::{Auditor, Record};
-use crate::callpath::cached::{Answers, Ask, Begun, Entered};
-use crate::callpath::charge::Purse;
-use crate::callpath::checked::Checker;
-use crate::callpath::kept_results::KeptResults;
-use crate::callpath::seat::SeatTable;
+use crate::authorizer::Authorizer;
+use crate::callpath::budget::BudgetAccounts;
+use crate::callpath::call_audit::{CallAuditGuard, CallAuditor};
+use crate::callpath::call_limiter::CallLimiter;
+use crate::callpath::output_schema::OutputValidator;
+use crate::callpath::response_cache::{CacheLookup, ResponseCache};
+use crate::callpath::result_store::ResultStore;
 use crate::catalog::CatalogStore;
-use crate::decide::Decider;
-use crate::memory::Memory;
-use crate::offload::Offload;
+use crate::offload::OffloadPool;
 use crate::outbox::{self, Outbox};
-use crate::ports::{Clock, Moment};
-use crate::spec::{Reach, Side};
-use crate::supervisor::{Passage, Ready, Supervisor, Tally};
+use crate::ports::{Clock, ClockReading};
+use crate::session_state::SessionState;
+use crate::spec::{PeerRole, ServerTransport};
+use crate::supervisor::{CallStatsGuard, LinkLease, ReadyLink, Supervisor};
 
-pub(crate) use replay::SentKey;
-pub(crate) use verdict::{ResponseWait, explain, health};
+pub(crate) use error_map::{ResponseWait, to_call_error, to_health};
+pub(crate) use replay::ReplayKey;
+pub(crate) use resolved_call::ResolvedCall;
 
-use verdict::{key_header, may_repeat};
+use error_map::{can_retry, key_header};
 
-/// How long a write that can be queued waits for a server that is being started.
+/// How long a queueable write waits for a starting server.
 const STORED_WAIT: Duration = Duration::from_secs(1);
 
-/// The servers in care, by name; swapped whole when the configuration changes.
-pub type Servers = HashMap<Arc<str>, Supervisor, RandomState>;
+/// Supervised servers by name; replaced as a whole when the configuration changes.
+pub type ServerMap = HashMap<Arc<str>, Supervisor, RandomState>;
 
-/// Everything a call meets on its way.
+/// The components used by every call.
 #[derive(Debug)]
 pub struct CallPath {
     pub(crate) catalog: Arc<CatalogStore>,
-    pub(crate) decider: Arc<Decider>,
-    pub(crate) purse: Purse,
-    pub(crate) seats: SeatTable,
-    pub(crate) answers: Arc<Answers>,
+    pub(crate) authorizer: Arc<Authorizer>,
+    pub(crate) budget: BudgetAccounts,
+    pub(crate) limiter: CallLimiter,
+    pub(crate) cache: Arc<ResponseCache>,
     pub(crate) outbox: Outbox,
-    pub(crate) checker: Checker,
-    pub(crate) auditor: Auditor,
-    pub(crate) servers: ArcSwap<Servers>,
+    pub(crate) validator: OutputValidator,
+    pub(crate) auditor: CallAuditor,
+    pub(crate) servers: ArcSwap<ServerMap>,
     pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) memory: Arc<Memory>,
-    pub(crate) offload: Offload,
-    /// Results that are read in parts.
-    pub(crate) results: KeptResults,
-    /// Binds idempotency keys to their principals.
-    pub(crate) keys: KeyScope,
-    /// Set once, when the host goes down: from then on a missing server is no news.
+    pub(crate) sessions: Arc<SessionState>,
+    pub(crate) offload: OffloadPool,
+    /// Long results, read in parts.
+    pub(crate) stored_results: ResultStore,
+    /// Binds idempotency keys to principals.
+    pub(crate) key_scope: KeyScope,
+    /// Set once at shutdown: from then on a missing server is not logged.
     pub(crate) closing: AtomicBool,
 }
 
 impl CallPath {
-    /// Carries `call` to its server and brings the answer back, or says why there is none and
-    /// whether the tool may have run.
+    /// Sends `call` to its server and returns the response, or an error stating whether the tool
+    /// may have run.
     ///
-    /// Dropping the future at any point is a cancellation: the seat is given back, the breaker is
-    /// not told anything, and a server that has the request is told to stop.
-    pub async fn call(&self, call: &Call) -> Result<Reply, CallError> {
-        self.told(call, None).await
+    /// Dropping the future at any point cancels the call: the permit is released, the breaker
+    /// records nothing, and a server holding the request gets a cancellation.
+    pub async fn call(&self, call: &CallRequest) -> Result<CallReply, CallError> {
+        self.call_with_audit(call, None).await
     }
 
-    /// Carries `call` to this very server, and to no other that has its name by now.
-    pub(crate) async fn call_at(
+    /// Sends `call` to this very server, never to a successor of the same name.
+    pub(crate) async fn call_on_server(
         &self,
-        call: &Call,
+        call: &CallRequest,
         server: &Supervisor,
-    ) -> Result<Reply, CallError> {
-        self.told(call, Some(server)).await
+    ) -> Result<CallReply, CallError> {
+        self.call_with_audit(call, Some(server)).await
     }
 
-    /// Carries a call and writes down how it ended.
-    async fn told(&self, call: &Call, only: Option<&Supervisor>) -> Result<Reply, CallError> {
-        let mut record = self.auditor.open(call).await;
-        let outcome = self.carry(call, Charge::Due, only, &mut record).await;
+    /// Executes a call and writes its audit entry.
+    async fn call_with_audit(
+        &self,
+        call: &CallRequest,
+        only: Option<&Supervisor>,
+    ) -> Result<CallReply, CallError> {
+        let mut record = self.auditor.open_guard(call).await;
+        let outcome = self
+            .execute(call, ChargeState::Due, only, &mut record)
+            .await;
         record.close(&outcome);
         outcome
     }
 
-    async fn carry(
+    async fn execute(
         &self,
-        call: &Call,
-        charge: Charge,
+        call: &CallRequest,
+        charge: ChargeState,
         only: Option<&Supervisor>,
-        record: &mut Record<'_>,
-    ) -> Result<Reply, CallError> {
+        record: &mut CallAuditGuard<'_>,
+    ) -> Result<CallReply, CallError> {
         if self.closing.load(Ordering::Relaxed) {
             return Err(CallError::ShuttingDown);
         }
-        let started = self.clock.moment();
-        let begun = self.answers.begin(started.now());
+        let started = self.clock.reading();
+        let start = self.cache.start_call(started.now());
 
-        // Catalog: which thing of which server. Waits for a server that is still starting.
+        // Catalog: resolve the server and its item. Waits for a starting server.
         let (route, server) = self.resolve(call.into(), started.now()).await?;
-        server.must_be(only)?;
-        record.goes(&route);
+        server.ensure_same(only)?;
+        record.set_route(&route);
 
-        // Policy: the same decision as for listing.
-        self.permit(call.into(), &route)
+        // Policy: the same decision as for lists.
+        self.authorize(call.into(), &route)
             .await
-            .inspect_err(|_| record.refused())?;
+            .inspect_err(|_| record.mark_denied())?;
 
-        // Headers: what somebody on the way went by is what is called.
-        mirrored::check(call, &route)?;
+        // Headers: `Mcp-Param-*` must match the arguments, since proxies may act on them.
+        header_check::check_headers(call, &route)?;
 
-        // Budget: one unit for each call, whatever becomes of it; calls in flight of one
-        // principal, given back on drop.
-        if charge == Charge::Due {
-            let ceiling = self.decider.ceiling(&call.principal);
-            self.purse.open(&ceiling).await;
-            self.purse.charge(call, &ceiling, started.now())?;
+        // Budget: a unit for each call, whatever the result; then the principal's limit of calls in
+        // flight, released on drop.
+        if charge == ChargeState::Due {
+            let limits = self.authorizer.budget_limits(&call.principal);
+            self.budget.ensure_loaded(&limits).await;
+            self.budget.charge_call(call, &limits, started.now())?;
         }
-        let seat = self.seats.take(&call.principal)?;
+        let permit = self.limiter.acquire(&call.principal)?;
 
-        // Cache and outbox stand here, outside the breaker: a fresh answer needs no server, and an
-        // open breaker must queue the writes that the outbox exists for.
-        let way = Way::new(call, &route, &server, started.now());
+        // Cache and outbox come before the breaker: a cache hit needs no server, and an open
+        // breaker must queue the writes meant for the outbox.
+        let resolved = ResolvedCall::new(call, &route, &server, started.now());
         let mut flight = match self
-            .answers
-            .enter(way.ask(call, begun), way.deadline)
+            .cache
+            .lookup_or_wait(resolved.cache_request(call, start), resolved.deadline)
             .await?
         {
-            Entered::Hit(reply) => return self.given_again(call, &route, reply),
-            Entered::Live(flight) => flight,
+            CacheLookup::Hit(reply) => return self.serve_from_cache(call, &route, reply),
+            CacheLookup::Miss(flight) => flight,
         };
-        let intent = match self.outbox.enter(call, &route, way.deadline.at).await? {
-            outbox::Entered::Answered { reply, key } => {
-                record.keyed(key);
+        let stored_call = match self
+            .outbox
+            .admit_call(call, &route, resolved.deadline.at)
+            .await?
+        {
+            outbox::OutboxAdmission::Replied { reply, key } => {
+                record.set_key(key);
                 return Ok(reply);
             }
-            outbox::Entered::Live(intent) => intent,
+            outbox::OutboxAdmission::Send(stored_call) => stored_call,
         };
 
-        // The server: with its key in place where the call was written down.
-        let sent = intent.as_ref().map_or(call, |intent| {
-            record.keyed(intent.key());
-            intent.call()
+        // Server: a stored write is sent with the idempotency key in place.
+        let sent = stored_call.as_ref().map_or(call, |stored_call| {
+            record.set_key(stored_call.key());
+            stored_call.call()
         });
-        let scoped = key_scope::scope_key(&self.keys, sent, &route);
+        let scoped = key_scope::scope_key(&self.key_scope, sent, &route);
         let sent = scoped.as_deref().unwrap_or(sent);
-        let is_stored = intent.is_some();
-        let (outcome, serves) = self.attempt(sent, way, (started, is_stored)).await;
-        flight.back();
+        let is_stored = stored_call.is_some();
+        let (outcome, serves) = self.attempt_call(sent, resolved, started, is_stored).await;
+        flight.mark_returned();
 
-        // Configuration: what a server did not take before its entry changed is its successor's.
+        // Configuration: a call not taken before the server's entry changed goes to the successor.
         if matches!(outcome, Err(CallError::Stopped { .. })) && self.is_replaced(&server) {
-            drop((seat, flight));
-            if let Some(intent) = intent {
-                intent.withdraw().await;
+            drop((permit, flight));
+            if let Some(stored_call) = stored_call {
+                stored_call.withdraw_write().await;
             }
-            return Box::pin(self.carry(call, Charge::Paid, only, record)).await;
+            return Box::pin(self.execute(call, ChargeState::Paid, only, record)).await;
         }
 
-        // Memory: what the answer gave out that later requests will name, and the answer itself
-        // where its server says that it stays good.
+        // Sessions and cache: remember links and tasks named by the response, and cache the
+        // response if its hint allows.
         if let Ok((reply, link)) = &outcome {
             let ended = self.clock.now();
-            self.memory.learn(call, (&route, *link), reply, ended);
-            flight.land(reply, ended);
+            self.sessions
+                .record_reply(call, &route, *link, reply, ended);
+            flight.store_response(reply, ended);
         }
         let outcome = outcome.map(|(reply, _)| reply);
-        match intent {
+        match stored_call {
             None => outcome,
-            Some(intent) => intent.settle(outcome, serves).await,
+            Some(stored_call) => stored_call.settle(outcome, serves).await,
         }
     }
 
-    /// Carries a call to its server; one that is stored is not kept waiting for a way that is known
-    /// to be away. Says of such a one whether its server answered others meanwhile.
-    async fn attempt(
+    /// Sends a call to its server. A stored write fails at once if its connection is known to be
+    /// down; for such a write the flag reports whether the server answered other calls meanwhile.
+    async fn attempt_call(
         &self,
-        call: &Call,
-        way: Way<'_>,
-        (started, is_stored): (Moment, bool),
-    ) -> (Result<(Reply, LinkKey), CallError>, bool) {
+        call: &CallRequest,
+        resolved: ResolvedCall<'_>,
+        started: ClockReading,
+        is_stored: bool,
+    ) -> (Result<(CallReply, LinkKey), CallError>, bool) {
         if !is_stored {
-            return (self.run(call, way, started).await, false);
+            return (self.send_counted(call, resolved, started).await, false);
         }
-        let reachable = self.outbox.check_reachable(way.route, way.server.spec());
+        let reachable = self
+            .outbox
+            .check_reachable(resolved.route, resolved.server.spec());
         if let Err(error) = reachable {
             return (Err(error), false);
         }
-        let before = way.server.answered_calls();
-        let outcome = self.run(call, way, started).await;
-        (outcome, way.server.answered_calls() > before)
+        let before = resolved.server.answered_calls();
+        let outcome = self.send_counted(call, resolved, started).await;
+        (outcome, resolved.server.answered_calls() > before)
     }
 
-    /// Carries a call to its server, counts it there, and looks at what came back.
-    async fn run(
+    /// Sends a call to its server, counts it there and checks the response.
+    async fn send_counted(
         &self,
-        call: &Call,
-        way: Way<'_>,
-        started: Moment,
-    ) -> Result<(Reply, LinkKey), CallError> {
-        // Load: from here on the call is counted at its server, also when its caller goes away.
-        let Way { route, server, .. } = way;
-        let span = telling::span(call, route);
-        let mut tally = server.tally(started, span.clone());
-        let outcome = self.admitted(call, way, &mut tally);
+        call: &CallRequest,
+        resolved: ResolvedCall<'_>,
+        started: ClockReading,
+    ) -> Result<(CallReply, LinkKey), CallError> {
+        // Load: from here on the server's statistics count the call, even if the caller leaves.
+        let ResolvedCall { route, server, .. } = resolved;
+        let span = trace::call_span(call, route);
+        let mut stats = server.start_stats(started, span.clone());
+        let outcome = self.dispatch(call, resolved, &mut stats);
         let outcome = outcome.instrument(span.clone()).await;
-        tally.end(&outcome, self.clock.moment());
-        telling::failure(&span, way, outcome.as_ref().err());
+        stats.finish(&outcome, self.clock.reading());
+        trace::log_failure(&span, resolved, outcome.as_ref().err());
 
-        // Check: what came is what the tool promised.
-        let (reply, link) = outcome.map_err(|error| error.cleaned(&server.spec().secrets))?;
-        let promised = (route, server.spec());
-        self.checker.check(&self.catalog, call, promised, &reply)?;
-        self.decider.accept(route, &reply)?;
+        // Output schema: the response must match the tool's declaration.
+        let (reply, link) = outcome.map_err(|error| error.redact(&server.spec().secrets))?;
+        let spec = server.spec();
+        self.validator
+            .validate(&self.catalog, call, route, spec, &reply)?;
+        self.authorizer.check_result(route, &reply)?;
 
-        // Length: what is too long to be passed on is kept, and read in parts.
-        match server.spec().passes(reply.answer.len()) {
+        // Length: a result over the limit is stored and read in parts.
+        match spec.is_within_result_limit(reply.response.len()) {
             true => Ok((reply, link)),
             false => {
-                let reply = Box::pin(self.keep(call, promised, reply)).await?;
+                let reply = Box::pin(self.store_result(call, route, spec, reply)).await?;
                 Ok((reply, link))
             }
         }
     }
 
-    /// Gives out an answer that was kept. The guard may have changed since it came, and this
-    /// session may see for the first time what it links to.
-    fn given_again(&self, call: &Call, route: &Route, reply: Reply) -> Result<Reply, CallError> {
-        telling::given_again(call, route);
-        self.decider.accept(route, &reply)?;
-        let from = (route, LinkKey::SHARED);
-        self.memory.learn(call, from, &reply, self.clock.now());
+    /// Returns a cached response. The guard may have changed since, and the session may see the
+    /// response's resource links for the first time.
+    fn serve_from_cache(
+        &self,
+        call: &CallRequest,
+        route: &Route,
+        reply: CallReply,
+    ) -> Result<CallReply, CallError> {
+        trace::record_cache_hit(call, route);
+        self.authorizer.check_result(route, &reply)?;
+        let now = self.clock.now();
+        self.sessions
+            .record_reply(call, route, LinkKey::SHARED, &reply, now);
         Ok(reply)
     }
 
-    /// Whether a server was retired and its name leads elsewhere now, or nowhere.
+    /// True if a server was retired and its name belongs to a successor, or to no server.
     fn is_replaced(&self, server: &Supervisor) -> bool {
         let servers = self.servers.load();
         let now = servers.get(&server.spec().name);
-        server.has_successor() && !now.is_some_and(|now| now.is(server))
+        server.has_successor() && !now.is_some_and(|now| now.is_same(server))
     }
 
-    /// Carries a call through the gates of its server.
-    async fn admitted(
+    /// Runs a call through the server's breaker, queue and link.
+    async fn dispatch(
         &self,
-        call: &Call,
-        way: Way<'_>,
-        tally: &mut Tally<'_>,
-    ) -> Result<(Reply, LinkKey), CallError> {
-        // Breaker: a dropped ticket reports that nothing was learned.
-        tally.admitted(way.server.admit()?);
+        call: &CallRequest,
+        resolved: ResolvedCall<'_>,
+        stats: &mut CallStatsGuard<'_>,
+    ) -> Result<(CallReply, LinkKey), CallError> {
+        // Breaker: a dropped permit reports no outcome.
+        stats.set_permit(resolved.server.admit_call()?);
 
-        // Queue: calls in flight at one server. What is rare is boxed, so that a call carries no
-        // room for it.
-        let _turn = match way.server.free_turn(&call.principal) {
+        // Queue: limits calls in flight per server. Boxed because it is rare: keeps the future
+        // small.
+        let _permit = match resolved.server.try_acquire(&call.principal) {
             Some(turn) => turn,
-            None => Box::pin(way.server.turn(&call.principal, way.deadline.at)).await?,
-        };
-
-        // Supervisor: one start for all who wait.
-        let ready = match way.server.ready_for(call) {
-            Some(ready) => ready,
-            None => Box::pin(self.link(call, way)).await?,
-        };
-        tally.carried(ready.generation);
-
-        // Link, and one retry where it can do no harm.
-        match self.send(call, way, &ready).await {
-            Ok(reply) => Ok((reply, ready.key())),
-            Err(error) if may_repeat(&error, call, way.route) => {
-                Box::pin(self.again(call, way, tally, (&ready, error))).await
+            None => {
+                Box::pin(
+                    resolved
+                        .server
+                        .acquire(&call.principal, resolved.deadline.at),
+                )
+                .await?
             }
-            Err(error) => Err(way.explain(&error, &ready, self.clock.now())),
+        };
+
+        // Supervisor: a single start serves all waiting callers.
+        let ready = match resolved.server.try_link_for(call) {
+            Some(ready) => ready,
+            None => Box::pin(self.acquire_link(call, resolved)).await?,
+        };
+        stats.record_generation(ready.generation);
+
+        // Link, with a single retry if a retry is safe.
+        match self.send_request(call, resolved, &ready).await {
+            Ok(reply) => Ok((reply, ready.link_key())),
+            Err(error) if can_retry(&error, call, resolved.route) => {
+                Box::pin(self.retry(call, resolved, stats, &ready, error)).await
+            }
+            Err(error) => Err(resolved.to_call_error(&error, &ready, self.clock.now())),
         }
     }
 
-    /// Sends a call once more, on the link that took the place of the one that failed, or on the
-    /// same where it outlived what failed: one over HTTP does. Where there is none in time, the
-    /// first failure is what the caller is told.
-    async fn again(
+    /// Retries a call on the replacement link, or on the same link if still open (HTTP). Without a
+    /// link in time, the caller gets the first error.
+    async fn retry(
         &self,
-        call: &Call,
-        way: Way<'_>,
-        tally: &mut Tally<'_>,
-        (old, error): (&Ready, LinkError),
-    ) -> Result<(Reply, LinkKey), CallError> {
-        let first = way.explain(&error, old, self.clock.now());
-        let next = match self.link(call, way).await {
+        call: &CallRequest,
+        resolved: ResolvedCall<'_>,
+        stats: &mut CallStatsGuard<'_>,
+        old: &ReadyLink,
+        error: LinkError,
+    ) -> Result<(CallReply, LinkKey), CallError> {
+        let first = resolved.to_call_error(&error, old, self.clock.now());
+        let next = match self.acquire_link(call, resolved).await {
             Ok(next) if next.generation != old.generation || next.link.is_open() => next,
             Ok(_) | Err(_) => return Err(first),
         };
-        tally.repeated(next.generation);
-        telling::retry(way, &first, next.generation);
-        match self.send(call, way, &next).await {
-            Ok(reply) => Ok((reply, next.key())),
-            // What may have run may have run, whatever became of the second attempt.
-            Err(error) if error.execution() == Execution::NotStarted => Err(first),
-            Err(error) => Err(way.explain(&error, &next, self.clock.now())),
+        stats.record_retry(next.generation);
+        trace::log_retry(resolved, &first, next.generation);
+        match self.send_request(call, resolved, &next).await {
+            Ok(reply) => Ok((reply, next.link_key())),
+            // The first attempt may have run, whatever happened to the second.
+            Err(error) if error.execution() == ExecutionStatus::NotStarted => Err(first),
+            Err(error) => Err(resolved.to_call_error(&error, &next, self.clock.now())),
         }
     }
 
-    /// Returns the link that carries a call; what is asked of a task goes where the task lives.
-    async fn link(&self, call: &Call, way: Way<'_>) -> Result<Passage, CallError> {
-        let server = way.server;
-        // A write that can wait is stored already: its caller is told so, rather than kept.
-        let deadline = match &way.route.queue {
-            Some(_) if !server.is_idle() => way.deadline.at.min(self.clock.now().plus(STORED_WAIT)),
-            Some(_) | None => way.deadline.at,
+    /// Returns the link for a call; a task request goes to the link of its task.
+    async fn acquire_link(
+        &self,
+        call: &CallRequest,
+        resolved: ResolvedCall<'_>,
+    ) -> Result<LinkLease, CallError> {
+        let server = resolved.server;
+        // A queueable write is stored already: its caller is told so instead of waiting.
+        let deadline = match &resolved.route.queue_policy {
+            Some(_) if !server.is_idle() => {
+                resolved.deadline.at.min(self.clock.now().plus(STORED_WAIT))
+            }
+            Some(_) | None => resolved.deadline.at,
         };
-        let Subject::Task { id, .. } = &call.subject else {
+        let CallSubject::Task { id, .. } = &call.subject else {
             return server.link_for(call, deadline).await;
         };
-        if let Some(sealed) = call.sealed_task() {
-            return server.link_of_task(call, sealed.link, deadline).await;
+        if let Some(sealed) = call.sealed_task_id() {
+            return server.task_link(call, sealed.link, deadline).await;
         }
-        let session = call.caller.as_ref().map(|caller| caller.session());
+        let session = call.client.as_ref().map(|caller| caller.session());
         let (who, name) = (&call.principal.name, &server.spec().name);
-        let link = lock(&self.memory.tasks)
-            .find(who, session, name, id)
+        let link = lock(&self.sessions.tasks)
+            .find_task(who, session, name, id)
             .map_or(LinkKey::SHARED, |made| made.link);
-        server.link_of_task(call, link, deadline).await
+        server.task_link(call, link, deadline).await
     }
 
-    async fn send(&self, call: &Call, way: Way<'_>, ready: &Ready) -> Result<Reply, LinkError> {
-        let answer = ready
+    async fn send_request(
+        &self,
+        call: &CallRequest,
+        resolved: ResolvedCall<'_>,
+        ready: &ReadyLink,
+    ) -> Result<CallReply, LinkError> {
+        let response = ready
             .link
-            .request(Request {
+            .request(LinkRequest {
                 method: Cow::Borrowed(call.subject.method()),
                 params: Some(call.params.clone()),
-                rename: (**call.subject.name() != *way.route.name).then(|| Rename {
+                rename: (**call.subject.name() != *resolved.route.name).then(|| ParamRename {
                     at: call.name_at.clone(),
-                    to: Arc::clone(&way.route.name),
+                    to: Arc::clone(&resolved.route.name),
                 }),
                 progress_at: call.progress_at.clone(),
                 reply_id: call.id.clone(),
-                deadline: self.clock.instant(way.deadline.at),
-                caller: call.caller.clone(),
+                deadline: self.clock.instant(resolved.deadline.at),
+                caller: call.client.clone(),
                 trace: call.trace.clone(),
-                key: key_header(call, way.route),
-                on_behalf: self.stamped_call(call, way.server).map(Box::new),
+                idempotency_header: key_header(call, resolved.route),
+                caller_identity: self.call_identity(call, resolved.server).map(Box::new),
                 era: call.era(),
-                mirrors: way.route.mirrors.clone(),
+                header_params: resolved.route.header_params.clone(),
             })
             .await?;
-        Ok(Reply {
-            answer: answer.bytes,
-            body_at: answer.body_at,
-            body: answer.body,
-            origin: Origin::Live,
-            era: answer.era,
-            server: Some(Arc::clone(&way.route.server)),
+        Ok(CallReply {
+            response: response.bytes,
+            body_at: response.body_at,
+            body_kind: response.body,
+            origin: ReplyOrigin::Live,
+            era: response.era,
+            server: Some(Arc::clone(&resolved.route.server)),
         })
     }
 
-    /// Says who makes a call, and in which run, to a peer.
-    fn stamped_call(&self, call: &Call, server: &Supervisor) -> Option<OnBehalf> {
-        let Reach::Peer(_) = &server.spec().reach else {
+    /// Returns principal and run of a call, for a peer.
+    fn call_identity(&self, call: &CallRequest, server: &Supervisor) -> Option<CallerIdentity> {
+        let ServerTransport::Peer(_) = &server.spec().transport else {
             return None;
         };
-        Some(OnBehalf {
+        Some(CallerIdentity {
             run: call.run.as_ref().map(|run| Arc::clone(&run.id)),
-            ..self.decider.stamp(&call.principal)
+            ..self.authorizer.peer_identity(&call.principal)
         })
     }
 
-    /// Says who asks, to a worker: it decides for itself whether it serves them.
-    pub(crate) fn stamped(&self, principal: &Principal, server: &Supervisor) -> Option<OnBehalf> {
-        match &server.spec().reach {
-            Reach::Peer(peer) if peer.side == Side::Worker => Some(self.decider.stamp(principal)),
-            Reach::Child(_)
-            | Reach::Placed(_)
-            | Reach::Remote(_)
-            | Reach::InProcess(_)
-            | Reach::Peer(_) => None,
+    /// Returns the principal of a request, for a worker: workers apply their own policy.
+    pub(crate) fn principal_identity(
+        &self,
+        principal: &Principal,
+        server: &Supervisor,
+    ) -> Option<CallerIdentity> {
+        match &server.spec().transport {
+            ServerTransport::Peer(peer) if peer.role == PeerRole::Worker => {
+                Some(self.authorizer.peer_identity(principal))
+            }
+            ServerTransport::Child(_)
+            | ServerTransport::Executor(_)
+            | ServerTransport::Remote(_)
+            | ServerTransport::InProcess(_)
+            | ServerTransport::Peer(_) => None,
         }
     }
 }
 
-/// Whether a call was charged to its principal already.
+/// Whether a call was charged already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Charge {
+enum ChargeState {
     Due,
     Paid,
-}
-
-/// Where a call goes, and until when it may.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Way<'a> {
-    route: &'a Route,
-    server: &'a Supervisor,
-    started: Now,
-    deadline: CallDeadline,
-}
-
-impl<'a> Way<'a> {
-    /// The deadline is the earlier of what the caller and the tool or its server allow; waiting
-    /// for a place or a start counts.
-    fn new(call: &Call, route: &'a Route, server: &'a Supervisor, started: Now) -> Self {
-        let limit = route.timeout.unwrap_or_else(|| server.spec().call_timeout);
-        let limit = started.plus(limit);
-        Self {
-            route,
-            server,
-            started,
-            deadline: CallDeadline::earlier(limit, call.deadline),
-        }
-    }
-
-    const fn ask(self, call: &'a Call, begun: Begun) -> Ask<'a> {
-        let Self { route, server, .. } = self;
-        Ask {
-            call,
-            route,
-            server,
-            begun,
-        }
-    }
-
-    /// Puts a failure at `now` into the caller's terms.
-    fn explain(self, error: &LinkError, ready: &Ready, now: Now) -> CallError {
-        let wait = ResponseWait {
-            ms: self.deadline.at.millis_since(self.started),
-            limit: self.deadline.limit_at(now),
-        };
-        explain(error, &self.route.server, ready.ended(), wait)
-    }
 }

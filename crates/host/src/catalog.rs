@@ -1,73 +1,75 @@
-//! What all servers offer: an immutable snapshot, built when a server's lists change and read on
-//! every call.
+//! The catalog of all servers: an immutable snapshot, rebuilt when a server's lists change and read
+//! on every call.
 
+pub(crate) mod cache_hints;
+mod catalog_list;
 mod definition;
-pub(crate) mod introduction;
-pub(crate) mod keep;
-mod kind;
-mod last;
-pub(crate) mod listing;
-mod mark;
-mod offer;
-mod part;
-mod shelf;
-mod unlisted;
-mod widened;
+mod definition_marks;
+mod ejected;
+mod initialize_field;
+pub(crate) mod initialize_info;
+mod list_kind;
+mod queued_schema;
+pub(crate) mod rendered_list;
+mod server_catalog;
+mod unlisted_servers;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 
 use arc_swap::ArcSwap;
-use bowline_core::call::{Call, Route, Scope, Subject};
+use bowline_core::call::{CallRequest, CallSubject, EndpointScope, Route};
 use bowline_core::name;
 use bowline_core::sync::lock;
 use foldhash::fast::RandomState;
 use tokio::sync::watch;
 
-pub use introduction::Introduction;
-pub use kind::{ListKind, PerList};
-pub use listing::Listing;
-pub use mark::Marks;
-pub use offer::{Age, Item, Mirroring, Offer, Pages, Verdict};
-pub(crate) use part::Part;
-pub use shelf::Shelf;
+pub use catalog_list::CatalogList;
+pub use definition_marks::DefinitionMarks;
+pub(crate) use initialize_field::InitializeField;
+pub use initialize_info::InitializeInfo;
+pub use list_kind::{ListKind, PerList};
+pub use rendered_list::RenderedList;
+pub use server_catalog::{
+    CatalogItem, HeaderParamPolicy, ItemVisibility, ListPages, ServerCatalog, Staleness,
+};
 
-use self::last::LastOffers;
-use self::unlisted::Unlisted;
+use self::ejected::EjectedCatalogs;
+use self::unlisted_servers::UnlistedServers;
 
-/// The snapshot: all that every server offers, ready to be listed and resolved.
+/// Snapshot of the lists of all servers, ready for listing and lookup.
 #[derive(Debug)]
 pub struct Catalog {
     /// Grows with every change.
     pub version: u64,
-    /// What each server offers, by its name.
-    offers: BTreeMap<Arc<str>, Arc<Offer>>,
-    /// Every entry by its visible name.
-    visible: PerList<Routes>,
-    /// Every entry that is not offered until a person accepts it, by its visible name.
-    withdrawn: PerList<Routes>,
-    /// The lists of all servers under the visible names.
-    all: PerList<Listing>,
-    /// What all servers together say of themselves.
-    introduction: Introduction,
+    /// Catalog entries of each server, by name.
+    servers: BTreeMap<Arc<str>, Arc<ServerCatalog>>,
+    /// Every item by visible name.
+    visible: PerList<RouteMap>,
+    /// Every item withdrawn until approval, by visible name.
+    withdrawn: PerList<RouteMap>,
+    /// The merged lists under visible names.
+    all: PerList<RenderedList>,
+    /// The merged result of `initialize`.
+    initialize_info: InitializeInfo,
 }
 
-type Routes = HashMap<Arc<str>, Arc<Route>, RandomState>;
+type RouteMap = HashMap<Arc<str>, Arc<Route>, RandomState>;
 
-/// What looking up a name came to.
+/// Result of a name lookup.
 #[derive(Debug)]
-pub enum Found {
-    /// This one.
+pub enum NameLookup {
+    /// Found.
     Route(Arc<Route>),
-    /// This one, but it is not offered until a person accepts it.
+    /// Found, but withdrawn until approval.
     Withdrawn(Arc<Route>),
-    /// The server of that name has not told what it offers yet.
+    /// The named server has not listed anything yet.
     Unlisted(Arc<str>),
-    /// Nothing of that name.
-    Nothing,
+    /// Unknown.
+    Unknown,
 }
 
-/// Nobody has told anything: the lists are empty, but lists.
+/// No server has listed anything: all lists are empty.
 impl Default for Catalog {
     fn default() -> Self {
         Self::build(0, BTreeMap::new())
@@ -75,333 +77,365 @@ impl Default for Catalog {
 }
 
 impl Catalog {
-    /// Looks up what a call names.
+    /// Looks up the subject of a call.
     #[must_use]
-    pub fn resolve(&self, call: &Call) -> Found {
-        self.find(&call.scope, &call.subject)
+    pub fn lookup_call(&self, call: &CallRequest) -> NameLookup {
+        self.lookup(&call.scope, &call.subject)
     }
 
-    /// Looks up what a subject names in a scope. Tasks are in no catalog.
+    /// Looks up a subject in a scope. Tasks are not in the catalog.
     #[must_use]
-    pub fn find(&self, scope: &Scope, subject: &Subject) -> Found {
+    pub fn lookup(&self, scope: &EndpointScope, subject: &CallSubject) -> NameLookup {
         match (scope, subject) {
-            (_, Subject::Task { .. }) => Found::Nothing,
-            (Scope::Server(server), Subject::Tool(tool)) => match self.offers.get(server) {
-                Some(offer) => found(offer.tools.route(tool), offer.tools.withdrawn(tool)),
-                None => Found::Unlisted(Arc::clone(server)),
-            },
-            (Scope::Server(server), subject) => self.of_server(server, subject, subject.name()),
-            (_, Subject::Tool(name)) => self.by_name(ListKind::Tools, name),
-            (_, Subject::Prompt(name) | Subject::CompletePrompt(name)) => {
-                self.by_name(ListKind::Prompts, name)
+            (_, CallSubject::Task { .. }) => NameLookup::Unknown,
+            (EndpointScope::Server(server), CallSubject::Tool(tool)) => {
+                match self.servers.get(server) {
+                    Some(offer) => {
+                        to_lookup(offer.tools.route(tool), offer.tools.withdrawn_route(tool))
+                    }
+                    None => NameLookup::Unlisted(Arc::clone(server)),
+                }
             }
-            (_, Subject::Resource(uri)) => self.by_uri(uri),
-            (_, Subject::CompleteResource(uri)) => {
+            (EndpointScope::Server(server), subject) => {
+                self.lookup_in_server(server, subject, subject.name())
+            }
+            (_, CallSubject::Tool(name)) => self.lookup_name(ListKind::Tools, name),
+            (_, CallSubject::Prompt(name) | CallSubject::CompletePrompt(name)) => {
+                self.lookup_name(ListKind::Prompts, name)
+            }
+            (_, CallSubject::Resource(uri)) => self.lookup_uri(uri),
+            (_, CallSubject::CompleteResource(uri)) => {
                 let offered = self.visible.templates.get(uri);
-                match found(offered, self.withdrawn.templates.get(uri)) {
-                    Found::Nothing => self.by_uri(uri),
+                match to_lookup(offered, self.withdrawn.templates.get(uri)) {
+                    NameLookup::Unknown => self.lookup_uri(uri),
                     found => found,
                 }
             }
         }
     }
 
-    /// The way to a prompt or resource of one server, unless it waits for a person. Whether it
-    /// exists is for the server to say, in its own words.
-    fn of_server(&self, server: &Arc<str>, subject: &Subject, own: &Arc<str>) -> Found {
-        let offer = self.offers.get(server);
-        match offer.and_then(|offer| offer.withdrawn(subject)) {
-            Some(route) => Found::Withdrawn(Arc::clone(route)),
-            None => direct(server, own),
+    /// Returns the route to a prompt or resource of a server, unless withdrawn. The server itself
+    /// reports whether the item exists.
+    fn lookup_in_server(
+        &self,
+        server: &Arc<str>,
+        subject: &CallSubject,
+        own: &Arc<str>,
+    ) -> NameLookup {
+        let offer = self.servers.get(server);
+        match offer.and_then(|offer| offer.withdrawn_route(subject)) {
+            Some(route) => NameLookup::Withdrawn(Arc::clone(route)),
+            None => unlisted_route(server, own),
         }
     }
 
-    fn by_name(&self, kind: ListKind, visible: &Arc<str>) -> Found {
+    fn lookup_name(&self, kind: ListKind, visible: &Arc<str>) -> NameLookup {
         if let Some(route) = self.visible.get(kind).get(visible) {
-            return Found::Route(Arc::clone(route));
+            return NameLookup::Route(Arc::clone(route));
         }
         if let Some(route) = self.withdrawn.get(kind).get(visible) {
-            return Found::Withdrawn(Arc::clone(route));
+            return NameLookup::Withdrawn(Arc::clone(route));
         }
-        match name::server_of(visible) {
-            Some(server) if !self.offers.contains_key(server) => Found::Unlisted(server.into()),
-            Some(_) | None => Found::Nothing,
+        match name::visible_server(visible) {
+            Some(server) if !self.servers.contains_key(server) => {
+                NameLookup::Unlisted(server.into())
+            }
+            Some(_) | None => NameLookup::Unknown,
         }
     }
 
-    /// By the server that the URI names, then by the lists, then by the one server that has a
-    /// template for it. Where several have, none is guessed.
-    fn by_uri(&self, uri: &Arc<str>) -> Found {
-        if let Some((server, own)) = name::read_addressed(uri) {
-            return match self.offers.get_key_value(server) {
+    /// Looks up a URI: by the server named in the URI, then by the lists, then by a single server
+    /// with a matching template. Several matching servers give no result.
+    fn lookup_uri(&self, uri: &Arc<str>) -> NameLookup {
+        if let Some((server, own)) = name::parse_qualified_uri(uri) {
+            return match self.servers.get_key_value(server) {
                 Some((server, _)) => {
                     let own: Arc<str> = own.into();
-                    self.of_server(server, &Subject::Resource(Arc::clone(&own)), &own)
+                    self.lookup_in_server(server, &CallSubject::Resource(Arc::clone(&own)), &own)
                 }
-                None => Found::Unlisted(server.into()),
+                None => NameLookup::Unlisted(server.into()),
             };
         }
         if let Some(route) = self.visible.resources.get(uri) {
-            return Found::Route(Arc::clone(route));
+            return NameLookup::Route(Arc::clone(route));
         }
         if let Some(route) = self.withdrawn.resources.get(uri) {
-            return Found::Withdrawn(Arc::clone(route));
+            return NameLookup::Withdrawn(Arc::clone(route));
         }
-        let mut takers = self.offers.values().filter(|offer| {
+        let mut takers = self.servers.values().filter(|offer| {
             let templates = offer.templates.iter();
             let mut templates = templates.filter_map(|item| item.template.as_ref());
-            templates.any(|template| template.fits(uri))
+            templates.any(|template| template.matches_uri(uri))
         });
         match (takers.next(), takers.next()) {
-            (Some(only), None) if !self.is_shared(uri) => direct(&only.server, uri),
-            _ => Found::Nothing,
+            (Some(only), None) if !self.is_listed_by_any(uri) => unlisted_route(&only.server, uri),
+            _ => NameLookup::Unknown,
         }
     }
 
-    /// Whether several servers list this URI, so that it is listed under other ones.
-    fn is_shared(&self, uri: &str) -> bool {
-        let mut offers = self.offers.values();
+    /// True if any server lists this URI. A listed URI without a plain route is shared by several
+    /// servers and listed under qualified URIs.
+    fn is_listed_by_any(&self, uri: &str) -> bool {
+        let mut offers = self.servers.values();
         offers.any(|offer| {
             let own = &offer.resources;
-            own.route(uri).is_some() || own.withdrawn(uri).is_some()
+            own.route(uri).is_some() || own.withdrawn_route(uri).is_some()
         })
     }
 
-    /// Returns what one server offers, if it has told.
+    /// Returns the catalog entries of a server, if listed.
     #[must_use]
-    pub fn offer(&self, server: &str) -> Option<&Arc<Offer>> {
-        self.offers.get(server)
+    pub fn server(&self, server: &str) -> Option<&Arc<ServerCatalog>> {
+        self.servers.get(server)
     }
 
-    /// Returns what every server that has told offers, by name.
-    pub fn offers(&self) -> impl Iterator<Item = &Arc<Offer>> {
-        self.offers.values()
+    /// Returns the catalog entries of all listed servers, by name.
+    pub fn servers(&self) -> impl Iterator<Item = &Arc<ServerCatalog>> {
+        self.servers.values()
     }
 
-    /// Returns a list for `scope`; empty for a server that has not told.
+    /// Returns a list for `scope`; empty for an unlisted server.
     #[must_use]
-    pub fn listing(&self, scope: &Scope, kind: ListKind) -> Listing {
+    pub fn list(&self, scope: &EndpointScope, kind: ListKind) -> RenderedList {
         match scope {
-            Scope::All | Scope::Profile(_) => self.all.get(kind).clone(),
-            Scope::Server(server) => self.offers.get(server).map_or_else(
-                || listing::empty(kind),
-                |offer| offer.shelf(kind).listing.clone(),
+            EndpointScope::All | EndpointScope::Profile(_) => self.all.get(kind).clone(),
+            EndpointScope::Server(server) => self.servers.get(server).map_or_else(
+                || rendered_list::empty_list(kind),
+                |offer| offer.list(kind).rendered.clone(),
             ),
         }
     }
 
-    /// Returns a list of those entries for `scope` that `may` lets through.
+    /// Returns a list for `scope` with the items accepted by `may`.
     #[must_use]
-    pub fn filtered(&self, scope: &Scope, kind: ListKind, may: impl Fn(&Item) -> bool) -> Listing {
+    pub fn filtered_list(
+        &self,
+        scope: &EndpointScope,
+        kind: ListKind,
+        may: impl Fn(&CatalogItem) -> bool,
+    ) -> RenderedList {
         match scope {
-            Scope::All | Scope::Profile(_) => {
-                let items = self.offers.values().flat_map(|offer| offer.shelf(kind));
+            EndpointScope::All | EndpointScope::Profile(_) => {
+                let items = self.servers.values().flat_map(|offer| offer.list(kind));
                 let items = items.filter(|item| may(item));
-                let hint = listing::hint(kind, self.offers.values());
-                listing::write(kind, items, Item::write_visible, hint)
+                let hint = rendered_list::merged_hint(kind, self.servers.values());
+                rendered_list::render(kind, items, CatalogItem::write_visible, hint)
             }
-            Scope::Server(server) => {
-                let offer = self.offers.get(server);
-                let items = offer.into_iter().flat_map(|offer| offer.shelf(kind));
+            EndpointScope::Server(server) => {
+                let offer = self.servers.get(server);
+                let items = offer.into_iter().flat_map(|offer| offer.list(kind));
                 let items = items.filter(|item| may(item));
-                let hint = listing::hint(kind, offer.into_iter());
-                listing::write(kind, items, Item::write_definition, hint)
+                let hint = rendered_list::merged_hint(kind, offer.into_iter());
+                rendered_list::render(kind, items, CatalogItem::write_definition, hint)
             }
         }
     }
 
-    /// Returns what all servers together say of themselves.
+    /// Returns the merged result of `initialize`.
     #[must_use]
-    pub const fn introduction(&self) -> &Introduction {
-        &self.introduction
+    pub const fn initialize_info(&self) -> &InitializeInfo {
+        &self.initialize_info
     }
 
-    fn build(version: u64, mut offers: BTreeMap<Arc<str>, Arc<Offer>>) -> Self {
-        listing::resolve_collisions(&mut offers);
-        let route = |item: &Item| (Arc::clone(&item.visible), Arc::clone(&item.route));
-        let visible = PerList::from(|kind| {
-            let items = offers.values().flat_map(|offer| offer.shelf(kind));
+    fn build(version: u64, mut servers: BTreeMap<Arc<str>, Arc<ServerCatalog>>) -> Self {
+        rendered_list::resolve_collisions(&mut servers);
+        let route = |item: &CatalogItem| (Arc::clone(&item.visible), Arc::clone(&item.route));
+        let visible = PerList::from_fn(|kind| {
+            let items = servers.values().flat_map(|offer| offer.list(kind));
             items.map(route).collect()
         });
-        let withdrawn = PerList::from(|kind| {
-            let items = offers
+        let withdrawn = PerList::from_fn(|kind| {
+            let items = servers
                 .values()
-                .flat_map(|offer| &offer.shelf(kind).withdrawn);
+                .flat_map(|offer| &offer.list(kind).withdrawn);
             items.map(route).collect()
         });
-        let all = PerList::from(|kind| listing::merge(kind, offers.values()));
-        let introduction = Introduction::of_all(offers.values());
+        let all = PerList::from_fn(|kind| rendered_list::merge_servers(kind, servers.values()));
+        let initialize_info = InitializeInfo::from_servers(servers.values());
         Self {
             version,
-            offers,
+            servers,
             visible,
             withdrawn,
             all,
-            introduction,
+            initialize_info,
         }
     }
 }
 
-fn found(offered: Option<&Arc<Route>>, withdrawn: Option<&Arc<Route>>) -> Found {
+fn to_lookup(offered: Option<&Arc<Route>>, withdrawn: Option<&Arc<Route>>) -> NameLookup {
     match (offered, withdrawn) {
-        (Some(route), _) => Found::Route(Arc::clone(route)),
-        (None, Some(route)) => Found::Withdrawn(Arc::clone(route)),
-        (None, None) => Found::Nothing,
+        (Some(route), _) => NameLookup::Route(Arc::clone(route)),
+        (None, Some(route)) => NameLookup::Withdrawn(Arc::clone(route)),
+        (None, None) => NameLookup::Unknown,
     }
 }
 
-/// The way to something that a server may have, whether it lists it or not.
-fn direct(server: &Arc<str>, own: &Arc<str>) -> Found {
-    Found::Route(Route::unlisted(server, own))
+/// Returns a route to a possibly unlisted item of a server.
+fn unlisted_route(server: &Arc<str>, own: &Arc<str>) -> NameLookup {
+    NameLookup::Route(Route::new_unlisted(server, own))
 }
 
-/// Holds the current snapshot and tells when it was replaced.
+/// Holds the current snapshot and announces changes.
 #[derive(Debug)]
 pub struct CatalogStore {
     current: ArcSwap<Catalog>,
-    /// Serialises writers; readers never see it.
-    writing: Mutex<()>,
+    /// Serializes writers; readers never take it.
+    write_lock: Mutex<()>,
     version: watch::Sender<u64>,
-    /// Servers that have never told, and wait to be needed.
-    pub(crate) unlisted: Unlisted,
-    /// What those offered that are ejected.
-    pub(crate) last: LastOffers,
+    /// Lazy servers never listed so far.
+    pub(crate) unlisted: UnlistedServers,
+    /// Catalog entries of ejected servers.
+    pub(crate) ejected: EjectedCatalogs,
 }
 
 impl Default for CatalogStore {
     fn default() -> Self {
         Self {
             current: ArcSwap::from_pointee(Catalog::default()),
-            writing: Mutex::default(),
+            write_lock: Mutex::default(),
             version: watch::Sender::new(0),
-            unlisted: Unlisted::default(),
-            last: LastOffers::default(),
+            unlisted: UnlistedServers::default(),
+            ejected: EjectedCatalogs::default(),
         }
     }
 }
 
 impl CatalogStore {
-    /// Returns the snapshot of this moment.
+    /// Returns the current snapshot.
     #[must_use]
     pub fn current(&self) -> Arc<Catalog> {
         self.current.load_full()
     }
 
-    /// Returns a receiver that sees every new version in which something else is offered.
+    /// Returns a receiver of the versions with changed items.
     #[must_use]
-    pub fn changes(&self) -> watch::Receiver<u64> {
+    pub fn subscribe_version(&self) -> watch::Receiver<u64> {
         self.version.subscribe()
     }
 
-    /// Puts what a server offers into the catalog, as `judge` lets it be seen.
-    pub(crate) fn publish(&self, offer: &Offer, judge: impl FnOnce(&Offer) -> Offer) {
+    /// Publishes the entries of a server, filtered by `judge`.
+    pub(crate) fn publish_server(
+        &self,
+        offer: &ServerCatalog,
+        judge: impl FnOnce(&ServerCatalog) -> ServerCatalog,
+    ) {
         self.unlisted.remove(&offer.server);
-        self.last.remove(&offer.server);
-        self.change(|offers| {
+        self.ejected.remove(&offer.server);
+        self.update(|offers| {
             let offer = judge(offer);
             let old = offers.get(&offer.server);
             let edit = match old {
-                Some(old) if old.is_like(&offer) && old.is_told_like(&offer) => return Edit::None,
-                Some(old) if old.is_like(&offer) => Edit::Marks,
-                Some(_) | None => Edit::Offer,
+                Some(old) if old.has_same_items(&offer) && old.has_same_freshness(&offer) => {
+                    return CatalogEdit::None;
+                }
+                Some(old) if old.has_same_items(&offer) => CatalogEdit::Marks,
+                Some(_) | None => CatalogEdit::Items,
             };
             offers.insert(Arc::clone(&offer.server), Arc::new(offer));
             edit
         });
     }
 
-    /// Notes whether what a server offers is known from it or from before.
-    pub(crate) fn age(&self, server: &str, age: Age) {
-        let is_so = |offer: &Arc<Offer>| offer.age == age;
-        if self.current.load().offer(server).is_none_or(is_so) {
+    /// Marks the entries of a server as live or last known.
+    pub(crate) fn mark_staleness(&self, server: &str, age: Staleness) {
+        let is_so = |offer: &Arc<ServerCatalog>| offer.staleness == age;
+        if self.current.load().server(server).is_none_or(is_so) {
             return;
         }
-        self.change(|offers| match offers.get_mut(server) {
+        self.update(|offers| match offers.get_mut(server) {
             Some(offer) if !is_so(offer) => {
-                *offer = Arc::new(Offer::clone(offer).aged(age));
-                Edit::Marks
+                *offer = Arc::new(ServerCatalog::clone(offer).with_staleness(age));
+                CatalogEdit::Marks
             }
-            Some(_) | None => Edit::None,
+            Some(_) | None => CatalogEdit::None,
         });
     }
 
-    /// Judges what a server offers anew.
-    pub(crate) fn judge_again(&self, server: &str, judge: impl FnOnce(&Offer) -> Offer) {
-        if let Some(last) = self.last.of(server) {
-            self.last.put(&Arc::new(judge(&last)));
+    /// Filters the entries of a server again.
+    pub(crate) fn refilter_server(
+        &self,
+        server: &str,
+        judge: impl FnOnce(&ServerCatalog) -> ServerCatalog,
+    ) {
+        if let Some(last) = self.ejected.get(server) {
+            self.ejected.insert(&Arc::new(judge(&last)));
             return;
         }
-        self.change(|offers| {
+        self.update(|offers| {
             let Some(old) = offers.get_mut(server) else {
-                return Edit::None;
+                return CatalogEdit::None;
             };
             let offer = judge(old);
-            let same = old.is_like(&offer);
+            let same = old.has_same_items(&offer);
             if !same {
                 *old = Arc::new(offer);
             }
-            Edit::of(!same)
+            CatalogEdit::from_changed(!same)
         });
     }
 
-    /// Takes what a server offers out of the catalog, and remembers it until it is listed again
-    /// or withdrawn.
-    pub fn eject(&self, server: &str) {
-        if let Some(offer) = self.current.load().offer(server) {
-            self.last.put(offer);
+    /// Removes the entries of an ejected server, and keeps them aside until listed again or
+    /// withdrawn.
+    pub fn eject_server(&self, server: &str) {
+        if let Some(offer) = self.current.load().server(server) {
+            self.ejected.insert(offer);
         }
-        self.change(|offers| Edit::of(offers.remove(server).is_some()));
+        self.update(|offers| CatalogEdit::from_changed(offers.remove(server).is_some()));
     }
 
-    /// Takes what a server offers out of the catalog.
-    pub fn withdraw(&self, server: &str) {
-        self.last.remove(server);
-        self.change(|offers| Edit::of(offers.remove(server).is_some()));
+    /// Removes the entries of a server.
+    pub fn withdraw_server(&self, server: &str) {
+        self.ejected.remove(server);
+        self.update(|offers| CatalogEdit::from_changed(offers.remove(server).is_some()));
     }
 
-    /// Takes what several servers offer out of the catalog, as one change.
-    pub fn withdraw_all(&self, servers: &[Arc<str>]) {
+    /// Removes the entries of several servers in a single change.
+    pub fn withdraw_servers(&self, servers: &[Arc<str>]) {
         for server in servers {
-            self.last.remove(server);
+            self.ejected.remove(server);
         }
-        self.change(|offers| {
+        self.update(|offers| {
             let before = offers.len();
             offers.retain(|server, _| !servers.contains(server));
-            Edit::of(offers.len() != before)
+            CatalogEdit::from_changed(offers.len() != before)
         });
     }
 
-    fn change(&self, edit: impl FnOnce(&mut BTreeMap<Arc<str>, Arc<Offer>>) -> Edit) {
-        let _writing = lock(&self.writing);
+    fn update(
+        &self,
+        edit: impl FnOnce(&mut BTreeMap<Arc<str>, Arc<ServerCatalog>>) -> CatalogEdit,
+    ) {
+        let _writing = lock(&self.write_lock);
         let old = self.current.load();
-        let mut offers = old.offers.clone();
+        let mut offers = old.servers.clone();
         let edit = edit(&mut offers);
-        if edit == Edit::None {
+        if edit == CatalogEdit::None {
             return;
         }
         let version = old.version + 1;
         self.current
             .store(Arc::new(Catalog::build(version, offers)));
-        // A server that is away for a moment is no reason to compare what thousands know.
-        if edit == Edit::Offer {
+        // A short outage changes only marks: no reason to notify thousands of sessions.
+        if edit == CatalogEdit::Items {
             self.version.send_replace(version);
         }
     }
 }
 
-/// What was changed in the catalog.
+/// Kind of a catalog change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Edit {
-    /// Nothing.
+enum CatalogEdit {
+    /// Unchanged.
     None,
-    /// Which definitions are marked as last known.
+    /// Only "last known" marks changed.
     Marks,
-    /// What is offered.
-    Offer,
+    /// Items changed.
+    Items,
 }
 
-impl Edit {
-    const fn of(offer: bool) -> Self {
-        if offer { Self::Offer } else { Self::None }
+impl CatalogEdit {
+    const fn from_changed(offer: bool) -> Self {
+        if offer { Self::Items } else { Self::None }
     }
 }

@@ -1,4 +1,4 @@
-//! Every denial is counted and told, and no flood of them drowns what else is told.
+//! Counts and reports denials; a flood of denials is reported in part.
 
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bowline_core::call::{Principal, Route};
 use bowline_core::sync::lock;
-use bowline_core::time::Now;
+use bowline_core::time::MonotonicTime;
 
-use crate::decide::Refusal;
-use crate::events::{Events, What};
+use crate::authorizer::PolicyRefusal;
+use crate::events::{EventBus, EventKind};
 
-/// What refuses, for those who count.
+/// Rule sources, for counters.
 const SOURCES: [&str; 8] = [
     "role",
     "default",
@@ -23,46 +23,46 @@ const SOURCES: [&str; 8] = [
     "guard",
 ];
 
-/// Denials that are told one by one, in each period.
-const TOLD_MAX: u32 = 10;
+/// Denials reported individually per period.
+const REPORTED_MAX: u32 = 10;
 
-/// How long such a period is.
+/// Length of a period.
 const PERIOD_MS: u64 = 1_000;
 
-/// Counts denials and tells of them.
+/// Counts and reports denials.
 #[derive(Debug)]
-pub(crate) struct Denials {
+pub(crate) struct DenialReporter {
     counts: [AtomicU64; SOURCES.len()],
-    period: Mutex<Period>,
-    events: Events,
+    period: Mutex<DenialPeriod>,
+    events: EventBus,
 }
 
 #[derive(Debug, Default)]
-struct Period {
-    nth: u64,
-    told: u32,
-    /// Denials that were counted and not told since the last one that was.
-    untold: u64,
+struct DenialPeriod {
+    number: u64,
+    reported: u32,
+    /// Denials counted but not reported since the last report.
+    unreported: u64,
 }
 
-impl Period {
-    /// Counts one; says how many went untold before it where it is to be told.
-    fn tells(&mut self, now: Now) -> Option<u64> {
+impl DenialPeriod {
+    /// Counts a denial; returns the number of unreported denials before it if it is to be reported.
+    fn count_denial(&mut self, now: MonotonicTime) -> Option<u64> {
         let nth = now.0 / PERIOD_MS;
-        if nth != self.nth {
-            (self.nth, self.told) = (nth, 0);
+        if nth != self.number {
+            (self.number, self.reported) = (nth, 0);
         }
-        if self.told >= TOLD_MAX {
-            self.untold += 1;
+        if self.reported >= REPORTED_MAX {
+            self.unreported += 1;
             return None;
         }
-        self.told += 1;
-        Some(std::mem::take(&mut self.untold))
+        self.reported += 1;
+        Some(std::mem::take(&mut self.unreported))
     }
 }
 
-impl Denials {
-    pub(crate) fn new(events: Events) -> Self {
+impl DenialReporter {
+    pub(crate) fn new(events: EventBus) -> Self {
         Self {
             counts: Default::default(),
             period: Mutex::default(),
@@ -70,16 +70,22 @@ impl Denials {
         }
     }
 
-    /// Counts a denial and tells of it.
-    pub(crate) fn add(&self, principal: &Principal, route: &Route, refusal: &Refusal, now: Now) {
+    /// Counts and reports a denial.
+    pub(crate) fn record_denial(
+        &self,
+        principal: &Principal,
+        route: &Route,
+        refusal: &PolicyRefusal,
+        now: MonotonicTime,
+    ) {
         let counts = SOURCES.iter().zip(&self.counts);
         for (_, count) in counts.filter(|(source, _)| **source == refusal.source) {
             count.fetch_add(1, Ordering::Relaxed);
         }
-        let Some(untold) = lock(&self.period).tells(now) else {
+        let Some(untold) = lock(&self.period).count_denial(now) else {
             return;
         };
-        let Refusal { source, reason } = refusal;
+        let PolicyRefusal { source, reason } = refusal;
         tracing::warn!(
             principal = %principal.name,
             server = %route.server,
@@ -87,9 +93,9 @@ impl Denials {
             rule = source,
             %reason,
             untold,
-            "denied"
+            "access denied"
         );
-        self.events.tell(What::Denied {
+        self.events.publish(EventKind::Denied {
             principal: Arc::clone(&principal.name),
             server: Arc::clone(&route.server),
             name: Arc::clone(&route.name),
@@ -99,7 +105,7 @@ impl Denials {
         });
     }
 
-    /// Returns how often each sort of rule refused.
+    /// Returns the number of denials per rule source.
     pub(crate) fn counts(&self) -> Vec<(&'static str, u64)> {
         let counts = SOURCES.iter().zip(&self.counts);
         counts
@@ -113,14 +119,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn so_many_are_told_in_one_period_and_the_rest_is_counted() {
-        let mut period = Period::default();
-        let told = (0..100).filter(|_| period.tells(Now(5)).is_some()).count();
-        assert_eq!(told, TOLD_MAX as usize);
+    fn reports_are_limited_per_period() {
+        let mut period = DenialPeriod::default();
+        let told = (0..100)
+            .filter(|_| period.count_denial(MonotonicTime(5)).is_some())
+            .count();
+        assert_eq!(told, REPORTED_MAX as usize);
         assert_eq!(
-            period.tells(Now(PERIOD_MS)),
-            Some(100 - u64::from(TOLD_MAX))
+            period.count_denial(MonotonicTime(PERIOD_MS)),
+            Some(100 - u64::from(REPORTED_MAX))
         );
-        assert_eq!(period.tells(Now(PERIOD_MS)), Some(0));
+        assert_eq!(period.count_denial(MonotonicTime(PERIOD_MS)), Some(0));
     }
 }

@@ -1,94 +1,100 @@
-//! Connects to real servers: child processes, and addresses over HTTP.
+//! Connects to real servers: child processes and HTTP.
 
 use std::sync::Arc;
 
-use bowline_core::caller::CallerEnd;
-use bowline_core::era::{Era, Speaks};
-use bowline_link::http::client::HttpClient;
+use bowline_core::client_handle::ClientHandle;
+use bowline_core::era::{Era, EraSetting};
+use bowline_link::http::http_client::HttpClient;
 use bowline_link::http::{self, HttpLimits, HttpSpec};
-use bowline_link::sandbox::Launcher;
+use bowline_link::sandbox::ReaperLauncher;
 use bowline_link::stderr::StderrLog;
 use bowline_link::stdio::{
-    self, ClientInfo, ConnectError, Opening, Reaper, Seat, StdioLimits, StdioSpec,
+    self, ClientInfo, EraNegotiation, LinkConnectError, ReaperCommand, StdioLimits, StdioOptions,
+    StdioSpec,
 };
-use bowline_link::{BoxFuture, Instance, LARGE_BYTES_MAX, LargeLimits, Spawner};
+use bowline_link::{BoxFuture, GatewayInstance, LARGE_BYTES_MAX, LargeResponseLimits, TaskSpawner};
 use tokio::time::Instant;
 
-mod eras;
+mod era_cache;
 
-use crate::broker::away;
-use crate::executor::Executors;
-use crate::inprocess;
-use crate::spec::{ChildSpec, PlacedSpec, Reach, RemoteSpec, ServerSpec};
-use crate::supervisor::{Dial, Dialled};
+use crate::broker::peer_away_error;
+use crate::executor::ExecutorRegistry;
+use crate::in_process_link;
+use crate::spec::{ChildSpec, ExecutorProcessSpec, RemoteSpec, ServerSpec, ServerTransport};
+use crate::supervisor::{Dial, DialedLink};
 
-pub use eras::Eras;
+pub use era_cache::EraCache;
 
-/// Starts children and speaks with them over their standard streams, and reaches servers that
-/// run elsewhere.
+/// Starts child processes over stdio, and connects to HTTP servers.
 #[derive(Debug)]
 pub struct RealDial<S> {
-    /// Runs the tasks of links.
+    /// Spawns the tasks of links.
     pub spawner: S,
-    /// How we present ourselves to servers.
+    /// Client name and version sent to servers.
     pub client: ClientInfo,
-    /// Carries requests to servers that run elsewhere.
+    /// HTTP client for direct requests.
     pub http: Arc<dyn HttpClient>,
-    /// Carries those that leave from somewhere else.
-    pub executors: Executors,
-    /// The bounds of links with children.
+    /// Executors for indirect requests.
+    pub executors: ExecutorRegistry,
+    /// Limits of stdio links.
     pub stdio_limits: StdioLimits,
-    /// The bounds of links over HTTP.
+    /// Limits of HTTP links.
     pub http_limits: HttpLimits,
-    /// How servers were found to speak.
-    pub eras: Eras,
-    /// Starts children to which our own ports are closed; absent where we have none.
-    pub launcher: Option<Launcher>,
-    /// The life of this program, which all its children carry as a mark; absent where nobody
-    /// looks for what a former life left.
-    pub instance: Option<Instance>,
+    /// Eras spoken by servers.
+    pub eras: EraCache,
+    /// Starts children without access to the gateway's ports; `None` without ports.
+    pub launcher: Option<ReaperLauncher>,
+    /// Identifies this run in all children; `None` if no later run looks for leftovers.
+    pub instance: Option<GatewayInstance>,
 }
 
-/// Requests of our own that may wait beside calls: lists, pings, subscriptions, log levels.
-const OWN_REQUESTS_MAX: usize = 64;
+/// Additional requests in flight besides calls: lists, pings, subscriptions, log levels.
+const EXTRA_REQUESTS_MAX: usize = 64;
 
-/// A link must take as many requests as its server may have calls.
+/// Returns the request limit of a link, which must exceed the server's call limit.
 fn in_flight_max(limit: usize, spec: &ServerSpec) -> usize {
-    limit.max(spec.calls_max.saturating_add(OWN_REQUESTS_MAX))
+    limit.max(spec.calls_max.saturating_add(EXTRA_REQUESTS_MAX))
 }
 
-impl<S: Spawner> RealDial<S> {
-    async fn meet(
+/// One attempt to connect.
+struct DialAttempt {
+    /// The session that owns the link; `None` for a shared link.
+    owner: Option<Arc<dyn ClientHandle>>,
+    negotiation: EraNegotiation,
+    deadline: Instant,
+}
+
+impl<S: TaskSpawner> RealDial<S> {
+    async fn connect(
         &self,
         spec: &ServerSpec,
         log: &Arc<StderrLog>,
-        whose: (Option<Arc<dyn CallerEnd>>, Opening),
-        deadline: Instant,
-    ) -> Result<Dialled, ConnectError> {
-        match &spec.reach {
-            Reach::Child(child) => {
+        attempt: DialAttempt,
+    ) -> Result<DialedLink, LinkConnectError> {
+        match &spec.transport {
+            ServerTransport::Child(child) => {
                 let log = Arc::clone(log);
-                self.child(spec, child, log, whose, deadline).await
+                self.connect_child(spec, child, log, attempt).await
             }
-            Reach::Placed(placed) => {
+            ServerTransport::Executor(placed) => {
                 let log = Arc::clone(log);
-                self.placed(spec, placed, log, whose, deadline).await
+                self.connect_executor_process(spec, placed, log, attempt)
+                    .await
             }
-            Reach::Remote(remote) => self.remote(spec, remote, whose, deadline).await,
-            Reach::InProcess(inside) => Ok(inprocess::connect(inside)),
-            // Its host does that, which knows the time.
-            Reach::Peer(peer) => Err(away(&spec.name, peer)),
+            ServerTransport::Remote(remote) => self.connect_http(spec, remote, attempt).await,
+            ServerTransport::InProcess(inside) => Ok(in_process_link::connect_in_process(inside)),
+            // The host connects peers, because it has a clock.
+            ServerTransport::Peer(peer) => Err(peer_away_error(&spec.name, peer)),
         }
     }
 
-    async fn child(
+    async fn connect_child(
         &self,
         server: &ServerSpec,
         child: &ChildSpec,
         log: Arc<StderrLog>,
-        (owner, opening): (Option<Arc<dyn CallerEnd>>, Opening),
-        deadline: Instant,
-    ) -> Result<Dialled, ConnectError> {
+        attempt: DialAttempt,
+    ) -> Result<DialedLink, LinkConnectError> {
         let reaper = child.reaper.clone();
         let spec = StdioSpec {
             server: Arc::clone(&server.name),
@@ -96,37 +102,38 @@ impl<S: Spawner> RealDial<S> {
             args: child.args.clone(),
             env: child.env.clone(),
             cwd: child.cwd.clone(),
-            reaper: reaper.map(|(program, args)| Reaper { program, args }),
+            reaper: reaper.map(|(program, args)| ReaperCommand { program, args }),
             child_limits: child.limits,
             sandbox: child.sandbox.clone(),
             launcher: self.launcher.clone(),
             instance: self.instance.clone(),
-            owner,
-            opening,
+            owner: attempt.owner,
+            negotiation: attempt.negotiation,
             limits: self.stdio_limits(server),
         };
-        stdio::connect(&spec, log, self.client.clone(), deadline, &self.spawner).await
+        let (client, deadline) = (self.client.clone(), attempt.deadline);
+        stdio::connect(&spec, log, client, deadline, &self.spawner).await
     }
 
-    async fn placed(
+    async fn connect_executor_process(
         &self,
         server: &ServerSpec,
-        placed: &PlacedSpec,
+        placed: &ExecutorProcessSpec,
         log: Arc<StderrLog>,
-        (owner, opening): (Option<Arc<dyn CallerEnd>>, Opening),
-        deadline: Instant,
-    ) -> Result<Dialled, ConnectError> {
-        let seat = Seat {
+        attempt: DialAttempt,
+    ) -> Result<DialedLink, LinkConnectError> {
+        let seat = StdioOptions {
             server: Arc::clone(&server.name),
-            owner,
-            opening,
+            owner: attempt.owner,
+            negotiation: attempt.negotiation,
             limits: self.stdio_limits(server),
         };
+        let deadline = attempt.deadline;
         let (berth, client) = (
-            self.executors.spawn(&placed.executor, &placed.server),
+            self.executors.spawner(&placed.executor, &placed.server),
             self.client.clone(),
         );
-        stdio::connect_over(&berth, &seat, log, client, deadline, &self.spawner).await
+        stdio::connect_process(&berth, &seat, log, client, deadline, &self.spawner).await
     }
 
     fn stdio_limits(&self, server: &ServerSpec) -> StdioLimits {
@@ -137,25 +144,24 @@ impl<S: Spawner> RealDial<S> {
         }
     }
 
-    async fn remote(
+    async fn connect_http(
         &self,
         server: &ServerSpec,
         remote: &RemoteSpec,
-        (owner, opening): (Option<Arc<dyn CallerEnd>>, Opening),
-        deadline: Instant,
-    ) -> Result<Dialled, ConnectError> {
-        // That it may speak the other way as well is found out as it goes.
-        let speaks = match opening {
-            Opening::Remembered(Era::Legacy) => Speaks::Only(Era::Legacy),
-            _ => server.speaks,
+        attempt: DialAttempt,
+    ) -> Result<DialedLink, LinkConnectError> {
+        // Support for a second era is detected at run time.
+        let speaks = match attempt.negotiation {
+            EraNegotiation::Remembered(Era::Legacy) => EraSetting::Only(Era::Legacy),
+            _ => server.era,
         };
         let spec = HttpSpec {
             server: Arc::clone(&server.name),
             url: remote.url.clone(),
             transport: remote.transport,
             credentials: Arc::clone(&remote.credentials),
-            speaks,
-            owner,
+            era_setting: speaks,
+            owner: attempt.owner,
             limits: HttpLimits {
                 in_flight_max: in_flight_max(self.http_limits.in_flight_max, server),
                 large: large_limits(server),
@@ -166,36 +172,42 @@ impl<S: Spawner> RealDial<S> {
             None => Arc::clone(&self.http),
             Some(via) => {
                 let fills = via.fills.clone();
-                self.executors.client(&via.executor, &server.name, fills)
+                self.executors
+                    .http_client(&via.executor, &server.name, fills)
             }
         };
-        http::connect(&spec, client, self.client.clone(), deadline, &self.spawner).await
+        let (info, deadline) = (self.client.clone(), attempt.deadline);
+        http::connect(&spec, client, info, deadline, &self.spawner).await
     }
 }
 
-/// Returns how long responses of a server may be: what is not passed on whole is kept.
-const fn large_limits(server: &ServerSpec) -> LargeLimits {
-    LargeLimits {
+/// Returns the response size limits of a server: results over the content limit are stored.
+const fn large_limits(server: &ServerSpec) -> LargeResponseLimits {
+    LargeResponseLimits {
         list_bytes_max: LARGE_BYTES_MAX,
         result_bytes_max: LARGE_BYTES_MAX,
         content_bytes_max: server.result_max,
     }
 }
 
-impl<S: Spawner + std::fmt::Debug> Dial for RealDial<S> {
+impl<S: TaskSpawner + std::fmt::Debug> Dial for RealDial<S> {
     fn dial<'a>(
         &'a self,
         spec: &'a ServerSpec,
         log: &'a Arc<StderrLog>,
-        owner: Option<Arc<dyn CallerEnd>>,
+        owner: Option<Arc<dyn ClientHandle>>,
         deadline: Instant,
-    ) -> BoxFuture<'a, Result<Dialled, ConnectError>> {
+    ) -> BoxFuture<'a, Result<DialedLink, LinkConnectError>> {
         Box::pin(async move {
             let mut opening = self.eras.opening(spec);
             loop {
-                let owner = owner.clone();
-                let dialled = self.meet(spec, log, (owner, opening), deadline).await;
-                match self.eras.learn(spec, opening, &dialled) {
+                let attempt = DialAttempt {
+                    owner: owner.clone(),
+                    negotiation: opening,
+                    deadline,
+                };
+                let dialled = self.connect(spec, log, attempt).await;
+                match self.eras.record_handshake(spec, opening, &dialled) {
                     Some(other) => opening = other,
                     None => return dialled,
                 }
@@ -203,21 +215,21 @@ impl<S: Spawner + std::fmt::Debug> Dial for RealDial<S> {
         })
     }
 
-    fn recall_era(&self, spec: &ServerSpec, era: Era) {
-        self.eras.recall(spec, era);
+    fn restore_era(&self, spec: &ServerSpec, era: Era) {
+        self.eras.restore(spec, era);
     }
 
-    fn back<'a>(&'a self, spec: &'a ServerSpec) -> BoxFuture<'a, ()> {
+    fn wait_reachable<'a>(&'a self, spec: &'a ServerSpec) -> BoxFuture<'a, ()> {
         Box::pin(async {
-            match spec.reach.via() {
-                Some(executor) => self.executors.back(executor).await,
+            match spec.transport.executor() {
+                Some(executor) => self.executors.wait_reconnected(executor).await,
                 None => std::future::pending().await,
             }
         })
     }
 
-    fn is_away(&self, spec: &ServerSpec) -> bool {
-        let via = spec.reach.via();
+    fn is_unreachable(&self, spec: &ServerSpec) -> bool {
+        let via = spec.transport.executor();
         via.is_some_and(|executor| !self.executors.is_connected(executor))
     }
 }

@@ -1,4 +1,4 @@
-//! What happens to servers, told as it happens to whoever watches.
+//! Event stream of the host.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,136 +7,136 @@ use serde::Serialize;
 use tokio::sync::{broadcast, watch};
 
 use crate::ports::Clock;
-use crate::tasks::Tasks;
+use crate::task_tracker::TaskTracker;
 
-/// Events that a slow watcher may be behind before it misses some.
-const BEHIND_MAX: usize = 1_024;
+/// Events buffered for a slow subscriber before it misses some.
+const BUFFERED_EVENTS_MAX: usize = 1_024;
 
-/// One thing that happened.
+/// An event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Event {
-    /// Counts events; a gap means that some were missed.
+pub struct HostEvent {
+    /// Sequence number; a gap means missed events.
     pub seq: u64,
-    /// When, by the wall clock.
+    /// Wall-clock time.
     pub at_ms: u64,
-    /// What.
+    /// The event data.
     #[serde(flatten)]
-    pub what: What,
+    pub kind: EventKind,
 }
 
-/// What happened.
+/// Kind and data of an event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
-pub enum What {
-    /// A server does something else now.
+pub enum EventKind {
+    /// A server changed its state.
     State {
         /// The server.
         server: Arc<str>,
-        /// What it does.
+        /// The new state.
         state: &'static str,
-        /// How often it was started.
+        /// Number of starts.
         generation: u64,
-        /// Why, where something failed.
+        /// Failure message, if failed.
         #[serde(skip_serializing_if = "Option::is_none")]
         reason: Option<Arc<str>>,
     },
-    /// The breaker of a server opened, closed or lets one call through.
+    /// The breaker of a server opened, closed or became half-open.
     Circuit {
         /// The server.
         server: Arc<str>,
-        /// How it stands.
+        /// The circuit state.
         circuit: &'static str,
     },
-    /// What servers offer changed.
+    /// The catalog changed.
     Catalog {
-        /// The version of the catalog.
+        /// The catalog version.
         version: u64,
     },
-    /// A definition is not as approved, was accepted, or the pins of a server are in trouble.
+    /// A definition changed, was accepted, or the pins of a server are unreliable.
     Pin {
         /// The server.
         server: Arc<str>,
-        /// What it is; absent where it is about all of them.
+        /// The kind; `None` if all items are concerned.
         #[serde(skip_serializing_if = "Option::is_none")]
         kind: Option<&'static str>,
-        /// Its name or URI, as its server has it; absent where it is about all of them.
+        /// The server's own name or URI; `None` if all items are concerned.
         #[serde(skip_serializing_if = "Option::is_none")]
         tool: Option<Arc<str>>,
-        /// How it stands.
+        /// The pin state.
         state: &'static str,
-        /// Why, where something failed.
+        /// Failure message, if failed.
         #[serde(skip_serializing_if = "Option::is_none")]
         reason: Option<Arc<str>>,
     },
-    /// Another configuration is in force.
+    /// A configuration was applied.
     Config {
-        /// Servers that are new.
+        /// Added servers.
         added: Vec<Arc<str>>,
-        /// Servers that are started anew because their entry changed.
+        /// Servers restarted because of a changed entry.
         changed: Vec<Arc<str>>,
-        /// Servers that are gone.
+        /// Removed servers.
         removed: Vec<Arc<str>>,
     },
-    /// Somebody was denied something. A flood of denials is told in part.
+    /// An access was denied. A flood of denials is reported in part.
     Denied {
-        /// Who asked.
+        /// The principal.
         principal: Arc<str>,
-        /// Of which server.
+        /// The server.
         server: Arc<str>,
-        /// The server's own name of it.
+        /// The server's own name.
         name: Arc<str>,
-        /// Which sort of rule refused.
+        /// The rule source.
         rule: &'static str,
-        /// Why.
+        /// The reason.
         reason: Arc<str>,
-        /// How many were counted and not told before this one.
+        /// Unreported denials before this event.
         untold: u64,
     },
-    /// A write was queued, delivered, or cannot be delivered.
+    /// A write was queued, delivered, or dead-lettered.
     Outbox {
-        /// Its number.
+        /// Number of the write.
         id: Arc<str>,
-        /// Who made it.
+        /// The principal.
         principal: Arc<str>,
-        /// The server it is for.
+        /// The target server.
         server: Arc<str>,
-        /// The server's own name of the tool.
+        /// The server's own tool name.
         tool: Arc<str>,
-        /// How it stands.
+        /// State of the write.
         state: &'static str,
-        /// Why, where it cannot be delivered.
+        /// Failure message, if undeliverable.
         #[serde(skip_serializing_if = "Option::is_none")]
         reason: Option<Arc<str>>,
     },
-    /// A peer of the broker came, went, lost its place to another, or was refused something.
+    /// A broker peer joined, left, was fenced, or was refused.
     Peer {
-        /// Its mailbox.
+        /// The peer's mailbox.
         mailbox: Arc<str>,
-        /// What happened: `joined`, `left`, `fenced` or `refused`.
+        /// `joined`, `left`, `fenced` or `refused`.
         state: &'static str,
-        /// Why, where it was refused something.
+        /// The reason, if refused.
         #[serde(skip_serializing_if = "Option::is_none")]
         reason: Option<Arc<str>>,
     },
-    /// An executor came or went.
+    /// An executor connected or disconnected.
     Executor {
-        /// Its name.
+        /// The executor.
         name: Arc<str>,
-        /// What happened: `connected`, `lost`, `left`, `fenced` or `refused`.
+        /// `connected`, `lost`, `left`, `fenced` or `refused`.
         state: &'static str,
-        /// Why, where it is not connected.
+        /// The reason, if not connected.
         #[serde(skip_serializing_if = "Option::is_none")]
         reason: Option<Arc<str>>,
     },
-    /// A changed configuration was refused, and nothing of it is in force.
+    /// A changed configuration was refused as a whole.
     ConfigRefused {
-        /// Why.
+        /// The reason.
         reason: Arc<str>,
     },
 }
 
-impl What {
-    /// Returns the word by which a stream of events names it.
+impl EventKind {
+    /// Returns the event name in the stream.
     #[must_use]
     pub const fn as_str(&self) -> &'static str {
         match self {
@@ -154,44 +154,44 @@ impl What {
     }
 }
 
-/// Takes events and hands them to all who watch. Cheap to clone.
+/// Broadcasts events to subscribers. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Events {
-    sender: broadcast::Sender<Event>,
+pub struct EventBus {
+    sender: broadcast::Sender<HostEvent>,
     seq: Arc<AtomicU64>,
     clock: Arc<dyn Clock>,
-    /// Set once, when nothing more will be told.
+    /// Set once, after the last event.
     ended: Arc<watch::Sender<bool>>,
 }
 
-impl Events {
-    /// Returns a teller that nobody watches yet.
+impl EventBus {
+    /// Creates a bus without subscribers.
     #[must_use]
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         Self {
-            sender: broadcast::Sender::new(BEHIND_MAX),
+            sender: broadcast::Sender::new(BUFFERED_EVENTS_MAX),
             seq: Arc::default(),
             clock,
             ended: Arc::new(watch::Sender::new(false)),
         }
     }
 
-    /// Tells what happened, without waiting.
-    pub fn tell(&self, what: What) {
+    /// Publishes an event, without waiting.
+    pub fn publish(&self, kind: EventKind) {
         let seq = self.seq.fetch_add(1, Ordering::Relaxed) + 1;
         let at_ms = self.clock.unix_ms();
-        // Nobody watches: nothing is lost.
-        let _unheard = self.sender.send(Event { seq, at_ms, what });
+        // Without subscribers nothing is lost.
+        let _unheard = self.sender.send(HostEvent { seq, at_ms, kind });
     }
 
-    /// Returns the number of the last event.
+    /// Returns the sequence number of the last event.
     #[must_use]
-    pub fn newest(&self) -> u64 {
+    pub fn last_seq(&self) -> u64 {
         self.seq.load(Ordering::Relaxed)
     }
 
-    /// Tells every change of the catalog; several that come at once are told as one.
-    pub(crate) fn follow(&self, mut versions: watch::Receiver<u64>, tasks: &Tasks) {
+    /// Publishes catalog changes; simultaneous changes are merged.
+    pub(crate) fn follow_catalog(&self, mut versions: watch::Receiver<u64>, tasks: &TaskTracker) {
         let (events, mut ended) = (self.clone(), self.ended.subscribe());
         tasks.spawn("events.catalog", async move {
             loop {
@@ -202,31 +202,31 @@ impl Events {
                     _ = ended.wait_for(|ended| *ended) => return,
                 }
                 let version = *versions.borrow_and_update();
-                events.tell(What::Catalog { version });
+                events.publish(EventKind::Catalog { version });
             }
         });
     }
 
-    /// Returns how many watch.
+    /// Returns the number of subscribers.
     #[must_use]
-    pub fn watchers(&self) -> usize {
+    pub fn subscriber_count(&self) -> usize {
         self.sender.receiver_count()
     }
 
-    /// Tells all who watch that nothing more will come.
-    pub fn end(&self) {
+    /// Signals the end of the stream to all subscribers.
+    pub fn close(&self) {
         self.ended.send_replace(true);
     }
 
-    /// Returns what is told the end.
+    /// Returns a receiver of the end signal.
     #[must_use]
-    pub fn ended(&self) -> watch::Receiver<bool> {
+    pub fn subscribe_end(&self) -> watch::Receiver<bool> {
         self.ended.subscribe()
     }
 
-    /// Returns a receiver of all that happens from now on.
+    /// Subscribes to all events from now on.
     #[must_use]
-    pub fn watch(&self) -> broadcast::Receiver<Event> {
+    pub fn subscribe(&self) -> broadcast::Receiver<HostEvent> {
         self.sender.subscribe()
     }
 }

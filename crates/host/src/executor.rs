@@ -1,30 +1,34 @@
 //! Tools in another network: executors that perform HTTP requests and run servers there.
 //!
-//! The gateway has [`Executors`], the registry of those that are connected, whether they joined or
-//! were dialled. The **servant** is what runs inside an executor and does what it is asked.
+//! The gateway has an [`ExecutorRegistry`] of connected executors, joined or dialled. The
+//! [`ExecutorService`] runs inside an executor and performs the gateway's requests.
 
-mod berth;
-mod client;
-mod engine;
-mod listen;
+mod exec_server_adapter;
+mod executor_client;
+mod executor_http_client;
+mod executor_listener;
+mod executor_service;
+mod executor_spawner;
+mod http_egress;
+mod join_gateway;
 mod offer;
-mod placed;
-mod reference;
 mod registry;
-mod run;
-mod servant;
-mod servers;
+mod session_servers;
 
-pub use crate::credential::Credential;
-pub use berth::Berth;
-pub use client::{
-    BodyStream, ClientOptions, ConnectError, ExecutorClient, Head, Reply, Request, RequestError,
+pub use crate::credential_source::CredentialSource;
+pub use exec_server_adapter::{ExecServerAdapter, listen_as_exec_server, with_exec_server_limits};
+pub use executor_client::{
+    BodyStream, ExecutorClient, ExecutorClientOptions, ExecutorConnectError, ExecutorHttpRequest,
+    ExecutorRequestError, ExecutorResponse, ExecutorResponseHead,
 };
-pub use listen::{Attend, Door, ListenError, listen, listen_with};
-pub use offer::{Allowed, NoSecret, NoSecrets, Offer, OfferLimits, Secrets};
-pub use reference::{Reference, as_exec_server, listen_as_exec_server};
+pub use executor_listener::{ConnectionHandler, ListenAuth, ListenError, listen, listen_with};
+pub use executor_service::{ExecutorService, ServiceError, ServiceStatus};
+pub use executor_spawner::ExecutorSpawner;
+pub use join_gateway::{ExecutorRunError, ExecutorRunOptions, run_executor, run_executor_with};
+pub use offer::{
+    EgressRules, ExecutorLimits, ExecutorOffer, ExecutorSecrets, NoSecrets, SecretError,
+};
 pub use registry::{
-    CLIENT_NAME, DialSpec, ExecutorStatus, Executors, ExecutorsOptions, Porter, Protocol, Via,
+    CLIENT_NAME, DialDirection, DialSpec, ExecutorAuthenticator, ExecutorProtocol,
+    ExecutorRegistry, ExecutorRegistryOptions, ExecutorStatus,
 };
-pub use run::{RunError, RunOptions, run, run_with};
-pub use servant::{Servant, ServeError, Standing};

@@ -1,33 +1,32 @@
-//! Large tool sets: instead of every definition, tools that find, describe and call the others.
+//! Meta tools for large tool sets: find, describe and call tools instead of listing them all.
 //!
-//! It hides nothing and grants nothing. What is found is what the same principal would see in a
-//! whole list, and a call by way of `call_tool` is the call itself: it takes the same road, under
-//! the same rules, and is counted and written down as such.
+//! Hides nothing and grants nothing. Search results are the items visible in the full list, and a
+//! call through `call_tool` passes the same stages, rules, counters and audit as a direct call.
 
-mod found;
-mod inner;
+mod call_tool;
+mod tool_search;
 
-use bowline_core::call::{Call, Reply, Scope, Subject};
-use bowline_core::policy::Expose;
+use bowline_core::call::{CallReply, CallRequest, CallSubject, EndpointScope};
+use bowline_core::policy::ExposeMode;
 use bowline_wire::object;
-use bowline_wire::span::Span;
+use bowline_wire::span::ByteSpan;
 use bytes::Bytes;
 
-use crate::catalog::{ListKind, Listing};
-use crate::reply;
+use crate::catalog::{ListKind, RenderedList};
+use crate::local_reply;
 
-pub use found::{FOUND_MAX, Found};
-pub(crate) use found::{Index, describe, find};
-pub(crate) use inner::{inner, tool_in};
+pub(crate) use call_tool::{wrapped_call, wrapped_tool_name};
+pub use tool_search::{FOUND_MAX, FoundTool};
+pub(crate) use tool_search::{ToolSearchIndex, handle_describe, handle_find};
 
 /// Finds tools.
 pub const FIND_TOOLS: &str = "find_tools";
-/// Describes one of them.
+/// Describes a tool.
 pub const DESCRIBE_TOOL: &str = "describe_tool";
-/// Calls one of them.
+/// Calls a tool.
 pub const CALL_TOOL: &str = "call_tool";
 
-/// What a model is told of them. One line, since it is spliced into lists as it is.
+/// Definitions of the meta tools, on a single line, since they are spliced into lists unchanged.
 const DEFINITIONS: &str = concat!(
     r#"{"name":"find_tools","title":"Find tools","description":"Finds tools by what they do. "#,
     r#"Most tools are not listed here: describe what you want to do in a few words, then call "#,
@@ -48,48 +47,49 @@ const DEFINITIONS: &str = concat!(
     r#""object","description":"Its arguments, as its schema wants them"}},"required":["name"]}}"#,
 );
 
-/// One of the three.
+/// A meta tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Meta {
+pub(crate) enum MetaTool {
     Find,
     Describe,
     Call,
 }
 
-impl Meta {
-    /// Returns which of them a call is for. No tool of a server has such a name: those have a
-    /// separator in them.
-    pub(crate) fn of(call: &Call) -> Option<Self> {
-        Self::named(&call.scope, &call.subject)
+impl MetaTool {
+    /// Returns the meta tool of a call. No server tool has such a name: visible tool names contain
+    /// a separator.
+    pub(crate) fn from_call(call: &CallRequest) -> Option<Self> {
+        Self::from_subject(&call.scope, &call.subject)
     }
 
-    /// The same by the name that is called.
-    pub(crate) fn named(scope: &Scope, subject: &Subject) -> Option<Self> {
-        let Subject::Tool(name) = subject else {
+    /// Returns the meta tool of a subject.
+    pub(crate) fn from_subject(scope: &EndpointScope, subject: &CallSubject) -> Option<Self> {
+        let CallSubject::Tool(name) = subject else {
             return None;
         };
         match name.as_ref() {
-            FIND_TOOLS if scope.is_shared() => Some(Self::Find),
-            DESCRIBE_TOOL if scope.is_shared() => Some(Self::Describe),
-            CALL_TOOL if scope.is_shared() => Some(Self::Call),
+            FIND_TOOLS if scope.is_multi_server() => Some(Self::Find),
+            DESCRIBE_TOOL if scope.is_multi_server() => Some(Self::Describe),
+            CALL_TOOL if scope.is_multi_server() => Some(Self::Call),
             _ => None,
         }
     }
 }
 
 /// Returns the arguments of a call.
-pub(crate) fn arguments(call: &Call) -> &[u8] {
-    arguments_in(&call.params)
+pub(crate) fn call_arguments(call: &CallRequest) -> &[u8] {
+    params_arguments(&call.params)
 }
 
-fn arguments_in(params: &[u8]) -> &[u8] {
-    object::field(params, "arguments").map_or(b"{}", |at| at.of(params))
+fn params_arguments(params: &[u8]) -> &[u8] {
+    object::field(params, "arguments").map_or(b"{}", |at| at.slice(params))
 }
 
-/// Puts the three before the favourites of a list.
-pub(crate) fn with_meta(favourites: &Listing) -> Listing {
+/// Inserts the meta tools before the pinned favourites of a list.
+pub(crate) fn with_meta_tools(favourites: &RenderedList) -> RenderedList {
     let whole = &favourites.result;
-    let list = object::field(whole, ListKind::Tools.member()).unwrap_or(Span { start: 0, end: 0 });
+    let list =
+        object::field(whole, ListKind::Tools.member()).unwrap_or(ByteSpan { start: 0, end: 0 });
     let inside = list.start + 1;
     let (head, tail) = whole.split_at_checked(inside).unwrap_or((whole, b""));
     let mut result = Vec::with_capacity(whole.len() + DEFINITIONS.len() + 1);
@@ -99,48 +99,48 @@ pub(crate) fn with_meta(favourites: &Listing) -> Listing {
         result.push(b',');
     }
     result.extend_from_slice(tail);
-    favourites.with(Bytes::from(result))
+    favourites.with_result(Bytes::from(result))
 }
 
-/// How much of its tools somebody is shown.
+/// How many tools a principal sees listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Exposed {
-    /// What the owner of the gateway wants.
-    pub expose: Expose,
-    /// Tools that may be used.
+pub struct ExposureSummary {
+    /// Configured exposure.
+    pub expose: ExposeMode,
+    /// Number of usable tools.
     pub tools: usize,
-    /// Bytes of a list of all of them.
+    /// Bytes of the full list.
     pub bytes: usize,
-    /// Tools that are listed, those that find others included.
+    /// Number of listed tools, including meta tools.
     pub listed: usize,
-    /// Bytes of that list.
+    /// Bytes of the actual list.
     pub listed_bytes: usize,
 }
 
-/// What a list costs who reads it: about a token for every four bytes of JSON.
+/// Estimates the tokens of a list: four bytes of JSON per token.
 #[must_use]
-pub const fn tokens(bytes: usize) -> usize {
+pub const fn estimate_tokens(bytes: usize) -> usize {
     bytes.div_ceil(4)
 }
 
-/// Says what is wrong with a `call_tool` that is no call.
-pub(crate) fn no_call(call: &Call) -> Reply {
+/// Returns the error for a malformed `call_tool`.
+pub(crate) fn malformed_call_reply(call: &CallRequest) -> CallReply {
     let said = "call_tool needs the name of a tool, and its arguments as an object";
-    reply::wrong(said, &call.id)
+    local_reply::error_reply(said, &call.id)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn listing(tools: &str) -> Listing {
-        Listing::default().with(Bytes::from(format!("{{\"tools\":[{tools}]}}")))
+    fn tool_list(tools: &str) -> RenderedList {
+        RenderedList::default().with_result(Bytes::from(format!("{{\"tools\":[{tools}]}}")))
     }
 
     #[test]
-    fn the_three_stand_before_the_favourites() {
+    fn meta_tools_precede_favourites() {
         for (tools, count) in [("", 3), (r#"{"name":"s__a"}"#, 4)] {
-            let list = with_meta(&listing(tools));
+            let list = with_meta_tools(&tool_list(tools));
             let list: serde_json::Value = serde_json::from_slice(&list.result).unwrap();
             let list = list["tools"].as_array().unwrap();
             assert_eq!(list.len(), count);
@@ -153,7 +153,11 @@ mod tests {
     }
 
     #[test]
-    fn the_three_cost_less_than_a_few_tools() {
-        assert!(tokens(DEFINITIONS.len()) < 500, "{}", DEFINITIONS.len());
+    fn meta_tools_cost_few_tokens() {
+        assert!(
+            estimate_tokens(DEFINITIONS.len()) < 500,
+            "{}",
+            DEFINITIONS.len()
+        );
     }
 }

@@ -1,21 +1,21 @@
-//! The host: servers in care, their catalog, and calls to them. No HTTP, no files, no globals.
+//! The host: supervised servers, the catalog, and calls. No HTTP, no files, no globals.
 
+mod accept_pins;
+mod active_policy;
 mod apply;
-mod discover;
+mod discovery;
 mod embed;
-mod expose;
-mod features;
-mod limits;
+mod exposure;
+mod host_limits;
+mod host_status;
 mod measure;
-mod peers;
-mod pins;
+mod peer_servers;
+mod principal_view;
 mod refresh;
-mod rules;
-mod shown;
+mod session_features;
 mod spawn;
-mod status;
-mod view;
-mod views;
+mod start_unlisted;
+mod view_cache;
 
 use std::borrow::Borrow;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,221 +24,226 @@ use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use bowline_core::cache::CacheView;
-use bowline_core::call::{Call, Reply};
+use bowline_core::call::{CallReply, CallRequest};
+use bowline_core::concurrency::ConcurrencyView;
 use bowline_core::error::CallError;
 use bowline_core::lane::KeyScope;
-use bowline_core::name::slug;
-use bowline_core::seats::SeatsView;
+use bowline_core::name::to_slug;
 use bowline_core::sync::lock;
 use bowline_journal::Journal;
-use bowline_link::stderr::Stamps;
+use bowline_link::stderr::LogSequencer;
 use tokio::sync::{Semaphore, watch};
 
 use crate::accounts::PrincipalAccounts;
-use crate::audience::Hall;
-use crate::audit::Audit;
-use crate::callpath::audited::Auditor;
-use crate::callpath::cached::Answers;
-use crate::callpath::charge::Purse;
-use crate::callpath::checked::Checker;
-use crate::callpath::kept_results::KeptResults;
-use crate::callpath::seat::SeatTable;
-use crate::callpath::{CallPath, Servers};
+use crate::audit::AuditSink;
+use crate::authorizer::Authorizer;
+use crate::callpath::budget::BudgetAccounts;
+use crate::callpath::call_audit::CallAuditor;
+use crate::callpath::call_limiter::CallLimiter;
+use crate::callpath::output_schema::OutputValidator;
+use crate::callpath::response_cache::ResponseCache;
+use crate::callpath::result_store::ResultStore;
+use crate::callpath::{CallPath, ServerMap};
 use crate::catalog::{Catalog, CatalogStore};
-use crate::decide::Decider;
-use crate::denials::Denials;
-use crate::events::Events;
-use crate::expose::{Index, Meta};
-use crate::inprocess::Beside;
-use crate::manifest::Manifests;
-use crate::memory::Memory;
-use crate::offload::Offload;
+use crate::denials::DenialReporter;
+use crate::events::EventBus;
+use crate::expose::{MetaTool, ToolSearchIndex};
+use crate::in_process_link::DialRouter;
+use crate::manifest::ManifestStore;
+use crate::notification_fanout::NotificationFanout;
+use crate::offload::OffloadPool;
 use crate::outbox::{self, Outbox};
-use crate::pins::{PinStore, Pins};
-use crate::ports::{Audience, Clock};
-use crate::redaction::CleanDial;
-use crate::spec::{ServerSpec, settle_names};
-use crate::standing::Standing;
-use crate::supervisor::{Dial, Order, ServerStatus, Supervisor, Surroundings};
-use crate::tasks::Tasks;
+use crate::pins::{PinRegistry, PinStore};
+use crate::ports::{Clock, NotificationSink};
+use crate::redaction::RedactingDial;
+use crate::session_state::SessionState;
+use crate::spec::{ServerSpec, resolve_names};
+use crate::subscription_sync::SubscriptionSync;
+use crate::supervisor::{Dial, ServerAction, ServerStatus, Supervisor, SupervisorDeps};
+use crate::task_tracker::TaskTracker;
 
-use self::apply::Turn;
-pub use self::apply::{Applied, Changed};
-use self::views::Views;
-pub use discover::{DISCOVER_MAX, Discovered, FRESH_LIST_WAIT, Undiscovered};
-pub use embed::{DiscoveredEntry, DiscoveredError};
-pub use limits::HostLimits;
-pub use peers::{AdoptError, Adopted, PEER_SERVERS_MAX};
-pub use refresh::{FailedList, Refreshed};
+use self::apply::StartingServers;
+pub use self::apply::{ApplyReport, ChangedServer};
+use self::view_cache::ViewCache;
+pub use discovery::{DISCOVER_MAX, DiscoveryFailure, FRESH_LIST_WAIT, ServerDiscovery};
+pub use embed::{DiscoveryEntry, DiscoveryError};
+pub use host_limits::HostLimits;
+pub use peer_servers::{AdoptError, AdoptReport, PEER_SERVERS_MAX};
+pub use refresh::{FailedList, RefreshReport};
 
-/// The servers in care. Cheap to clone.
+/// All supervised servers of a gateway. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Host {
-    path: Arc<CallPath>,
-    standing: Arc<Standing>,
-    /// What each supervisor is given.
-    around: Surroundings,
+    call_path: Arc<CallPath>,
+    subscriptions: Arc<SubscriptionSync>,
+    /// Shared dependencies of every supervisor.
+    deps: SupervisorDeps,
     limits: Arc<ArcSwap<HostLimits>>,
-    /// What each principal holds of what all share.
+    /// Usage of shared resources by principal.
     accounts: PrincipalAccounts,
-    /// Numbers the lines of all logs.
-    stamps: Arc<Stamps>,
-    /// Lets one look at the processes of servers at a time.
-    measuring: Arc<Semaphore>,
-    /// Servers that another configuration brought, until they stand.
-    turn: Arc<Mutex<Turn>>,
-    /// What principals see, kept for those who see the same.
-    views: Arc<Views>,
-    /// Who hears what servers say outside calls.
-    hall: Arc<Hall>,
-    /// The tools of the catalog by what is said of them, once somebody looked for one.
-    found: Arc<ArcSwapOption<Index>>,
+    /// Numbers the log lines of all servers.
+    stamps: Arc<LogSequencer>,
+    /// Permits a single process measurement at a time.
+    measure_permit: Arc<Semaphore>,
+    /// Servers added by the latest configuration, until settled.
+    starting: Arc<Mutex<StartingServers>>,
+    /// Rendered lists, shared by principals with equal rights.
+    views: Arc<ViewCache>,
+    /// Delivers server notifications outside calls.
+    fanout: Arc<NotificationFanout>,
+    /// Search index of the catalog's tools, built by the first search.
+    search_index: Arc<ArcSwapOption<ToolSearchIndex>>,
 }
 
-/// The doors of a host to the outside.
+/// Interfaces between the host and the outside world.
 #[derive(Clone, Debug)]
-pub struct Ports {
+pub struct HostPorts {
     /// Connects to servers.
     pub dial: Arc<dyn Dial>,
-    /// Tells the time.
+    /// Time source.
     pub clock: Arc<dyn Clock>,
-    /// Runs everything.
-    pub tasks: Tasks,
-    /// Hears what servers say outside calls.
-    pub audience: Arc<dyn Audience>,
-    /// Keeps what servers offered.
-    pub manifests: Arc<dyn Manifests>,
-    /// Keeps which definitions were approved.
+    /// Spawns all tasks.
+    pub tasks: TaskTracker,
+    /// Receives server notifications outside calls.
+    pub notifications: Arc<dyn NotificationSink>,
+    /// Stores the lists of servers between runs.
+    pub manifests: Arc<dyn ManifestStore>,
+    /// Stores approved definitions.
     pub pins: Arc<dyn PinStore>,
-    /// Remembers writes until they are delivered.
+    /// Stores queued writes until delivery.
     pub journal: Arc<dyn Journal>,
-    /// Takes a row for every call.
-    pub audit: Arc<dyn Audit>,
-    /// Binds idempotency keys to their principals on the way to servers.
+    /// Receives an audit entry for every call.
+    pub audit: Arc<dyn AuditSink>,
+    /// Binds idempotency keys to principals before servers see the keys.
     pub keys: KeyScope,
 }
 
-/// Gives the first servers their names, and has the pins know them.
-fn know_names(specs: Vec<ServerSpec>, pins: &Pins) -> Vec<ServerSpec> {
+/// Assigns the names of the first servers and registers them with the pins.
+fn register_names(specs: Vec<ServerSpec>, pins: &PinRegistry) -> Vec<ServerSpec> {
     let mut clashes = Vec::new();
-    let specs = settle_names(specs, &mut clashes);
+    let specs = resolve_names(specs, &mut clashes);
     for clash in clashes {
         tracing::warn!(error = &clash as &dyn std::error::Error, "server left out");
     }
-    pins.know(&specs);
+    pins.register_servers(&specs);
     specs
 }
 
-fn start_stamps(clock: Arc<dyn Clock>) -> Arc<Stamps> {
-    Stamps::new(move || clock.unix_ms())
+fn new_log_stamps(clock: Arc<dyn Clock>) -> Arc<LogSequencer> {
+    LogSequencer::new(move || clock.unix_ms())
+}
+
+/// Returns the dial whose links redact secrets in results.
+fn with_redaction(dial: DialRouter) -> Arc<dyn Dial> {
+    Arc::new(RedactingDial(Arc::new(dial)))
 }
 
 fn start_supervisor(
     spec: ServerSpec,
-    stamps: &Arc<Stamps>,
-    around: &Surroundings,
+    stamps: &Arc<LogSequencer>,
+    deps: &SupervisorDeps,
 ) -> (Arc<str>, Supervisor) {
     let (name, log) = (Arc::clone(&spec.name), apply::new_log(&spec, stamps));
-    (name, Supervisor::start(spec, log, around))
+    (name, Supervisor::start(spec, log, deps))
 }
 
 impl Host {
-    /// Takes `specs` into care and starts those that are not lazy, in the background; queued writes
-    /// go out under the policy of that moment, so another is set before anything is awaited.
+    /// Supervises `specs` and starts the non-lazy servers in the background. Queued writes are sent
+    /// under the policy in force at delivery, so set another policy before the first await.
     #[must_use]
-    pub fn start(specs: Vec<ServerSpec>, limits: HostLimits, ports: Ports) -> Self {
+    pub fn start(specs: Vec<ServerSpec>, limits: HostLimits, ports: HostPorts) -> Self {
         let accounts = PrincipalAccounts::new(limits.shares);
-        Self::start_with(specs, limits, ports, accounts)
+        Self::start_with_accounts(specs, limits, ports, accounts)
     }
 
-    /// Does the same with accounts that others use as well.
+    /// Like [`start`](Self::start), with accounts shared with other components.
     #[must_use]
-    pub fn start_with(
+    pub fn start_with_accounts(
         specs: Vec<ServerSpec>,
         limits: HostLimits,
-        ports: Ports,
+        ports: HostPorts,
         accounts: PrincipalAccounts,
     ) -> Self {
-        let Ports {
+        let HostPorts {
             dial,
             clock,
             tasks,
-            audience,
+            notifications: audience,
             manifests,
             pins,
             journal,
             audit,
             keys,
         } = ports;
-        let events = Events::new(Arc::clone(&clock));
+        let events = EventBus::new(Arc::clone(&clock));
         let catalog = Arc::new(CatalogStore::default());
-        let decider = Arc::new(Decider::new(Denials::new(events.clone())));
-        let memory = Arc::new(Memory::new(Arc::clone(&decider), accounts.clone()));
-        let answers = Arc::new(Answers::new(limits.cache, Arc::clone(&clock)));
-        let hall = Arc::new(Hall::new(audience));
-        let around = Surroundings {
-            dial: Arc::new(CleanDial(Arc::new(Beside::new(dial, &clock, &tasks)))),
+        let authorizer = Arc::new(Authorizer::new(DenialReporter::new(events.clone())));
+        let sessions = Arc::new(SessionState::new(Arc::clone(&authorizer), accounts.clone()));
+        let cache = Arc::new(ResponseCache::new(limits.cache, Arc::clone(&clock)));
+        let fanout = Arc::new(NotificationFanout::new(audience));
+        let deps = SupervisorDeps {
+            dial: with_redaction(DialRouter::new(dial, &clock, &tasks)),
             catalog: Arc::clone(&catalog),
             tasks: tasks.clone(),
             clock: Arc::clone(&clock),
-            audience: Arc::clone(&hall) as Arc<dyn Audience>,
-            memory: Arc::clone(&memory),
+            notifications: Arc::clone(&fanout) as Arc<dyn NotificationSink>,
+            sessions: Arc::clone(&sessions),
             manifests,
-            pins: Arc::new(Pins::open(pins, Arc::clone(&clock), events.clone())),
-            answers: Arc::clone(&answers),
+            pins: Arc::new(PinRegistry::open(pins, Arc::clone(&clock), events.clone())),
+            cache: Arc::clone(&cache),
             events: events.clone(),
-            starts: Arc::new(Semaphore::new(limits.starts_max)),
+            start_permits: Arc::new(Semaphore::new(limits.starts_max)),
         };
-        let specs = know_names(specs, &around.pins).into_iter();
-        let stamps = start_stamps(Arc::clone(&clock));
-        let servers = specs.map(|spec| start_supervisor(spec, &stamps, &around));
-        let servers: Servers = servers.collect();
-        events.follow(catalog.changes(), &tasks);
-        let purse = Purse::new(Arc::clone(&journal), Arc::clone(&clock), tasks.clone());
-        let outbox = Outbox::new(journal, &audit, &around, &hall);
-        let standing = Standing::new(Arc::clone(&memory), Arc::clone(&clock), tasks);
-        let path = Arc::new(CallPath {
+        let specs = register_names(specs, &deps.pins).into_iter();
+        let stamps = new_log_stamps(Arc::clone(&clock));
+        let servers = specs.map(|spec| start_supervisor(spec, &stamps, &deps));
+        let servers: ServerMap = servers.collect();
+        events.follow_catalog(catalog.subscribe_version(), &tasks);
+        let budget = BudgetAccounts::new(Arc::clone(&journal), Arc::clone(&clock), tasks.clone());
+        let outbox = Outbox::new(journal, &audit, &deps, &fanout);
+        let subscriptions = SubscriptionSync::new(Arc::clone(&sessions), Arc::clone(&clock), tasks);
+        let call_path = Arc::new(CallPath {
             catalog,
-            memory,
-            decider,
-            purse,
-            answers,
+            sessions,
+            authorizer,
+            budget,
+            cache,
             outbox,
-            checker: Checker::default(),
-            auditor: Auditor::new(audit, Arc::clone(&clock)),
-            keys,
-            seats: SeatTable::new(limits.principal_calls_max),
-            offload: Offload::default(),
-            results: KeptResults::new(clock.unix_ms()),
+            validator: OutputValidator::default(),
+            auditor: CallAuditor::new(audit, Arc::clone(&clock)),
+            key_scope: keys,
+            limiter: CallLimiter::new(limits.principal_calls_max),
+            offload: OffloadPool::default(),
+            stored_results: ResultStore::new(clock.unix_ms()),
             servers: ArcSwap::from_pointee(servers),
             clock,
             closing: AtomicBool::new(false),
         });
-        path.outbox.start(Arc::downgrade(&path));
+        call_path.outbox.start(Arc::downgrade(&call_path));
         Self {
-            path,
-            standing,
-            around,
+            call_path,
+            subscriptions,
+            deps,
             accounts: accounts.with_rates(limits.rates),
             limits: Arc::new(ArcSwap::from_pointee(limits)),
             stamps,
-            measuring: Arc::new(Semaphore::new(1)),
-            turn: Arc::default(),
-            views: Arc::new(Views::default()),
-            hall,
-            found: Arc::default(),
+            measure_permit: Arc::new(Semaphore::new(1)),
+            starting: Arc::default(),
+            views: Arc::new(ViewCache::default()),
+            fanout,
+            search_index: Arc::default(),
         }
     }
 
-    pub(crate) fn outbox_shared(&self) -> &Arc<outbox::Shared> {
-        self.path.outbox.shared()
+    pub(crate) fn outbox_shared_state(&self) -> &Arc<outbox::OutboxShared> {
+        self.call_path.outbox.shared()
     }
 
-    pub(crate) const fn hall(&self) -> &Arc<Hall> {
-        &self.hall
+    pub(crate) const fn notification_fanout(&self) -> &Arc<NotificationFanout> {
+        &self.fanout
     }
 
-    /// Returns the teller of what happens.
+    /// Returns the event bus.
     ///
     /// ```
     /// use bowline_host::tools::Toolbox;
@@ -246,60 +251,60 @@ impl Host {
     /// use serde_json::json;
     ///
     /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
-    /// let clock = Toolbox::default().with(("now", "The time."), &json!({}), |_, _| async {
-    ///     Ok(ToolOutput::of_text("noon"))
+    /// let clock = Toolbox::default().with("now", "The time.", &json!({}), |_, _| async {
+    ///     Ok(ToolOutput::from_text("noon"))
     /// });
     /// let host = Host::builder().build()?;
     /// host.spawn(Server::in_process("clock", clock), SpawnOptions::default()).await?;
-    /// let mut watch = host.events().watch();
-    /// host.stop("clock").await?;
+    /// let mut watch = host.events().subscribe();
+    /// host.stop_server("clock").await?;
     /// let event = serde_json::to_value(watch.recv().await?)?;
     /// assert_eq!((&event["event"], &event["server"]), (&json!("state"), &json!("clock")));
     /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub const fn events(&self) -> &Events {
-        &self.around.events
+    pub const fn events(&self) -> &EventBus {
+        &self.deps.events
     }
 
-    /// Carries one call. See [`CallPath::call`].
-    pub async fn call<C>(&self, call: C) -> Result<Reply, CallError>
+    /// Executes a call. See [`CallPath::call`].
+    pub async fn call<C>(&self, call: C) -> Result<CallReply, CallError>
     where
-        C: Borrow<Call> + Send,
+        C: Borrow<CallRequest> + Send,
     {
         let call = call.borrow();
-        // What is rare is boxed, so that a call carries no room for it.
-        if let Some(meta) = Meta::of(call)
-            && let Some(found) = Box::pin(self.by_finding(meta, call)).await
+        // Boxed because it is rare: keeps the future of an ordinary call small.
+        if let Some(meta) = MetaTool::from_call(call)
+            && let Some(found) = Box::pin(self.call_meta_tool(meta, call)).await
         {
             return found;
         }
-        if let Some(kept) = self.path.read_kept(call) {
+        if let Some(kept) = self.call_path.read_stored_result(call) {
             return kept;
         }
-        self.path.call(call).await
+        self.call_path.call(call).await
     }
 
-    /// Returns what takes a row for every call, for what else is to be noted.
+    /// Returns the audit sink, for entries that do not stem from calls.
     #[must_use]
-    pub fn audit(&self) -> &Arc<dyn Audit> {
-        self.path.auditor.audit()
+    pub fn audit(&self) -> &Arc<dyn AuditSink> {
+        self.call_path.auditor.sink()
     }
 
-    /// Returns what each principal holds of the resources that all share.
+    /// Returns the usage of shared resources by principal.
     #[must_use]
     pub const fn accounts(&self) -> &PrincipalAccounts {
         &self.accounts
     }
 
-    /// Returns how many calls each principal has in flight.
+    /// Returns the number of calls in flight by principal.
     #[must_use]
-    pub fn seats(&self) -> SeatsView {
-        self.path.seats.view()
+    pub fn calls_in_flight(&self) -> ConcurrencyView {
+        self.call_path.limiter.usage()
     }
 
-    /// Returns what is kept of the answers of all servers, and how often that was of use.
+    /// Returns size and hit counts of the response cache, over all servers.
     ///
     /// ```
     /// use bowline_host::tools::Toolbox;
@@ -307,8 +312,8 @@ impl Host {
     /// use serde_json::json;
     ///
     /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
-    /// let clock = Toolbox::default().with(("now", "The time."), &json!({}), |_, _| async {
-    ///     Ok(ToolOutput::of_text("noon"))
+    /// let clock = Toolbox::default().with("now", "The time.", &json!({}), |_, _| async {
+    ///     Ok(ToolOutput::from_text("noon"))
     /// });
     /// let host = Host::builder().build()?;
     /// host.spawn(Server::in_process("clock", clock), SpawnOptions::default()).await?;
@@ -321,113 +326,120 @@ impl Host {
     /// ```
     #[must_use]
     pub fn cache_stats(&self) -> CacheView {
-        self.path.answers.view()
+        self.call_path.cache.stats()
     }
 
-    /// Returns the clock everything here goes by.
+    /// Returns the clock of this host.
     #[must_use]
     pub fn clock(&self) -> &Arc<dyn Clock> {
-        &self.path.clock
+        &self.call_path.clock
     }
 
-    /// Returns the starter of tasks, for what serves this host.
+    /// Returns the task tracker, for servers built on this host.
     #[must_use]
-    pub const fn tasks(&self) -> &Tasks {
-        &self.around.tasks
+    pub const fn tasks(&self) -> &TaskTracker {
+        &self.deps.tasks
     }
 
-    /// Returns the catalog of this moment.
+    /// Returns the current catalog.
     #[must_use]
     pub fn catalog(&self) -> Arc<Catalog> {
-        self.path.catalog.current()
+        self.call_path.catalog.current()
     }
 
-    /// Returns a receiver that sees every new version of the catalog.
+    /// Returns a receiver of catalog versions.
     #[must_use]
     pub fn catalog_changes(&self) -> watch::Receiver<u64> {
-        self.path.catalog.changes()
+        self.call_path.catalog.subscribe_version()
     }
 
     /// Returns the names of all servers, sorted.
     #[must_use]
     pub fn servers(&self) -> Vec<Arc<str>> {
-        let mut names: Vec<_> = self.path.servers.load().keys().cloned().collect();
+        let mut names: Vec<_> = self.call_path.servers.load().keys().cloned().collect();
         names.sort();
         names
     }
 
-    /// Returns one server, by its name or by the name that it was given.
+    /// Returns a server by name or by given name.
     pub fn server(&self, name: &str) -> Result<Supervisor, CallError> {
-        let servers = self.path.servers.load();
-        let known = servers.get(name).or_else(|| servers.get(&*slug(name)));
+        let servers = self.call_path.servers.load();
+        let known = servers.get(name).or_else(|| servers.get(&*to_slug(name)));
         known.cloned().ok_or_else(|| CallError::UnknownServer {
             server: name.into(),
         })
     }
 
-    /// Waits until every server that starts by itself serves or has failed once, but not long.
+    /// Waits, bounded by `first_list_wait`, until every non-lazy server is ready or has failed
+    /// once.
     ///
-    /// An agent that lists tools right after the start should see them, and one slow server must
-    /// not keep it waiting.
-    pub async fn settled(&self) {
-        let servers = self.path.servers.load().values().cloned().collect();
-        self.settle(servers).await;
+    /// An agent that lists tools right after startup should see them, and a slow server must not
+    /// delay the list.
+    pub async fn wait_settled(&self) {
+        let servers = self.call_path.servers.load().values().cloned().collect();
+        self.wait_servers_settled(servers).await;
     }
 
-    /// Waits until these servers serve or have failed once, but not long.
-    pub(super) async fn settle(&self, servers: Vec<Supervisor>) {
+    /// Waits, bounded by `first_list_wait`, until these servers are ready or have failed once.
+    pub(super) async fn wait_servers_settled(&self, servers: Vec<Supervisor>) {
         let all = async {
             for server in servers {
-                // The sender lives as long as the supervisor does.
-                let _ = server.state().wait_for(|state| state.is_settled()).await;
+                // The sender lives as long as the supervisor.
+                let _ = server
+                    .subscribe_state()
+                    .wait_for(|state| state.is_settled())
+                    .await;
             }
         };
-        let now = self.path.clock.now();
+        let now = self.call_path.clock.now();
         // Counted from the start of the clock: later lists never wait.
-        let end = bowline_core::time::Now(0).plus(self.limits.load().first_list_wait);
+        let end = bowline_core::time::MonotonicTime(0).plus(self.limits.load().first_list_wait);
         if now < end {
-            let _ = tokio::time::timeout(now.until(end), all).await;
+            let _ = tokio::time::timeout(now.duration_until(end), all).await;
         }
     }
 
-    /// Whether it takes no more calls and goes down.
+    /// True once the host refuses calls and shuts down.
     #[must_use]
     pub fn is_closing(&self) -> bool {
-        self.path.closing.load(Ordering::Relaxed)
+        self.call_path.closing.load(Ordering::Relaxed)
     }
 
-    /// Gives a server an order and waits, but not long, for what comes of it.
-    pub async fn order(
+    /// Applies an action to a server and waits, at most `wait`, for the resulting state.
+    pub async fn apply_action(
         &self,
         name: &str,
-        order: Order,
+        action: ServerAction,
         wait: Duration,
     ) -> Result<ServerStatus, CallError> {
         let server = self.server(name)?;
         let settled = async {
-            // The sender lives as long as the supervisor does.
-            let _ = server.state().wait_for(|state| state.is_settled()).await;
+            // The sender lives as long as the supervisor.
+            let _ = server
+                .subscribe_state()
+                .wait_for(|state| state.is_settled())
+                .await;
             Ok(())
         };
-        let outcome = match order {
-            // Calls in flight may take long to end; the order is given all the same.
-            Order::Reload => {
+        let outcome = match action {
+            // Calls in flight may take long to end; the action is sent all the same.
+            ServerAction::Reload => {
                 let all = async {
-                    server.order(order).await?;
+                    server.apply_action(action).await?;
                     settled.await
                 };
                 tokio::time::timeout(wait, all).await
             }
-            Order::Start | Order::Stop | Order::Restart => {
-                server.order(order).await?;
+            ServerAction::Start | ServerAction::Stop | ServerAction::Restart => {
+                server.apply_action(action).await?;
                 tokio::time::timeout(wait, settled).await
             }
         };
         outcome.unwrap_or(Ok(()))?;
-        self.status_of(&server.spec().name)
+        self.server_status(&server.spec().name)
     }
 
-    /// Takes no more calls and stops every server, all at once; waits for their end, but not long.
+    /// Refuses further calls and stops all servers concurrently, waiting at most `stop_wait`.
     ///
     /// ```
     /// use bowline_host::tools::Toolbox;
@@ -435,8 +447,8 @@ impl Host {
     /// use serde_json::json;
     ///
     /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
-    /// let clock = Toolbox::default().with(("now", "The time."), &json!({}), |_, _| async {
-    ///     Ok(ToolOutput::of_text("noon"))
+    /// let clock = Toolbox::default().with("now", "The time.", &json!({}), |_, _| async {
+    ///     Ok(ToolOutput::from_text("noon"))
     /// });
     /// let host = Host::builder().build()?;
     /// host.spawn(Server::in_process("clock", clock), SpawnOptions::default()).await?;
@@ -448,20 +460,20 @@ impl Host {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub async fn shutdown(&self) {
-        self.path.closing.store(true, Ordering::Relaxed);
-        self.path.outbox.close().await;
-        self.around.events.end();
-        self.standing.close();
-        // No configuration comes into force from here on.
+        self.call_path.closing.store(true, Ordering::Relaxed);
+        self.call_path.outbox.close().await;
+        self.deps.events.close();
+        self.subscriptions.close();
+        // From here on no configuration is applied.
         let servers = {
-            let _turn = lock(&self.turn);
-            self.path.servers.swap(Arc::new(Servers::default()))
+            let _turn = lock(&self.starting);
+            self.call_path.servers.swap(Arc::new(ServerMap::default()))
         };
         let mut servers: Vec<_> = servers.values().cloned().collect();
         servers.sort_by(|a, b| a.spec().name.cmp(&b.spec().name));
         let stops = servers
             .into_iter()
-            .map(|server| async move { server.order(Order::Stop).await });
+            .map(|server| async move { server.apply_action(ServerAction::Stop).await });
         let all = async {
             let mut set = tokio::task::JoinSet::new();
             for stop in stops {
@@ -475,7 +487,7 @@ impl Host {
         {
             tracing::warn!("some servers did not stop in time");
         }
-        // Last: calls that were let in before may have been charged until here.
-        self.path.purse.close().await;
+        // Last: calls admitted earlier may have been charged until here.
+        self.call_path.budget.flush().await;
     }
 }

@@ -1,59 +1,60 @@
-//! What happens: catalog, call path and supervisors; starts every task. The library others embed.
+//! The embeddable host library: catalog, call path, supervisors, outbox. Spawns every task.
 
+pub mod access_guard;
 pub mod accounts;
-mod address;
 pub mod allowlist;
-pub mod audience;
 pub mod audit;
-pub mod beacon;
+mod authorizer;
 pub mod broker;
 pub mod builder;
 pub mod callpath;
-pub mod card;
 pub mod catalog;
-pub mod credential;
-mod decide;
+pub mod credential_source;
 mod denials;
 pub mod dial;
+mod endpoint_address;
 pub mod events;
 pub mod executor;
 pub mod expose;
-pub mod guard;
+pub mod fifo_watch;
 pub mod host;
-mod inprocess;
+mod in_process_link;
+mod local_reply;
 pub mod manifest;
-pub mod memory;
+pub mod notification_fanout;
 pub mod offload;
 pub mod outbox;
 pub mod output;
 pub mod pins;
 pub mod ports;
+mod principal_record;
 pub mod redaction;
-mod reply;
 pub mod router;
-pub mod spawn;
+pub mod server_card;
+pub mod session_state;
+pub mod spawn_options;
 pub mod spec;
-mod standing;
+mod subscription_sync;
 pub mod supervisor;
-pub mod tasks;
+pub mod task_tracker;
 pub mod tools;
-mod who;
 
 pub use bowline_link::BoxFuture;
 pub use builder::{BuildError, HostBuilder};
-pub use callpath::checked::Unchecked;
+pub use callpath::output_schema::UncheckedTool;
 pub use host::{
-    AdoptError, Adopted, Applied, Changed, DISCOVER_MAX, Discovered, DiscoveredEntry,
-    DiscoveredError, FRESH_LIST_WAIT, FailedList, Host, HostLimits, Ports, Refreshed, Undiscovered,
+    AdoptError, AdoptReport, ApplyReport, ChangedServer, DISCOVER_MAX, DiscoveryEntry,
+    DiscoveryError, DiscoveryFailure, FRESH_LIST_WAIT, FailedList, Host, HostLimits, HostPorts,
+    RefreshReport, ServerDiscovery,
 };
 pub use output::ToolOutput;
 pub use router::Router;
-pub use spawn::{SpawnError, SpawnOptions};
-/// A server and how it is treated; short for those who embed the host.
+pub use spawn_options::{SpawnError, SpawnOptions};
+/// Short name of [`ServerSpec`] for embedding programs.
 pub use spec::ServerSpec as Server;
 pub use spec::{NameClash, ServerSpec};
-pub use tools::{Arguments, ExecuteContext, ExecuteError, ToolExecutor, ToolSchema};
-// What a program needs of the rooms below, so that it depends on this one alone.
-pub use bowline_core::call::{Contexts, Principal, Role};
+pub use tools::{ExecuteContext, ExecuteError, ToolArguments, ToolExecutor, ToolSchema};
+// Re-exports from lower crates, so that embedding programs depend on this crate alone.
+pub use bowline_core::call::{ContextSet, Principal, Role};
 pub use bowline_core::error::CallError;
-pub use bowline_core::policy::{Otherwise, Pattern, Policy, RoleAllowlist, RoleRules};
+pub use bowline_core::policy::{DefaultAction, FeaturePattern, Policy, RoleAllowlist, RoleRules};

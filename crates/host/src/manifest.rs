@@ -1,27 +1,27 @@
-//! What a server offered when it was last seen, so that it can be listed before it is started.
+//! Lists of a server from its last run, shown before it starts.
 
 use std::fmt;
 
 use bowline_core::era::Era;
-use bowline_core::hex::hex;
+use bowline_core::hex::to_hex;
 use bowline_wire::object;
 use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
 
-use crate::catalog::{ListKind, Pages, listing};
-use crate::spec::Reach;
+use crate::catalog::{ListKind, ListPages, rendered_list};
+use crate::spec::ServerTransport;
 
-/// What a server said when it last served.
+/// The lists of a server when last ready.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Manifest {
-    /// Its result of `initialize`.
+pub struct ServerManifest {
+    /// The `initialize` result.
     pub initialize: Bytes,
-    /// Its lists, page by page.
-    pub pages: Pages,
+    /// The lists, page by page.
+    pub pages: ListPages,
 }
 
-impl Manifest {
-    /// Returns the era that the server spoke: only the modern one lists its revisions.
+impl ServerManifest {
+    /// Returns the server's era: only modern servers list their revisions.
     #[must_use]
     pub fn era(&self) -> Era {
         match object::field(&self.initialize, "supportedVersions") {
@@ -30,33 +30,34 @@ impl Manifest {
         }
     }
 
-    /// Takes in lists that were read since; the others stay as they were.
-    pub fn learn(&mut self, initialize: &Bytes, pages: &Pages) {
+    /// Merges newly read lists; unread lists stay.
+    pub fn merge_lists(&mut self, initialize: &Bytes, pages: &ListPages) {
         self.initialize = initialize.clone();
         for kind in ListKind::ALL {
             if let Some(read) = pages.get(kind) {
-                // How long it may be kept is for the living to say.
-                let plain = read.iter().map(|page| listing::plain(kind, page));
+                // A cache hint is valid only on a current link.
+                let plain = read
+                    .iter()
+                    .map(|page| rendered_list::strip_era_members(kind, page));
                 *self.pages.get_mut(kind) = Some(plain.collect());
             }
         }
     }
 }
 
-/// Returns a digest of how a server is reached: what another program, or the same with other
-/// arguments, offered says nothing of this one. The values of its environment do not count, since
-/// they are often secrets that change.
+/// Returns a digest of a server's transport: lists of a different program or of different arguments
+/// must not be reused. Environment values are excluded, since they are often rotating secrets.
 #[must_use]
-pub fn digest(reach: &Reach) -> String {
+pub fn transport_digest(reach: &ServerTransport) -> String {
     let mut hash = Sha256::new();
-    // The length of each part keeps two from being taken for one.
+    // Length-prefixed, so that concatenations stay unambiguous.
     let mut part = |kind: u8, bytes: &[u8]| {
         hash.update([kind]);
         hash.update((bytes.len() as u64).to_be_bytes());
         hash.update(bytes);
     };
     match reach {
-        Reach::Child(child) => {
+        ServerTransport::Child(child) => {
             part(b'c', child.command.as_encoded_bytes());
             for argument in &child.args {
                 part(b'a', argument.as_encoded_bytes());
@@ -70,43 +71,43 @@ pub fn digest(reach: &Reach) -> String {
                 part(b'e', name.as_encoded_bytes());
             }
         }
-        Reach::Placed(placed) => {
+        ServerTransport::Executor(placed) => {
             part(b'x', placed.executor.as_bytes());
             part(b's', placed.server.as_bytes());
         }
-        Reach::Remote(remote) => part(b'u', remote.url.to_string().as_bytes()),
-        // It is another one with each start of the program.
-        Reach::InProcess(_) => part(b'p', b""),
-        Reach::Peer(peer) => {
+        ServerTransport::Remote(remote) => part(b'u', remote.url.to_string().as_bytes()),
+        // Different with each start of the program.
+        ServerTransport::InProcess(_) => part(b'p', b""),
+        ServerTransport::Peer(peer) => {
             part(b'w', peer.remote.name().as_bytes());
             part(b's', peer.server.as_bytes());
         }
     }
-    hex(&hash.finalize())
+    to_hex(&hash.finalize())
 }
 
-/// Keeps manifests between lives of the gateway.
+/// Stores manifests across restarts.
 ///
-/// Neither function waits long: what is slow goes on behind them.
-pub trait Manifests: fmt::Debug + Send + Sync {
-    /// Returns what was kept for the server, if it was kept under the same digest of its spec.
-    fn load(&self, server: &str, digest: &str) -> Option<Manifest>;
-    /// Keeps it in place of what was kept before.
-    fn save(&self, server: &str, digest: &str, manifest: Manifest);
-    /// Keeps nothing of the server any more.
+/// Neither method blocks for long: slow work continues in the background.
+pub trait ManifestStore: fmt::Debug + Send + Sync {
+    /// Returns the stored manifest, if stored under the same spec digest.
+    fn load(&self, server: &str, digest: &str) -> Option<ServerManifest>;
+    /// Replaces the stored manifest.
+    fn save(&self, server: &str, digest: &str, manifest: ServerManifest);
+    /// Deletes the stored manifest.
     fn forget(&self, server: &str);
 }
 
-/// Keeps nothing.
+/// Stores nothing.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Forgetful;
+pub struct NullManifestStore;
 
-impl Manifests for Forgetful {
-    fn load(&self, _server: &str, _digest: &str) -> Option<Manifest> {
+impl ManifestStore for NullManifestStore {
+    fn load(&self, _server: &str, _digest: &str) -> Option<ServerManifest> {
         None
     }
 
-    fn save(&self, _server: &str, _digest: &str, _manifest: Manifest) {}
+    fn save(&self, _server: &str, _digest: &str, _manifest: ServerManifest) {}
 
     fn forget(&self, _server: &str) {}
 }
@@ -116,8 +117,8 @@ mod tests {
     use super::*;
     use crate::spec::ChildSpec;
 
-    fn child(command: &str, args: &[&str], env: &[(&str, &str)]) -> String {
-        digest(&Reach::Child(ChildSpec {
+    fn child_digest(command: &str, args: &[&str], env: &[(&str, &str)]) -> String {
+        transport_digest(&ServerTransport::Child(ChildSpec {
             args: args.iter().map(Into::into).collect(),
             env: env
                 .iter()
@@ -128,18 +129,18 @@ mod tests {
     }
 
     #[test]
-    fn a_digest_tells_programs_apart_and_not_their_secrets() {
-        let one = child("npx", &["-y", "pkg"], &[("KEY", "a"), ("B", "b")]);
+    fn digest_covers_program_but_not_env_values() {
+        let one = child_digest("npx", &["-y", "pkg"], &[("KEY", "a"), ("B", "b")]);
         assert_eq!(one.len(), 64);
         assert_eq!(
             one,
-            child("npx", &["-y", "pkg"], &[("B", "other"), ("KEY", "c")])
+            child_digest("npx", &["-y", "pkg"], &[("B", "other"), ("KEY", "c")])
         );
         for other in [
-            child("npx", &["-y", "pkg2"], &[("KEY", "a"), ("B", "b")]),
-            child("npx", &["-ypkg"], &[("KEY", "a"), ("B", "b")]),
-            child("npx", &["-y", "pkg"], &[("KEY", "a")]),
-            child("uvx", &["-y", "pkg"], &[("KEY", "a"), ("B", "b")]),
+            child_digest("npx", &["-y", "pkg2"], &[("KEY", "a"), ("B", "b")]),
+            child_digest("npx", &["-ypkg"], &[("KEY", "a"), ("B", "b")]),
+            child_digest("npx", &["-y", "pkg"], &[("KEY", "a")]),
+            child_digest("uvx", &["-y", "pkg"], &[("KEY", "a"), ("B", "b")]),
         ] {
             assert_ne!(one, other);
         }

@@ -1,118 +1,120 @@
-//! Writes that outlive an outage: stored before they are sent, delivered in order, never lost.
+//! The outbox: writes are stored before sending, delivered in order, and survive an outage.
 //!
-//! A call of a tool without `queue` passes at the price of one look at its route, and may overtake
-//! writes that wait: only what is queued is kept in order.
+//! A call of a tool without `queue` only costs a check of its route, and may overtake queued
+//! writes: only queued tools keep their order.
 
-mod answer;
 mod deliver;
+mod delivered_index;
 mod drain;
-mod flights;
-mod handle;
-mod index;
-mod intent;
-mod key;
-mod letter;
-mod parked;
-mod record;
-mod store;
-mod tell;
-mod worker;
+mod enqueue;
+mod idempotency_key;
+mod key_lock;
+mod lane_worker;
+mod notify;
+mod outbox_handle;
+mod parked_calls;
+mod queue_view;
+mod queued_reply;
+mod stored_call;
+mod write_record;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use bowline_core::call::{Call, Reply, Route, Subject};
+use bowline_core::call::{CallReply, CallRequest, CallSubject, Route};
 use bowline_core::error::CallError;
-use bowline_core::lane::{Board, DRAINS_MAX};
+use bowline_core::lane::{DRAINS_MAX, LaneScheduler};
 use bowline_core::sync::lock;
-use bowline_core::time::Now;
-use bowline_journal::{At, Journal, JournalError, Known, Lane, Receipt};
+use bowline_core::time::MonotonicTime;
+use bowline_journal::{Duplicate, Journal, JournalError, LaneName, LeaseReceipt, Timestamps};
 use tokio::sync::{Notify, Semaphore, watch};
 
-use self::answer::{Queued, Reason, queued, recorded, unrecorded};
-use self::flights::{Flight, Flights};
-use self::index::Index;
-use self::parked::{LaneSignal, ParkedCalls};
-use self::record::Head;
-use self::tell::Notes;
-use crate::audience::Hall;
-use crate::audit::Audit;
+use self::delivered_index::DeliveredIndex;
+use self::key_lock::{KeyGuard, KeyLocks, WriteName};
+use self::notify::WriteNotes;
+use self::parked_calls::{LaneSignal, ParkedCalls};
+use self::queued_reply::{
+    QueueReason, QueuedWrite, queued_reply, recorded_reply, unrecorded_reply,
+};
+use self::write_record::WriteHead;
+use crate::audit::AuditSink;
 use crate::callpath::CallPath;
-use crate::events::Events;
-use crate::memory::Memory;
+use crate::events::EventBus;
+use crate::notification_fanout::NotificationFanout;
 use crate::ports::Clock;
+use crate::session_state::SessionState;
 use crate::spec::ServerSpec;
-use crate::supervisor::{Dial, Surroundings};
-use crate::tasks::Tasks;
+use crate::supervisor::{Dial, SupervisorDeps};
+use crate::task_tracker::TaskTracker;
 
-pub use self::answer::URI;
-pub use self::handle::{LETTERS_MAX, OutboxError, OutboxHandle};
-pub(crate) use self::intent::Intent;
-pub(crate) use self::key::{argument_at, given_key};
-pub use self::letter::{LaneLetters, Letter, LetterState, ServerLetters};
+pub(crate) use self::idempotency_key::{argument_at, given_key};
+pub use self::outbox_handle::{OutboxError, OutboxHandle, QUEUED_CALLS_MAX};
+pub use self::queue_view::{OutboxLaneView, QueuedCallState, QueuedCallView, ServerQueueView};
+pub use self::queued_reply::OUTBOX_URI_PREFIX;
+pub(crate) use self::stored_call::StoredCall;
 
-/// How the names of our lanes begin.
-pub(crate) const LANES: &str = "outbox/";
+/// Prefix of lane names.
+pub(crate) const LANE_PREFIX: &str = "outbox/";
 
-/// Permits of those who depend on the order of lanes: one for each lane that drains.
+/// Permits for ordered leases: one for each draining lane.
 const ORDER_PERMITS: usize = DRAINS_MAX;
 
-/// How long the end of the drain is waited for.
+/// Maximum wait for the end of the drain.
 const CLOSE_WAIT: Duration = Duration::from_secs(3);
 
 /// The lanes of this gateway.
 #[derive(Debug)]
 pub(crate) struct Outbox {
-    shared: Arc<Shared>,
-    /// Set once, when the host goes down; dropped with the host.
+    shared: Arc<OutboxShared>,
+    /// Set once at shutdown; dropped with the host.
     closing: watch::Sender<bool>,
-    /// Whether the drain has ended.
+    /// True once the drain has ended.
     ended: watch::Receiver<bool>,
-    end: Mutex<Option<watch::Sender<bool>>>,
+    end_sender: Mutex<Option<watch::Sender<bool>>>,
 }
 
-/// What calls, the drain and those who look share.
+/// State shared by calls, the drain and operators.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct OutboxShared {
     journal: Arc<dyn Journal>,
-    audit: Arc<dyn Audit>,
+    audit: Arc<dyn AuditSink>,
     clock: Arc<dyn Clock>,
-    tasks: Tasks,
-    events: Events,
-    hall: Arc<Hall>,
-    memory: Arc<Memory>,
+    tasks: TaskTracker,
+    events: EventBus,
+    fanout: Arc<NotificationFanout>,
+    sessions: Arc<SessionState>,
     dial: Arc<dyn Dial>,
-    /// The lanes in which something waits.
-    board: Mutex<Board>,
+    /// Schedules the lanes with pending writes.
+    scheduler: Mutex<LaneScheduler>,
     /// Wakes the drain.
-    poke: Notify,
-    /// Writes that callers wait for, by their keys.
-    flights: Flights,
-    /// What is known of queued writes while this process lives.
-    notes: Mutex<Notes>,
-    /// Where delivered ones are to be found.
-    index: Index,
-    /// Callers that wait for the turn of their writes.
+    drain_wake: Notify,
+    /// Locks the idempotency keys of writes in progress.
+    key_locks: KeyLocks,
+    /// In-memory notes about queued writes.
+    notes: Mutex<WriteNotes>,
+    /// Index of delivered writes.
+    delivered: DeliveredIndex,
+    /// Callers parked until the turn of their writes.
     parked: ParkedCalls,
-    /// Wakes the drains of lanes.
+    /// Wakes the lane workers.
     signals: Mutex<HashMap<Arc<str>, Arc<LaneSignal>>>,
-    /// One permit for each drain that leases the next messages of a lane in order; picking messages
-    /// out of the middle takes all.
-    order: Semaphore,
+    /// A permit for each worker leasing the next messages in order; picking messages from the
+    /// middle takes all permits.
+    order_permits: Semaphore,
     closing: watch::Receiver<bool>,
 }
 
-/// What came of writing a call down.
+/// Result of admitting a call.
 #[derive(Debug)]
-pub(crate) enum Entered {
-    /// It is sent now; what becomes of it is to be told to the intent, where there is one.
-    Live(Option<Box<Intent>>),
-    /// It waits behind others, or is known already.
-    Answered {
-        /// What its caller is told.
-        reply: Reply,
-        /// Its idempotency key.
+pub(crate) enum OutboxAdmission {
+    /// Send now; a stored call must be settled with the outcome.
+    Send(Option<Box<StoredCall>>),
+    /// Queued behind other writes, or already known.
+    Replied {
+        /// The response for the caller.
+        reply: CallReply,
+        /// The idempotency key.
         key: Arc<str>,
     },
 }
@@ -120,116 +122,121 @@ pub(crate) enum Entered {
 impl Outbox {
     pub(crate) fn new(
         journal: Arc<dyn Journal>,
-        audit: &Arc<dyn Audit>,
-        around: &Surroundings,
-        hall: &Arc<Hall>,
+        audit: &Arc<dyn AuditSink>,
+        deps: &SupervisorDeps,
+        fanout: &Arc<NotificationFanout>,
     ) -> Self {
         let (closing, seen) = watch::channel(false);
         let (end, ended) = watch::channel(false);
-        let shared = Shared {
+        let shared = OutboxShared {
             journal,
             audit: Arc::clone(audit),
-            clock: Arc::clone(&around.clock),
-            tasks: around.tasks.clone(),
-            events: around.events.clone(),
-            hall: Arc::clone(hall),
-            memory: Arc::clone(&around.memory),
-            dial: Arc::clone(&around.dial),
-            board: Mutex::default(),
-            poke: Notify::new(),
-            flights: Flights::default(),
+            clock: Arc::clone(&deps.clock),
+            tasks: deps.tasks.clone(),
+            events: deps.events.clone(),
+            fanout: Arc::clone(fanout),
+            sessions: Arc::clone(&deps.sessions),
+            dial: Arc::clone(&deps.dial),
+            scheduler: Mutex::default(),
+            drain_wake: Notify::new(),
+            key_locks: KeyLocks::default(),
             notes: Mutex::default(),
-            index: Index::default(),
+            delivered: DeliveredIndex::default(),
             parked: ParkedCalls::default(),
             signals: Mutex::default(),
-            order: Semaphore::new(ORDER_PERMITS),
+            order_permits: Semaphore::new(ORDER_PERMITS),
             closing: seen,
         };
         Self {
             shared: Arc::new(shared),
             closing,
             ended,
-            end: Mutex::new(Some(end)),
+            end_sender: Mutex::new(Some(end)),
         }
     }
 
-    /// Starts to deliver what waits, over `path`.
+    /// Starts delivering pending writes through `path`.
     pub(crate) fn start(&self, path: Weak<CallPath>) {
-        let Some(end) = lock(&self.end).take() else {
+        let Some(end) = lock(&self.end_sender).take() else {
             return;
         };
         let shared = Arc::clone(&self.shared);
-        let watch = shared.events.watch();
-        let drain = drain::run(Arc::clone(&shared), path, watch, end);
+        let watch = shared.events.subscribe();
+        let drain = drain::run_drain(Arc::clone(&shared), path, watch, end);
         shared.tasks.spawn("outbox", drain);
     }
 
-    /// Delivers nothing more and waits, but not long, for what is under way. Whatever was not
-    /// delivered stays queued.
+    /// Stops delivering and waits, at most [`CLOSE_WAIT`], for deliveries in flight. Undelivered
+    /// writes stay queued.
     pub(crate) async fn close(&self) {
         self.closing.send_replace(true);
         let mut ended = self.ended.clone();
         let ended = ended.wait_for(|ended| *ended);
         if tokio::time::timeout(CLOSE_WAIT, ended).await.is_err() {
-            tracing::warn!("the drain of queued writes did not end in time");
+            tracing::warn!("outbox drain did not end in time");
         }
     }
 
-    /// Says why a stored write cannot be sent now, where that is known beforehand.
+    /// Fails if a stored write is known to be undeliverable now.
     pub(crate) fn check_reachable(
         &self,
         route: &Route,
         spec: &ServerSpec,
     ) -> Result<(), CallError> {
-        self.check_way(spec)?;
+        self.check_connection_path(spec)?;
         match route.is_unlisted() {
-            true => Err(unreachable(spec, "it has not listed its tools yet")),
+            true => Err(to_unreachable_error(
+                spec,
+                "it has not listed its tools yet",
+            )),
             false => Ok(()),
         }
     }
 
-    /// Says that the way to a server is away, where that is known.
-    pub(crate) fn check_way(&self, spec: &ServerSpec) -> Result<(), CallError> {
-        match self.shared.dial.is_away(spec) {
-            true => Err(unreachable(spec, "its executor is not connected")),
+    /// Fails if the connection path to a server is known to be down.
+    pub(crate) fn check_connection_path(&self, spec: &ServerSpec) -> Result<(), CallError> {
+        match self.shared.dial.is_unreachable(spec) {
+            true => Err(to_unreachable_error(spec, "its executor is not connected")),
             false => Ok(()),
         }
     }
 
-    pub(crate) const fn shared(&self) -> &Arc<Shared> {
+    pub(crate) const fn shared(&self) -> &Arc<OutboxShared> {
         &self.shared
     }
 
-    /// Writes a call down that must not be lost; all others pass at no cost.
-    pub(crate) async fn enter(
+    /// Stores a call of a queued tool; any other call passes at no cost.
+    pub(crate) async fn admit_call(
         &self,
-        call: &Call,
+        call: &CallRequest,
         route: &Arc<Route>,
-        deadline: Now,
-    ) -> Result<Entered, CallError> {
-        match &route.queue {
-            None => Ok(Entered::Live(None)),
-            // The answer to who asks for a task is the task.
-            Some(_) if call.makes_task || !matches!(call.subject, Subject::Tool(_)) => {
-                Ok(Entered::Live(None))
+        deadline: MonotonicTime,
+    ) -> Result<OutboxAdmission, CallError> {
+        match &route.queue_policy {
+            None => Ok(OutboxAdmission::Send(None)),
+            // A call that creates a task is answered by the task.
+            Some(_) if call.wants_task || !matches!(call.subject, CallSubject::Tool(_)) => {
+                Ok(OutboxAdmission::Send(None))
             }
-            // What is rare is boxed, so that a call carries no room for it.
-            Some(queue) => Box::pin(self.store(call, (route, queue), deadline)).await,
+            // Boxed because it is rare: keeps the future of an ordinary call small.
+            Some(queue) => Box::pin(self.store_call(call, route, queue, deadline)).await,
         }
     }
 }
 
-impl Shared {
-    fn at(&self) -> At {
-        At {
+impl OutboxShared {
+    fn timestamps(&self) -> Timestamps {
+        Timestamps {
             now: self.clock.now(),
             unix_ms: self.clock.unix_ms(),
         }
     }
 
-    /// Gives a message back; it keeps its place, and is due at once.
-    async fn give_back(&self, receipt: Receipt) -> Result<(), JournalError> {
-        self.journal.nak(receipt, Duration::ZERO, self.at()).await
+    /// Releases a message; it keeps its position and is due at once.
+    async fn release_message(&self, receipt: LeaseReceipt) -> Result<(), JournalError> {
+        self.journal
+            .nak(receipt, Duration::ZERO, self.timestamps())
+            .await
     }
 
     fn is_closing(&self) -> bool {
@@ -246,7 +253,7 @@ impl Shared {
         lock(&self.signals).remove(lane);
     }
 
-    /// Has the drain of a lane look again, where there is one.
+    /// Wakes the worker of a lane, if any.
     fn wake_lane(&self, lane: &str) {
         let signal = lock(&self.signals).get(lane).cloned();
         if let Some(signal) = signal {
@@ -254,59 +261,67 @@ impl Shared {
         }
     }
 
-    /// Waits for whoever carries a write of the same key.
-    async fn flight(
+    /// Waits for the lock of an idempotency key.
+    async fn lock_key(
         self: &Arc<Self>,
-        lane: &Lane,
+        lane: &LaneName,
         dedupe: &Arc<str>,
         route: &Route,
-        deadline: Now,
-    ) -> Result<Flight, CallError> {
-        let name = (lane.clone(), Arc::clone(dedupe));
+        deadline: MonotonicTime,
+    ) -> Result<KeyGuard, CallError> {
+        let name = WriteName {
+            lane: lane.clone(),
+            dedupe: Arc::clone(dedupe),
+        };
         let until = self.clock.instant(deadline);
-        let taken = tokio::time::timeout_at(until, Flights::take(self, name)).await;
+        let taken = tokio::time::timeout_at(until, KeyLocks::acquire(self, name)).await;
         taken.map_err(|_| CallError::ServerBusy {
             server: Arc::clone(&route.server),
             limit: 1,
         })
     }
 
-    /// Says how a write stands that was stored before.
-    fn known(&self, known: Known, head: &Head, call: &Call) -> Result<Entered, CallError> {
+    /// Returns the response for an already known write.
+    fn to_known_reply(
+        &self,
+        known: Duplicate,
+        head: &WriteHead,
+        call: &CallRequest,
+    ) -> Result<OutboxAdmission, CallError> {
         let reply = match known {
-            Known::Waiting { id, position, .. } => {
-                let told = Queued { id, position, head };
-                let reason = match lock(&self.board).is_up(&head.server) {
-                    true => Reason::Behind,
-                    false => Reason::Away,
+            Duplicate::Queued { id, position, .. } => {
+                let told = QueuedWrite { id, position, head };
+                let reason = match lock(&self.scheduler).is_server_up(&head.server) {
+                    true => QueueReason::Behind,
+                    false => QueueReason::Unreachable,
                 };
-                queued(&told, reason, &call.id)
+                queued_reply(&told, reason, &call.id)
             }
-            Known::Done(done) => match &done.result {
-                Some(result) => recorded(result, &call.id),
-                None => unrecorded(done.id, head, &call.id),
+            Duplicate::Completed(done) => match &done.result {
+                Some(result) => recorded_reply(result, &call.id),
+                None => unrecorded_reply(done.id, head, &call.id),
             },
-            Known::Dead(id) => {
+            Duplicate::DeadLetter(id) => {
                 return Err(CallError::NotStored {
                     server: Arc::clone(&head.server),
                     tool: Arc::clone(&head.tool),
-                    reason: answer::dead_reason(id).into(),
+                    reason: queued_reply::dead_reason(id).into(),
                 });
             }
         };
         let key = Arc::clone(&head.key);
-        Ok(Entered::Answered { reply, key })
+        Ok(OutboxAdmission::Replied { reply, key })
     }
 }
 
-fn unreachable(spec: &ServerSpec, reason: &str) -> CallError {
+fn to_unreachable_error(spec: &ServerSpec, reason: &str) -> CallError {
     CallError::SendFailed {
         server: Arc::clone(&spec.name),
         reason: reason.into(),
     }
 }
 
-fn not_stored(route: &Route, reason: String) -> CallError {
+fn to_not_stored_error(route: &Route, reason: String) -> CallError {
     CallError::NotStored {
         server: Arc::clone(&route.server),
         tool: Arc::clone(&route.name),
@@ -314,7 +329,7 @@ fn not_stored(route: &Route, reason: String) -> CallError {
     }
 }
 
-fn journal_error(route: &Route, error: JournalError) -> CallError {
+fn to_call_error(route: &Route, error: JournalError) -> CallError {
     match error {
         JournalError::Conflict => CallError::KeyConflict {
             server: Arc::clone(&route.server),
@@ -324,6 +339,6 @@ fn journal_error(route: &Route, error: JournalError) -> CallError {
             server: Arc::clone(&route.server),
             limit,
         },
-        error => not_stored(route, error.to_string()),
+        error => to_not_stored_error(route, error.to_string()),
     }
 }

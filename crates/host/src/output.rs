@@ -1,13 +1,13 @@
-//! What a tool gave back: its whole result, and the parts of it that programs ask for.
+//! The output of a tool: its complete result, and accessors.
 
 use std::borrow::Cow;
 
-use bowline_core::call::{Body, Origin, Reply};
-use bowline_wire::{object, result};
+use bowline_core::call::{BodyKind, CallReply, ReplyOrigin};
+use bowline_wire::{object, tool_result};
 use bytes::Bytes;
 use serde_json::Value;
 
-/// The result of a tool, byte for byte as the tool wrote it.
+/// The result of a tool, byte for byte as written by the tool.
 ///
 /// ```
 /// use bowline_host::ToolOutput;
@@ -21,96 +21,95 @@ use serde_json::Value;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ToolOutput {
     result: Bytes,
-    origin: Origin,
+    origin: ReplyOrigin,
 }
 
 impl ToolOutput {
-    /// Takes a result of `tools/call` as it stands, one JSON object.
+    /// Creates an output from a `tools/call` result, a JSON object.
     #[must_use]
     pub fn from_result(result: impl Into<Bytes>) -> Self {
         Self {
             result: result.into(),
-            origin: Origin::Live,
+            origin: ReplyOrigin::Live,
         }
     }
 
-    /// Says that the tool gave it before, to the same request.
-    pub(crate) fn recorded(self) -> Self {
+    /// Marks the output as recorded from an earlier identical request.
+    pub(crate) fn into_recorded(self) -> Self {
         Self {
-            origin: Origin::Recorded,
+            origin: ReplyOrigin::Recorded,
             ..self
         }
     }
 
-    /// Returns the output of a tool that did its work and says this.
+    /// Creates the output of a successful tool with a text.
     #[must_use]
-    pub fn of_text(text: &str) -> Self {
-        Self::from_result(result::of_text(text, ""))
+    pub fn from_text(text: &str) -> Self {
+        Self::from_result(tool_result::from_text(text, ""))
     }
 
-    /// Returns the output of a tool that ran and failed, and says why.
+    /// Creates the output of a failed tool with an error text.
     #[must_use]
-    pub fn failed(text: &str) -> Self {
-        Self::from_result(result::of_text(text, result::FAILED))
+    pub fn from_error(text: &str) -> Self {
+        Self::from_result(tool_result::from_text(text, tool_result::IS_ERROR_MEMBER))
     }
 
-    /// Returns the output of a tool whose answer is a value: as structured content where it is an
-    /// object, and as text for those who read no other.
+    /// Creates the output of a tool from a value: as structured content for an object, and always
+    /// as text.
     #[must_use]
-    pub fn of_value(value: &Value) -> Self {
+    pub fn from_value(value: &Value) -> Self {
         let text = value.to_string();
         let structured = match value {
             Value::Object(_) => format!(",\"structuredContent\":{text}"),
             _ => String::new(),
         };
-        Self::from_result(result::of_text(&text, &structured))
+        Self::from_result(tool_result::from_text(&text, &structured))
     }
 
-    /// Reads the result of a reply; the error object where the server answered with an error.
-    pub(crate) fn of_reply(reply: &Reply) -> Result<Self, Bytes> {
-        let body = reply.answer.slice(reply.body_at.clone());
-        match reply.body {
-            Body::Result => Ok(Self {
+    /// Reads the result of a reply; fails with the error object of an error response.
+    pub(crate) fn from_reply(reply: &CallReply) -> Result<Self, Bytes> {
+        let body = reply.response.slice(reply.body_at.clone());
+        match reply.body_kind {
+            BodyKind::Result => Ok(Self {
                 result: body,
                 origin: reply.origin,
             }),
-            Body::Error => Err(body),
+            BodyKind::Error => Err(body),
         }
     }
 
-    /// Returns the text of all text blocks, one below the other; the whole result as JSON where
-    /// there is none.
+    /// Returns the joined text blocks, or the complete result as JSON without text blocks.
     #[must_use]
     pub fn text(&self) -> Cow<'_, str> {
-        result::text(&self.result)
+        tool_result::joined_text(&self.result)
     }
 
-    /// Whether the tool ran and says that it failed.
+    /// True if the tool ran and reported a failure.
     #[must_use]
     pub fn is_error(&self) -> bool {
-        result::is_error(&self.result)
+        tool_result::is_error(&self.result)
     }
 
-    /// Returns the structured content, where there is some.
+    /// Returns the structured content, if any.
     #[must_use]
-    pub fn structured(&self) -> Option<Value> {
+    pub fn structured_content(&self) -> Option<Value> {
         serde_json::from_slice(self.member("structuredContent")?).ok()
     }
 
-    /// Returns the whole result.
+    /// Returns the complete result.
     #[must_use]
     pub const fn raw(&self) -> &Bytes {
         &self.result
     }
 
-    /// Returns how it came to be: the server was asked, or had said the same before.
+    /// Returns the origin: a live call, or an earlier result.
     #[must_use]
-    pub const fn origin(&self) -> Origin {
+    pub const fn origin(&self) -> ReplyOrigin {
         self.origin
     }
 
     fn member(&self, key: &str) -> Option<&[u8]> {
-        object::field(&self.result, key).map(|at| at.of(&self.result))
+        object::field(&self.result, key).map(|at| at.slice(&self.result))
     }
 }
 
@@ -119,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_blocks_are_joined_and_a_result_without_any_is_shown_whole() {
+    fn text_joins_blocks_or_returns_whole_result() {
         for (result, text, is_error) in [
             (
                 r#"{"content":[{"type":"text","text":"one"}]}"#,
@@ -147,14 +146,20 @@ mod tests {
     }
 
     #[test]
-    fn what_an_executor_makes_reads_back() {
-        assert_eq!(ToolOutput::of_text("é \"x\"").text(), "é \"x\"");
-        let failed = ToolOutput::failed("no");
+    fn output_constructors_roundtrip() {
+        assert_eq!(ToolOutput::from_text("é \"x\"").text(), "é \"x\"");
+        let failed = ToolOutput::from_error("no");
         assert!(failed.is_error());
         assert_eq!(failed.text(), "no");
         let value = serde_json::json!({"n": 1});
-        assert_eq!(ToolOutput::of_value(&value).structured(), Some(value));
-        let list = ToolOutput::of_value(&serde_json::json!([1, 2]));
-        assert_eq!((list.structured(), list.text().as_ref()), (None, "[1,2]"));
+        assert_eq!(
+            ToolOutput::from_value(&value).structured_content(),
+            Some(value)
+        );
+        let list = ToolOutput::from_value(&serde_json::json!([1, 2]));
+        assert_eq!(
+            (list.structured_content(), list.text().as_ref()),
+            (None, "[1,2]")
+        );
     }
 }

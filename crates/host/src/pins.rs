@@ -1,37 +1,41 @@
-//! Which definitions of servers were approved, and what becomes of those that are others now.
+//! Approved definitions of servers, and handling of changed definitions.
 
 mod accept;
-mod pieces;
-mod store;
+mod definition_texts;
+mod pin_store;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use bowline_core::lint::{Findings, Names, codes};
-use bowline_core::pins::{Hash, News, Pin, PinKind, Pins as Machine, Sight, State};
+use bowline_core::lint::{LintFindings, NameRegistry, finding_codes};
+use bowline_core::pins::{
+    DefinitionHash, ListedDefinition, Pin, PinChange, PinKind, PinState, ServerPins as Machine,
+};
 use bowline_core::sync::lock;
 use bytes::Bytes;
 use foldhash::fast::RandomState;
 use serde::Serialize;
 use tokio::sync::Semaphore;
 
-use crate::catalog::{Item, ListKind, Marks, Offer, Part, Verdict};
-use crate::events::{Events, What};
+use crate::catalog::{
+    CatalogItem, DefinitionMarks, InitializeField, ItemVisibility, ListKind, ServerCatalog,
+};
+use crate::events::{EventBus, EventKind};
 use crate::ports::Clock;
 use crate::spec::ServerSpec;
 
-pub use accept::{AcceptError, PinTarget};
-pub use store::{PinStore, StoreError, Unkept};
+pub use accept::{AcceptPinsError, PinTarget};
+pub use pin_store::{NullPinStore, PinStore, PinStoreError};
 
-/// What happens to a tool, prompt, resource, template or introduction that is not the approved one.
+/// Handling of an unapproved tool, prompt, resource, template or `initialize` field.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PinMode {
-    /// Nothing is remembered.
+    /// Pins are off.
     Off,
-    /// It is marked and told of.
+    /// Marked and reported.
     #[default]
     Warn,
-    /// It is withdrawn until a person accepts it.
+    /// Withdrawn until approval.
     Block,
 }
 
@@ -47,66 +51,66 @@ impl PinMode {
     }
 }
 
-/// Servers whose pins are held.
+/// Maximum number of servers with loaded pins.
 const SERVERS_MAX: usize = 4_096;
 
-/// The mark of a definition that is not what was approved.
+/// Mark of a changed definition.
 const CHANGED: &str = "changed";
 
-/// The mark of a definition of which nobody can say whether it is what was approved.
+/// Mark of a definition with unknown approval.
 const UNVERIFIED: &str = "unverified";
 
 /// The pins of all servers.
 #[derive(Debug)]
-pub struct Pins {
+pub struct PinRegistry {
     store: Arc<dyn PinStore>,
     clock: Arc<dyn Clock>,
-    events: Events,
-    servers: Mutex<HashMap<Arc<str>, Kept, RandomState>>,
-    /// Swapped whole, so that definitions are looked at without the lock.
-    names: Mutex<Arc<Names>>,
+    events: EventBus,
+    servers: Mutex<HashMap<Arc<str>, ServerPinState, RandomState>>,
+    /// Replaced as a whole, so that definitions are linted without the lock.
+    names: Mutex<Arc<NameRegistry>>,
 }
 
-/// What is known of one server. Cheap to clone.
+/// Pins of a server. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Kept {
-    /// Its pins.
+pub struct ServerPinState {
+    /// The pins.
     pub pins: Arc<Machine>,
-    /// Why they cannot be relied on.
-    pub trouble: Option<Trouble>,
-    /// Whoever changes them holds it until they are saved.
-    turn: Arc<Semaphore>,
+    /// Why the pins are unreliable.
+    pub trouble: Option<PinTrouble>,
+    /// Held by an update until saved.
+    update_permit: Arc<Semaphore>,
 }
 
-impl Kept {
-    fn new(pins: Machine, trouble: Option<Trouble>) -> Self {
+impl ServerPinState {
+    fn new(pins: Machine, trouble: Option<PinTrouble>) -> Self {
         Self {
             pins: Arc::new(pins),
             trouble,
-            turn: Arc::new(Semaphore::new(1)),
+            update_permit: Arc::new(Semaphore::new(1)),
         }
     }
 }
 
-/// What `status` says of the pins of one server.
+/// Pins in `status`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Summary {
-    /// What happens to definitions that are not as they were approved.
+pub struct PinSummary {
+    /// Handling of unapproved definitions.
     #[serde(rename = "pin")]
     pub mode: &'static str,
-    /// Definitions of every kind that are not as they were approved.
+    /// Number of changed definitions.
     #[serde(rename = "pins_changed")]
     pub changed: usize,
-    /// Definitions of every kind that nobody looked at yet, and that are odd.
+    /// Number of new, suspicious definitions.
     #[serde(rename = "pins_quarantined")]
     pub quarantined: usize,
-    /// Why nobody can say what was approved.
+    /// Why the approvals are unknown.
     #[serde(rename = "pins_error")]
     pub error: Option<Arc<str>>,
 }
 
-impl Summary {
-    pub(crate) fn of(pins: &Pins, spec: &ServerSpec) -> Self {
+impl PinSummary {
+    pub(crate) fn from_registry(pins: &PinRegistry, spec: &ServerSpec) -> Self {
         let mode = spec.pin.as_str();
         if spec.pin == PinMode::Off {
             return Self {
@@ -114,26 +118,26 @@ impl Summary {
                 ..Self::default()
             };
         }
-        let Kept { pins, trouble, .. } = pins.kept(&spec.name);
+        let ServerPinState { pins, trouble, .. } = pins.server_pins(&spec.name);
         Self {
             mode,
-            changed: pins.count(|state| matches!(state, State::Changed { .. })),
-            quarantined: pins.count(|state| *state == State::Quarantined),
+            changed: pins.count_states(|state| matches!(state, PinState::Changed { .. })),
+            quarantined: pins.count_states(|state| *state == PinState::Quarantined),
             error: trouble.map(|trouble| Arc::clone(trouble.reason())),
         }
     }
 }
 
-/// Why pins cannot be relied on.
+/// Why pins are unreliable.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Trouble {
-    /// What was kept cannot be read: nobody knows what was approved.
+pub enum PinTrouble {
+    /// Stored pins cannot be read: approvals are unknown.
     Unreadable(Arc<str>),
-    /// What was seen cannot be kept: it would not be known after the next start.
+    /// Pins cannot be saved: they would be lost at the next start.
     Unsaved(Arc<str>),
 }
 
-impl Trouble {
+impl PinTrouble {
     /// Returns the word used in events and API.
     #[must_use]
     pub const fn as_str(&self) -> &'static str {
@@ -143,7 +147,7 @@ impl Trouble {
         }
     }
 
-    /// Says what is wrong.
+    /// Returns the error message.
     #[must_use]
     pub const fn reason(&self) -> &Arc<str> {
         match self {
@@ -152,10 +156,10 @@ impl Trouble {
     }
 }
 
-impl Pins {
-    /// Knows of no server yet.
+impl PinRegistry {
+    /// Creates an empty registry.
     #[must_use]
-    pub(crate) fn open(store: Arc<dyn PinStore>, clock: Arc<dyn Clock>, events: Events) -> Self {
+    pub(crate) fn open(store: Arc<dyn PinStore>, clock: Arc<dyn Clock>, events: EventBus) -> Self {
         Self {
             store,
             clock,
@@ -165,156 +169,176 @@ impl Pins {
         }
     }
 
-    /// Learns which servers there are, and reads what was kept of them.
-    pub(crate) fn know(&self, specs: &[ServerSpec]) {
+    /// Registers servers and loads their pins.
+    pub(crate) fn register_servers(&self, specs: &[ServerSpec]) {
         let mut names = lock(&self.names);
-        Arc::make_mut(&mut names).know(specs.iter().map(|spec| &spec.name));
+        Arc::make_mut(&mut names).set_servers(specs.iter().map(|spec| &spec.name));
         drop(names);
         for spec in specs.iter().filter(|spec| spec.pin != PinMode::Off) {
-            let _read = self.kept(&spec.name);
+            let _read = self.server_pins(&spec.name);
         }
     }
 
-    /// Returns what is known of a server, reading what was kept where that is not done yet.
+    /// Returns the pins of a server, loading them if needed.
     #[must_use]
-    pub fn kept(&self, server: &Arc<str>) -> Kept {
+    pub fn server_pins(&self, server: &Arc<str>) -> ServerPinState {
         let mut servers = lock(&self.servers);
         if let Some(kept) = servers.get(server) {
             return kept.clone();
         }
         if servers.len() >= SERVERS_MAX {
-            // They were kept; those that come back are read again.
+            // Evicted pins were saved; they are loaded again on demand.
             let names = lock(&self.names);
-            servers.retain(|server, _| names.knows(server));
+            servers.retain(|server, _| names.has_server(server));
         }
         if servers.len() >= SERVERS_MAX {
-            let trouble = Trouble::Unreadable("there are too many servers".into());
-            return Kept::new(Machine::default(), Some(trouble));
+            let trouble = PinTrouble::Unreadable("there are too many servers".into());
+            return ServerPinState::new(Machine::default(), Some(trouble));
         }
         let kept = match self.store.load(server) {
-            Ok(pins) => Kept::new(pins.unwrap_or_default(), None),
+            Ok(pins) => ServerPinState::new(pins.unwrap_or_default(), None),
             Err(error) => {
-                let trouble = Trouble::Unreadable(error.to_string().into());
-                self.tell_trouble(server, &trouble);
-                Kept::new(Machine::default(), Some(trouble))
+                let trouble = PinTrouble::Unreadable(error.to_string().into());
+                self.report_trouble(server, &trouble);
+                ServerPinState::new(Machine::default(), Some(trouble))
             }
         };
         servers.insert(Arc::clone(server), kept.clone());
         drop(servers);
         let mut names = lock(&self.names);
-        Arc::make_mut(&mut names).meet(server);
+        Arc::make_mut(&mut names).add_server(server);
         for (tool, _) in kept.pins.iter(PinKind::Tool) {
-            Arc::make_mut(&mut names).add(server, tool);
+            Arc::make_mut(&mut names).add_tool(server, tool);
         }
         kept
     }
 
-    /// Takes in what a server offers. What is new is saved before this returns.
-    pub(crate) async fn see(&self, spec: &ServerSpec, offer: &Offer) {
+    /// Records the listed definitions of a server. New definitions are saved on return.
+    pub(crate) async fn record_listed(&self, spec: &ServerSpec, catalog: &ServerCatalog) {
         if spec.pin == PinMode::Off {
             return;
         }
         let server = &spec.name;
-        let turn = self.kept(server).turn;
+        let turn = self.server_pins(server).update_permit;
         let Ok(_turn) = turn.acquire().await else {
             return;
         };
-        let Kept { pins, trouble, .. } = self.kept(server);
-        // Nothing is approved in place of what cannot be read but by a person.
-        if matches!(trouble, Some(Trouble::Unreadable(_))) {
+        let ServerPinState { pins, trouble, .. } = self.server_pins(server);
+        // Only an operator may replace unreadable pins.
+        if matches!(trouble, Some(PinTrouble::Unreadable(_))) {
             return;
         }
-        let sights = self.sights(server, offer);
-        if trouble.is_none() && !sights.iter().any(|sight| pins.is_news(sight)) {
+        let listed = self.listed_definitions(server, catalog);
+        if trouble.is_none() && !listed.iter().any(|sight| pins.is_new(sight)) {
             return;
         }
         let mut next = Machine::clone(&pins);
-        let news = next.see(&sights, self.clock.unix_ms());
-        let saved = self.save(server, next).await;
-        for News { kind, tool, state } in news {
+        let news = next.observe_list(&listed, self.clock.unix_ms());
+        let saved = self.save_pins(server, next).await;
+        for PinChange {
+            kind,
+            name: tool,
+            state,
+        } in news
+        {
             let word = kind.as_str();
-            // A name is written so that nothing in it is hidden.
+            // Debug format, so that no character of a name is hidden.
             match state {
                 "changed" => {
-                    tracing::warn!(%server, kind = word, ?tool, "a definition is not as approved");
+                    tracing::warn!(%server, kind = word, ?tool, "definition is not as approved");
                 }
                 _ => {
-                    tracing::warn!(%server, kind = word, ?tool, "a definition is odd and new");
+                    tracing::warn!(%server, kind = word, ?tool, "new definition is suspicious");
                 }
             }
-            self.tell(server, Some((kind, &tool)), state, None);
+            self.emit_event(server, Some((kind, &tool)), state, None);
         }
         if let Err(trouble) = saved {
-            self.tell_trouble(server, &trouble);
+            self.report_trouble(server, &trouble);
         }
     }
 
-    /// Whether an offer holds what was not seen yet, or cannot be judged.
-    pub(crate) fn is_news(&self, spec: &ServerSpec, offer: &Offer) -> bool {
-        let kept = self.kept(&spec.name);
-        let is_pinned = |entry: &Entry<'_>| {
+    /// True if a catalog has unseen definitions, or cannot be verified.
+    pub(crate) fn has_unseen(&self, spec: &ServerSpec, catalog: &ServerCatalog) -> bool {
+        let kept = self.server_pins(&spec.name);
+        let is_pinned = |entry: &PinEntry<'_>| {
             let pin = kept.pins.get(entry.kind, entry.name);
-            pin.is_some_and(|pin| pin.now().hash == entry.hash)
+            pin.is_some_and(|pin| pin.current().hash == entry.hash)
         };
         kept.trouble.is_some()
-            || !entries(offer).all(|entry| is_pinned(&entry))
-            || !offer.parts().iter().all(|part| is_pinned(&part.entry()))
+            || !pin_entries(catalog).all(|entry| is_pinned(&entry))
+            || !catalog
+                .initialize_fields()
+                .iter()
+                .all(|part| is_pinned(&part.pin_entry()))
     }
 
-    /// Marks or withdraws what is not as it should be.
-    pub(crate) fn judge(&self, spec: &ServerSpec, offer: &Offer) -> Offer {
+    /// Marks or withdraws unapproved items.
+    pub(crate) fn filter_catalog(
+        &self,
+        spec: &ServerSpec,
+        catalog: &ServerCatalog,
+    ) -> ServerCatalog {
         if spec.pin == PinMode::Off {
-            let show = || Verdict::Show(Marks::default());
-            return offer.judged(|_, _| show(), |_| show());
+            let show = || ItemVisibility::Show(DefinitionMarks::default());
+            return catalog.filter_items(|_, _| show(), |_| show());
         }
-        let kept = self.kept(&spec.name);
-        offer.judged(
-            |kind, item| verdict(spec.pin, &kept, &Entry::of(kind, item)),
-            |part| verdict(spec.pin, &kept, &part.entry()),
+        let server_pins = self.server_pins(&spec.name);
+        catalog.filter_items(
+            |kind, item| item_visibility(spec.pin, &server_pins, &PinEntry::from_item(kind, item)),
+            |part| item_visibility(spec.pin, &server_pins, &part.pin_entry()),
         )
     }
 
-    /// Returns the entries of an offer with what is odd about each.
-    fn sights(&self, server: &Arc<str>, offer: &Offer) -> Vec<Sight> {
+    /// Returns the listed definitions with their lint findings.
+    fn listed_definitions(
+        &self,
+        server: &Arc<str>,
+        catalog: &ServerCatalog,
+    ) -> Vec<ListedDefinition> {
         let names = {
             let mut names = lock(&self.names);
-            for item in offer.tools.all() {
-                if !names.has(server, &item.route.name) {
-                    Arc::make_mut(&mut names).add(server, &item.route.name);
+            for item in catalog.tools.all_items() {
+                if !names.has_tool(server, &item.route.name) {
+                    Arc::make_mut(&mut names).add_tool(server, &item.route.name);
                 }
             }
             Arc::clone(&names)
         };
-        let sight = |entry: &Entry<'_>, text: &[u8]| {
-            let mut findings = Findings::default();
-            // A URI is no name that people choose by.
+        let sight = |entry: &PinEntry<'_>, text: &[u8]| {
+            let mut findings = LintFindings::default();
+            // A URI is not a name chosen by people.
             if matches!(entry.kind, PinKind::Tool | PinKind::Prompt) {
-                findings.name(server, entry.name, &names);
+                findings.check_name(server, entry.name, &names);
             }
-            pieces::look(server, text, &names, &mut findings);
-            Sight {
+            definition_texts::lint_definition(server, text, &names, &mut findings);
+            ListedDefinition {
                 kind: entry.kind,
-                tool: Arc::clone(entry.name),
+                name: Arc::clone(entry.name),
                 hash: entry.hash,
                 definition: entry.definition.clone(),
                 findings: findings.into_vec(),
             }
         };
-        let lists = entries(offer).map(|entry| sight(&entry, entry.definition));
+        let lists = pin_entries(catalog).map(|entry| sight(&entry, entry.definition));
         let mut sights: Vec<_> = lists.collect();
-        let parts = offer.parts();
-        sights.extend(parts.iter().map(|part| sight(&part.entry(), &part.text)));
+        let parts = catalog.initialize_fields();
+        sights.extend(
+            parts
+                .iter()
+                .map(|part| sight(&part.pin_entry(), &part.text)),
+        );
         sights
     }
 
-    fn tell(
+    fn emit_event(
         &self,
         server: &Arc<str>,
         entry: Option<(PinKind, &Arc<str>)>,
         state: &'static str,
         reason: Option<&Arc<str>>,
     ) {
-        self.events.tell(What::Pin {
+        self.events.publish(EventKind::Pin {
             server: Arc::clone(server),
             kind: entry.map(|(kind, _)| kind.as_str()),
             tool: entry.map(|(_, name)| Arc::clone(name)),
@@ -323,35 +347,35 @@ impl Pins {
         });
     }
 
-    fn tell_trouble(&self, server: &Arc<str>, trouble: &Trouble) {
+    fn report_trouble(&self, server: &Arc<str>, trouble: &PinTrouble) {
         let reason = trouble.reason();
-        tracing::error!(%server, %reason, "its pins cannot be relied on");
-        self.tell(server, None, trouble.as_str(), Some(reason));
+        tracing::error!(%server, %reason, "pins of the server are unreliable");
+        self.emit_event(server, None, trouble.as_str(), Some(reason));
     }
 }
 
-/// What one entry is pinned by.
-struct Entry<'a> {
+/// Pin key and definition of an item.
+struct PinEntry<'a> {
     kind: PinKind,
     name: &'a Arc<str>,
-    hash: Hash,
+    hash: DefinitionHash,
     definition: &'a Bytes,
 }
 
-impl<'a> Entry<'a> {
-    fn of(kind: ListKind, item: &'a Item) -> Self {
+impl<'a> PinEntry<'a> {
+    fn from_item(kind: ListKind, item: &'a CatalogItem) -> Self {
         Self {
-            kind: kind.pinned(),
-            name: &item.pinned,
-            hash: item.route.definition,
-            definition: &item.written,
+            kind: kind.pin_kind(),
+            name: &item.pin_key,
+            hash: item.route.definition_hash,
+            definition: &item.raw_definition,
         }
     }
 }
 
-impl Part {
-    fn entry(&self) -> Entry<'_> {
-        Entry {
+impl InitializeField {
+    fn pin_entry(&self) -> PinEntry<'_> {
+        PinEntry {
             kind: PinKind::Introduction,
             name: &self.name,
             hash: self.hash,
@@ -360,30 +384,38 @@ impl Part {
     }
 }
 
-/// Returns the entries of all four lists.
-fn entries(offer: &Offer) -> impl Iterator<Item = Entry<'_>> {
+/// Returns the pin entries of all four lists.
+fn pin_entries(offer: &ServerCatalog) -> impl Iterator<Item = PinEntry<'_>> {
     let lists = ListKind::ALL.into_iter();
     lists.flat_map(|kind| {
-        let items = offer.shelf(kind).all();
-        items.map(move |item| Entry::of(kind, item))
+        let items = offer.list(kind).all_items();
+        items.map(move |item| PinEntry::from_item(kind, item))
     })
 }
 
-/// Decides about one entry.
-fn verdict(mode: PinMode, kept: &Kept, entry: &Entry<'_>) -> Verdict {
-    let pin = kept.pins.get(entry.kind, entry.name);
-    let mark = match (&kept.trouble, pin) {
+/// Decides the visibility of an item.
+fn item_visibility(
+    mode: PinMode,
+    server_pins: &ServerPinState,
+    entry: &PinEntry<'_>,
+) -> ItemVisibility {
+    let pin = server_pins.pins.get(entry.kind, entry.name);
+    let mark = match (&server_pins.trouble, pin) {
         (Some(_), _) | (None, None) => Some(UNVERIFIED),
         (None, Some(pin)) => is_changed(pin, entry.hash).then_some(CHANGED),
     };
-    let lint = pin.map(|pin| codes(&pin.findings)).unwrap_or_default();
-    let is_odd = mark.is_some() || pin.is_some_and(|pin| pin.state != State::Approved);
+    let lint = pin
+        .map(|pin| finding_codes(&pin.findings))
+        .unwrap_or_default();
+    let is_odd = mark.is_some() || pin.is_some_and(|pin| pin.state != PinState::Approved);
     match mode {
-        PinMode::Block if is_odd => Verdict::Withdraw,
-        PinMode::Block | PinMode::Warn | PinMode::Off => Verdict::Show(Marks { pin: mark, lint }),
+        PinMode::Block if is_odd => ItemVisibility::Withdraw,
+        PinMode::Block | PinMode::Warn | PinMode::Off => {
+            ItemVisibility::Show(DefinitionMarks { pin: mark, lint })
+        }
     }
 }
 
-fn is_changed(pin: &Pin, hash: Hash) -> bool {
-    matches!(pin.state, State::Changed { .. }) || pin.approved.hash != hash
+fn is_changed(pin: &Pin, hash: DefinitionHash) -> bool {
+    matches!(pin.state, PinState::Changed { .. }) || pin.approved.hash != hash
 }

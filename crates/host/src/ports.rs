@@ -1,44 +1,44 @@
-//! The doors to the outside. Everything else is reachable without I/O.
+//! Ports to the outside world. Everything else works without I/O.
 
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use bowline_core::caller::SessionKey;
-use bowline_core::time::Now;
+use bowline_core::client_handle::SessionKey;
+use bowline_core::time::MonotonicTime;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-/// Tells the time; tests and the simulator hold the hands.
+/// Time source, controlled by tests and the simulator.
 pub trait Clock: fmt::Debug + Send + Sync {
-    /// The moment on the monotonic clock.
-    fn now(&self) -> Now;
-    /// The same, finer.
-    fn moment(&self) -> Moment {
-        Moment {
+    /// Monotonic time.
+    fn now(&self) -> MonotonicTime;
+    /// Monotonic time in microseconds.
+    fn reading(&self) -> ClockReading {
+        ClockReading {
             micros: self.now().0.saturating_mul(1_000),
         }
     }
-    /// The same moment as a timer wants it.
-    fn instant(&self, at: Now) -> Instant;
-    /// The wall clock, in milliseconds since 1970; for people only.
+    /// Converts a time for a Tokio timer.
+    fn instant(&self, at: MonotonicTime) -> Instant;
+    /// Wall-clock milliseconds since 1970; for display only.
     fn unix_ms(&self) -> u64;
 }
 
-/// One reading of the monotonic clock, fine enough to tell how long a call took.
+/// A monotonic clock reading, precise enough for call durations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Moment {
+pub struct ClockReading {
     /// Microseconds since the start of the clock.
     pub micros: u64,
 }
 
-impl Moment {
-    /// Returns the moment by which everything else goes.
+impl ClockReading {
+    /// Returns the reading in milliseconds.
     #[must_use]
-    pub const fn now(self) -> Now {
-        Now(self.micros / 1_000)
+    pub const fn now(self) -> MonotonicTime {
+        MonotonicTime(self.micros / 1_000)
     }
 
-    /// Returns how many microseconds have passed since `earlier`; zero when it lies ahead.
+    /// Returns the microseconds since `earlier`; zero if `earlier` is later.
     #[must_use]
     pub const fn micros_since(self, earlier: Self) -> u64 {
         self.micros.saturating_sub(earlier.micros)
@@ -52,7 +52,7 @@ pub struct SystemClock {
 }
 
 impl SystemClock {
-    /// Starts counting now.
+    /// Starts the clock now.
     #[must_use]
     #[expect(
         clippy::disallowed_methods,
@@ -66,22 +66,22 @@ impl SystemClock {
 }
 
 impl Clock for SystemClock {
-    fn now(&self) -> Now {
-        self.moment().now()
+    fn now(&self) -> MonotonicTime {
+        self.reading().now()
     }
 
     #[expect(
         clippy::disallowed_methods,
         reason = "the one place that reads a clock"
     )]
-    fn moment(&self) -> Moment {
+    fn reading(&self) -> ClockReading {
         let since = Instant::now() - self.origin;
-        Moment {
+        ClockReading {
             micros: u64::try_from(since.as_micros()).unwrap_or(u64::MAX),
         }
     }
 
-    fn instant(&self, at: Now) -> Instant {
+    fn instant(&self, at: MonotonicTime) -> Instant {
         self.origin + Duration::from_millis(at.0)
     }
 
@@ -92,23 +92,23 @@ impl Clock for SystemClock {
     fn unix_ms(&self) -> u64 {
         SystemTime::now()
             .duration_since(UNIX_EPOCH)
-            .map_or(0, bowline_core::time::millis)
+            .map_or(0, bowline_core::time::to_millis)
     }
 }
 
-/// Those who listen to what servers say outside calls; the edge's sessions.
-pub trait Audience: fmt::Debug + Send + Sync {
-    /// Hands one whole JSON-RPC notification to a session, without waiting; `false` when there
-    /// is no such session or it has no room.
-    fn tell(&self, session: SessionKey, notification: Bytes) -> bool;
+/// Receives server notifications outside calls; implemented by the edge's sessions.
+pub trait NotificationSink: fmt::Debug + Send + Sync {
+    /// Delivers a complete JSON-RPC notification to a session, without waiting; `false` for an
+    /// unknown or full session.
+    fn deliver(&self, session: SessionKey, notification: Bytes) -> bool;
 }
 
-/// Nobody listens.
+/// Drops all notifications.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Silent;
+pub struct NullSink;
 
-impl Audience for Silent {
-    fn tell(&self, _session: SessionKey, _notification: Bytes) -> bool {
+impl NotificationSink for NullSink {
+    fn deliver(&self, _session: SessionKey, _notification: Bytes) -> bool {
         false
     }
 }

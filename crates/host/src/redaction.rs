@@ -1,97 +1,104 @@
-//! Takes secrets that the gateway holds out of everything that a server sends to agents: results,
-//! errors, lists, notifications and questions. This is the one exception to "lossless".
+//! Redacts secrets held by the gateway from everything servers send to agents: results, errors,
+//! lists, notifications and server requests. The only exception to lossless forwarding.
 
-mod caller;
-mod link;
+mod redacting_client;
+mod redacting_link;
 
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 use arc_swap::ArcSwapOption;
-use bowline_core::caller::CallerEnd;
+use bowline_core::client_handle::ClientHandle;
 use bowline_core::era::Era;
-use bowline_core::redact::{LEARNED_MAX, SecretFilter};
+use bowline_core::redact::{ADDED_SECRETS_MAX, SecretFilter};
 use bowline_core::sync::lock;
 use bowline_link::stderr::StderrLog;
-use bowline_link::{BoxFuture, ConnectError, LinkEvent};
+use bowline_link::{BoxFuture, LinkConnectError, LinkEvent};
 use bytes::Bytes;
 use tokio::time::Instant;
 use zeroize::Zeroizing;
 
-use self::caller::CleanCaller;
-use self::link::CleanLink;
+use self::redacting_client::RedactingClient;
+use self::redacting_link::RedactingLink;
 use crate::spec::ServerSpec;
-use crate::supervisor::{Dial, Dialled};
+use crate::supervisor::{Dial, DialedLink};
 
-/// The secrets that results are cleaned of: those of the configuration in force, and those that
-/// were in use before. All servers share them, so that none hands out the secret of another.
-/// Without a secret, nothing is looked at.
+/// The secrets to redact: those of the current configuration, and earlier ones. Shared by all
+/// servers, so that no server can return the secret of another server. Without secrets, nothing
+/// is scanned.
 #[derive(Debug, Default)]
 pub struct ResultSecrets {
     filter: ArcSwapOption<SecretFilter>,
-    known: Mutex<Known>,
+    known: Mutex<KnownSecrets>,
 }
 
 #[derive(Default)]
-struct Known {
-    /// Those of the configuration in force.
-    configured: Vec<Pair>,
-    /// Those that came later or went before, the oldest first.
-    others: VecDeque<Pair>,
+struct KnownSecrets {
+    /// Secrets of the current configuration.
+    configured: Vec<LabelledSecret>,
+    /// Learned and former secrets, oldest first.
+    former: VecDeque<LabelledSecret>,
 }
 
-/// A label, and the secret that it stands for.
-type Pair = (Box<str>, Zeroizing<Box<str>>);
+/// A secret and its label.
+struct LabelledSecret {
+    label: Box<str>,
+    secret: Zeroizing<Box<str>>,
+}
 
-impl std::fmt::Debug for Known {
+impl std::fmt::Debug for KnownSecrets {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let count = self.configured.len() + self.others.len();
-        f.debug_tuple("Known").field(&count).finish()
+        let count = self.configured.len() + self.former.len();
+        f.debug_tuple("KnownSecrets").field(&count).finish()
     }
 }
 
 impl ResultSecrets {
-    /// Knows these from now on; those of the configuration before are not forgotten at once.
-    pub fn replace<'a>(&self, secrets: impl IntoIterator<Item = (&'a str, &'a str)>) {
+    /// Replaces the configured secrets; the previous ones are remembered for a while.
+    pub fn replace_configured<'a>(&self, secrets: impl IntoIterator<Item = (&'a str, &'a str)>) {
         let secrets = secrets
             .into_iter()
-            .map(|(label, secret)| pair(label, secret));
+            .map(|(label, secret)| LabelledSecret::new(label, secret));
         let mut known = lock(&self.known);
         let before = std::mem::replace(&mut known.configured, secrets.collect());
-        for pair in before {
-            known.remember(pair);
+        for former in before {
+            known.add_former(former);
         }
-        self.filter.store(known.filter());
+        self.filter.store(known.build_filter());
     }
 
-    /// Knows one more from now on.
-    pub fn learn(&self, label: &str, secret: &str) {
+    /// Adds a secret.
+    pub fn add_secret(&self, label: &str, secret: &str) {
         let mut known = lock(&self.known);
-        if known.remember(pair(label, secret)) {
-            self.filter.store(known.filter());
+        if known.add_former(LabelledSecret::new(label, secret)) {
+            self.filter.store(known.build_filter());
         }
     }
 
-    /// Whether there is nothing to look for.
+    /// True without secrets.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.filter.load().is_none()
     }
 
-    /// Returns a JSON text without secrets; the same bytes where it holds none.
+    /// Redacts a JSON text; returns the same bytes if it has no secret.
     #[must_use]
-    pub fn clean(&self, text: Bytes) -> Bytes {
-        let cleaned = self.filter.load().as_ref().and_then(|one| one.clean(&text));
+    pub fn redact(&self, text: Bytes) -> Bytes {
+        let cleaned = self
+            .filter
+            .load()
+            .as_ref()
+            .and_then(|one| one.redact_json(&text));
         cleaned.map_or(text, Bytes::from)
     }
 
-    /// Cleans a part of a text, and says where that part stands now.
+    /// Redacts part of a text, and returns the new position of the part.
     #[must_use]
-    pub fn clean_part(&self, text: Bytes, at: Range<usize>) -> (Bytes, Range<usize>) {
+    pub fn redact_part(&self, text: Bytes, at: Range<usize>) -> (Bytes, Range<usize>) {
         let filter = self.filter.load();
         let part = text.get(at.clone()).unwrap_or_default();
-        let Some(cleaned) = filter.as_ref().and_then(|one| one.clean(part)) else {
+        let Some(cleaned) = filter.as_ref().and_then(|one| one.redact_json(part)) else {
             return (text, at);
         };
         let mut whole = Vec::with_capacity(text.len() - part.len() + cleaned.len());
@@ -102,94 +109,98 @@ impl ResultSecrets {
         (whole.into(), at.start..end)
     }
 
-    /// Cleans what a server says outside calls. Addresses and ids in it are the server's names
-    /// for things, by which sessions are found, and stay.
-    pub(crate) fn clean_event(&self, event: LinkEvent) -> LinkEvent {
+    /// Redacts a server event outside calls. URIs and ids stay: they are needed to find the
+    /// sessions.
+    pub(crate) fn redact_event(&self, event: LinkEvent) -> LinkEvent {
         match event {
             LinkEvent::ResourceUpdated { uri, notification } => LinkEvent::ResourceUpdated {
                 uri,
-                notification: self.clean(notification),
+                notification: self.redact(notification),
             },
             LinkEvent::TaskStatus { task, notification } => LinkEvent::TaskStatus {
                 task,
-                notification: self.clean(notification),
+                notification: self.redact(notification),
             },
-            LinkEvent::Told {
+            LinkEvent::SessionNotification {
                 session,
                 notification,
-            } => LinkEvent::Told {
+            } => LinkEvent::SessionNotification {
                 session,
-                notification: self.clean(notification),
+                notification: self.redact(notification),
             },
-            LinkEvent::Log(message) => LinkEvent::Log(self.clean(message)),
-            LinkEvent::Other(message) => LinkEvent::Other(self.clean(message)),
+            LinkEvent::Log(message) => LinkEvent::Log(self.redact(message)),
+            LinkEvent::Other(message) => LinkEvent::Other(self.redact(message)),
             event @ (LinkEvent::ToolsChanged
             | LinkEvent::PromptsChanged
             | LinkEvent::ResourcesChanged
-            | LinkEvent::Renewed
-            | LinkEvent::Ambiguous) => event,
+            | LinkEvent::SessionReset
+            | LinkEvent::UnattributedRequest) => event,
         }
     }
 }
 
-impl Known {
-    /// Notes a secret, and says whether it was new.
-    fn remember(&mut self, pair: Pair) -> bool {
-        let mut all = self.configured.iter().chain(&self.others);
-        if all.any(|(_, secret)| *secret == pair.1) {
+impl KnownSecrets {
+    /// Adds a secret; returns whether it was new.
+    fn add_former(&mut self, former: LabelledSecret) -> bool {
+        let mut all = self.configured.iter().chain(&self.former);
+        if all.any(|known| known.secret == former.secret) {
             return false;
         }
-        self.others.push_back(pair);
-        if self.others.len() > LEARNED_MAX {
-            self.others.pop_front();
+        self.former.push_back(former);
+        if self.former.len() > ADDED_SECRETS_MAX {
+            self.former.pop_front();
         }
         true
     }
 
-    fn filter(&self) -> Option<Arc<SecretFilter>> {
-        let all = self.configured.iter().chain(&self.others);
-        let all = all.map(|(label, secret)| (&**label, &***secret));
+    fn build_filter(&self) -> Option<Arc<SecretFilter>> {
+        let all = self.configured.iter().chain(&self.former);
+        let all = all.map(|known| (&*known.label, &**known.secret));
         SecretFilter::new(all).map(Arc::new)
     }
 }
 
-fn pair(label: &str, secret: &str) -> Pair {
-    (Box::from(label), Zeroizing::new(Box::from(secret)))
+impl LabelledSecret {
+    fn new(label: &str, secret: &str) -> Self {
+        Self {
+            label: Box::from(label),
+            secret: Zeroizing::new(Box::from(secret)),
+        }
+    }
 }
 
-/// Has the links of servers cleaned whose results are; what they say outside calls is cleaned
-/// where it is heard.
+/// Wraps links of servers with redaction; events outside calls are redacted on delivery.
 #[derive(Debug)]
-pub(crate) struct CleanDial(pub(crate) Arc<dyn Dial>);
+pub(crate) struct RedactingDial(pub(crate) Arc<dyn Dial>);
 
-impl Dial for CleanDial {
+impl Dial for RedactingDial {
     fn dial<'a>(
         &'a self,
         spec: &'a ServerSpec,
         log: &'a Arc<StderrLog>,
-        owner: Option<Arc<dyn CallerEnd>>,
+        owner: Option<Arc<dyn ClientHandle>>,
         deadline: Instant,
-    ) -> BoxFuture<'a, Result<Dialled, ConnectError>> {
+    ) -> BoxFuture<'a, Result<DialedLink, LinkConnectError>> {
         let Some(secrets) = &spec.redact_results else {
             return self.0.dial(spec, log, owner, deadline);
         };
         Box::pin(async move {
-            let owner = owner.map(|owner| CleanCaller::wrap(owner, secrets));
+            let owner = owner.map(|owner| RedactingClient::wrap(owner, secrets));
             let (link, events) = self.0.dial(spec, log, owner, deadline).await?;
-            Ok((CleanLink::wrap(link, secrets), events))
+            Ok((RedactingLink::wrap(link, secrets), events))
         })
     }
 
-    fn recall_era(&self, spec: &ServerSpec, era: Era) {
-        self.0.recall_era(spec, era);
+    fn restore_era(&self, spec: &ServerSpec, era: Era) {
+        self.0.restore_era(spec, era);
     }
 
-    fn back<'a>(&'a self, spec: &'a ServerSpec) -> BoxFuture<'a, ()> {
-        self.0.back(spec)
+    fn wait_reachable<'a>(&'a self, spec: &'a ServerSpec) -> BoxFuture<'a, ()> {
+        self.0.wait_reachable(spec)
     }
 
-    fn is_away(&self, spec: &ServerSpec) -> bool {
-        self.0.is_away(spec)
+    fn is_unreachable(&self, spec: &ServerSpec) -> bool {
+        self.0.is_unreachable(spec)
     }
 }
 
@@ -198,32 +209,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn secrets_are_replaced_remembered_and_learned() {
+    fn former_and_learned_secrets_are_redacted() {
         let secrets = ResultSecrets::default();
-        let clean = |text: &'static str| secrets.clean(Bytes::from_static(text.as_bytes()));
+        let clean = |text: &'static str| secrets.redact(Bytes::from_static(text.as_bytes()));
         assert!(secrets.is_empty());
         assert_eq!(clean(r#"["hunter2222"]"#), r#"["hunter2222"]"#);
-        secrets.replace([("A", "hunter2222")]);
+        secrets.replace_configured([("A", "hunter2222")]);
         assert_eq!(clean(r#"["hunter2222"]"#), r#"["‹A›"]"#);
-        secrets.replace([("B", "hunter3333")]);
-        secrets.learn("C", "hunter4444");
+        secrets.replace_configured([("B", "hunter3333")]);
+        secrets.add_secret("C", "hunter4444");
         let all = clean(r#"["hunter2222 hunter3333 hunter4444"]"#);
         assert_eq!(all, r#"["‹A› ‹B› ‹C›"]"#);
-        assert_eq!(format!("{:?}", lock(&secrets.known)), "Known(3)");
+        assert_eq!(format!("{:?}", lock(&secrets.known)), "KnownSecrets(3)");
     }
 
     #[test]
-    fn clean_text_is_not_copied_and_a_part_is_found_again() {
+    fn clean_text_is_not_copied() {
         let secrets = ResultSecrets::default();
-        secrets.replace([("A", "hunter2222")]);
+        secrets.replace_configured([("A", "hunter2222")]);
         let text = Bytes::from_static(br#"{"id":"hunter2222","result":{"a":"hunter2222"}}"#);
-        let (cleaned, at) = secrets.clean_part(text, 28..46);
+        let (cleaned, at) = secrets.redact_part(text, 28..46);
         assert_eq!(
             cleaned,
             r#"{"id":"hunter2222","result":{"a":"‹A›"}}"#.as_bytes()
         );
         assert_eq!(&cleaned[at], r#"{"a":"‹A›"}"#.as_bytes());
         let plain = Bytes::from_static(b"[1]");
-        assert_eq!(secrets.clean(plain.clone()).as_ptr(), plain.as_ptr());
+        assert_eq!(secrets.redact(plain.clone()).as_ptr(), plain.as_ptr());
     }
 }

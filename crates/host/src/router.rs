@@ -1,8 +1,7 @@
-//! Names of tools as agents write them, and what each leads to: a server of the host, or whatever
-//! the program has besides.
+//! Resolves tool names as written by agents: to a server of the host, or to the program's fallback.
 
-mod names;
-mod switches;
+mod disabled_tools;
+mod tool_names;
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -15,24 +14,24 @@ use bowline_link::BoxFuture;
 
 use crate::host::Host;
 use crate::output::ToolOutput;
-use crate::spawn::{SpawnError, SpawnOptions};
+use crate::spawn_options::{SpawnError, SpawnOptions};
 use crate::spec::ServerSpec;
 use crate::supervisor::Supervisor;
-use crate::tools::{Arguments, ExecuteContext, ExecuteError, ToolExecutor, ToolSchema};
+use crate::tools::{ExecuteContext, ExecuteError, ToolArguments, ToolExecutor, ToolSchema};
 
-use self::names::Meant;
-use self::switches::Switches;
+use self::disabled_tools::DisabledTools;
+use self::tool_names::NameMatch;
 
-/// Runs tools of all servers of a host on behalf of one principal, by any of their names:
+/// Runs tools of all servers of a host on behalf of a principal, by any of these names:
 ///
-/// - `server__tool`, the name under which a tool is listed;
+/// - `server__tool`, the listed name;
 /// - `mcp_server_tool`;
-/// - `tool`, where exactly one server offers it. A name that has one of the two forms above is
-///   never taken for the plain name of another server's tool, so that none can be put in the
-///   place of a server that is gone.
+/// - `tool`, if exactly one server offers it. A name in one of the two forms above is never taken
+///   for the plain name of a different server's tool, so that no server can take over the names of
+///   a removed server.
 ///
-/// A name that leads to no server goes to the fallback, where there is one. Nothing that a server
-/// answers does: its own "unknown tool" is its answer.
+/// A name without a server goes to the fallback, if any. A server's own "unknown tool" response
+/// never falls back.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -42,10 +41,10 @@ use self::switches::Switches;
 /// use serde_json::json;
 ///
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
-/// let says = |text: &'static str| move |_, _| async move { Ok(ToolOutput::of_text(text)) };
+/// let says = |text: &'static str| move |_, _| async move { Ok(ToolOutput::from_text(text)) };
 /// let any = json!({"type": "object"});
-/// let clock = Toolbox::default().with(("now", "Tells the time."), &any, says("noon"));
-/// let own = Toolbox::default().with(("ask", "Asks a person."), &any, says("yes"));
+/// let clock = Toolbox::default().with("now", "Tells the time.", &any, says("noon"));
+/// let own = Toolbox::default().with("ask", "Asks a person.", &any, says("yes"));
 ///
 /// let router = Router::new(Host::builder().build()?, Principal::new("me", Role::Owner))
 ///     .with_fallback(Arc::new(own));
@@ -58,49 +57,49 @@ use self::switches::Switches;
 ///     let output = router.execute(name, json!({}).into(), &context).await?;
 ///     assert_eq!(output.text(), text);
 /// }
-/// router.shutdown_all().await;
+/// router.remove_all_servers().await;
 /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct Router {
-    shared: Arc<Shared>,
+    shared: Arc<RouterShared>,
     fallback: Option<Arc<dyn ToolExecutor>>,
 }
 
-/// What all views of a router share.
+/// State shared by all views of a router.
 #[derive(Debug)]
-struct Shared {
+struct RouterShared {
     host: Host,
     principal: Arc<Principal>,
-    /// What is switched off.
-    switches: ArcSwap<Switches>,
+    /// Disabled servers and tools.
+    disabled: ArcSwap<DisabledTools>,
 }
 
-/// A name that was looked up: one tool of one server in care, which it stays.
+/// A resolved name, bound to a tool of this very server.
 #[derive(Clone, Debug)]
-pub struct Resolved {
-    shared: Arc<Shared>,
+pub struct ResolvedTool {
+    shared: Arc<RouterShared>,
     server: Supervisor,
     tool: Arc<str>,
 }
 
 impl Router {
-    /// Returns a router of the servers of `host`, which acts as `principal`.
+    /// Creates a router over the servers of `host`, acting as `principal`.
     #[must_use]
     pub fn new(host: Host, principal: impl Into<Arc<Principal>>) -> Self {
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(RouterShared {
                 host,
                 principal: principal.into(),
-                switches: ArcSwap::default(),
+                disabled: ArcSwap::default(),
             }),
             fallback: None,
         }
     }
 
-    /// Returns a view of the same router: servers and switches are shared, and names that lead to
-    /// no server go to `fallback` in this view only.
+    /// Returns a view with shared servers and settings, in which names without a server go to
+    /// `fallback`.
     #[must_use]
     pub fn with_fallback(&self, fallback: Arc<dyn ToolExecutor>) -> Self {
         Self {
@@ -109,108 +108,117 @@ impl Router {
         }
     }
 
-    /// Returns the host behind it.
+    /// Returns the host.
     #[must_use]
     pub fn host(&self) -> &Host {
         &self.shared.host
     }
 
-    /// Takes a server into care, as [`Host::spawn`] does, and returns the names of its tools.
+    /// Adds a server like [`Host::spawn`], and returns the names of its tools.
     ///
     /// # Errors
-    /// Those of [`Host::spawn`].
+    /// See [`Host::spawn`].
     pub async fn add_server(
         &self,
         spec: ServerSpec,
         options: SpawnOptions,
     ) -> Result<Vec<Arc<str>>, SpawnError> {
         let server = self.shared.host.spawn(spec, options).await?;
-        let items = self.shared.seen().into_iter();
+        let items = self.shared.visible_tools().into_iter();
         let own = items.filter(|item| item.route.server == server);
         Ok(own.map(|item| item.visible).collect())
     }
 
-    /// Takes a server out of care.
+    /// Removes a server.
     ///
     /// # Errors
-    /// There is no server of that name.
+    /// Unknown server.
     pub async fn remove_server(&self, server: &str) -> Result<(), CallError> {
-        self.shared.host.remove(server).await
+        self.shared.host.remove_server(server).await
     }
 
-    /// Routes no tool of a server, be it one that comes later; its link stays as it is.
+    /// Disables all tools of a server, including a later server of this name; its link stays.
     pub fn disable_server(&self, server: &str) {
-        self.shared.switch(|off| off.add_server(server));
+        self.shared
+            .update_disabled(|off| off.disable_server(server));
     }
 
-    /// Routes the tools of a server again, but for those that were switched off one by one.
+    /// Enables the tools of a server, except individually disabled tools.
     pub fn enable_server(&self, server: &str) {
-        self.shared.switch(|off| off.remove_server(server));
+        self.shared.update_disabled(|off| off.enable_server(server));
     }
 
-    /// Routes one tool no more, by its server and the server's own name of it.
+    /// Disables a tool, by server name and the server's own tool name.
     pub fn disable_tool(&self, server: &str, tool: &str) {
-        self.shared.switch(|off| off.add_tool(server, tool));
+        self.shared
+            .update_disabled(|off| off.disable_tool(server, tool));
     }
 
-    /// Routes one tool again.
+    /// Enables a tool.
     pub fn enable_tool(&self, server: &str, tool: &str) {
-        self.shared.switch(|off| off.remove_tool(server, tool));
+        self.shared
+            .update_disabled(|off| off.enable_tool(server, tool));
     }
 
-    /// Returns the tools of all servers that the principal may use, under the names
-    /// `server__tool`, as far as they are known without asking anybody.
+    /// Returns the known tools of all servers usable by the principal, as `server__tool`, without
+    /// any request.
     #[must_use]
     pub fn schemas(&self) -> Vec<ToolSchema> {
-        self.shared.seen().iter().map(ToolSchema::visible).collect()
+        self.shared
+            .visible_tools()
+            .iter()
+            .map(ToolSchema::from_visible_item)
+            .collect()
     }
 
-    /// Whether a name leads to a tool of a server that is known and may be used; the fallback does
-    /// not count.
+    /// True if a name resolves to a known, usable tool of a server; ignores the fallback.
     #[must_use]
-    pub fn handles(&self, name: &str) -> bool {
-        matches!(self.shared.look_up(name), Meant::Tool { seen: true, .. })
+    pub fn has_tool(&self, name: &str) -> bool {
+        matches!(
+            self.shared.match_name(name),
+            NameMatch::Tool { seen: true, .. }
+        )
     }
 
-    /// Looks a name up, and waits for a server that has not told its tools yet.
+    /// Resolves a name, waiting for a server not listed yet.
     ///
     /// # Errors
-    /// [`ExecuteError::UnknownTool`] where it leads nowhere, [`ExecuteError::AmbiguousTool`] where
-    /// several servers have such a tool, or why its server cannot be started.
-    pub async fn resolve(&self, name: &str) -> Result<Resolved, ExecuteError> {
-        self.resolve_within(name, None).await
+    /// [`ExecuteError::UnknownTool`] for an unknown name, [`ExecuteError::AmbiguousTool`] if
+    /// several servers have such a tool, or the error of starting the server.
+    pub async fn resolve(&self, name: &str) -> Result<ResolvedTool, ExecuteError> {
+        self.resolve_with_timeout(name, None).await
     }
 
-    async fn resolve_within(
+    async fn resolve_with_timeout(
         &self,
         name: &str,
         timeout: Option<Duration>,
-    ) -> Result<Resolved, ExecuteError> {
-        let mut meant = self.shared.look_up(name);
-        if let Meant::Unlisted(server) = meant {
+    ) -> Result<ResolvedTool, ExecuteError> {
+        let mut matched = self.shared.match_name(name);
+        if let NameMatch::Unlisted(server) = matched {
             let wait = server.spec().call_timeout;
             let wait = timeout.map_or(wait, |timeout| timeout.min(wait));
             let now = self.shared.host.clock().now();
-            server.listed(now.plus(wait)).await?;
-            meant = self.shared.look_up(name);
+            server.wait_listed(now.plus(wait)).await?;
+            matched = self.shared.match_name(name);
         }
-        match meant {
-            Meant::Tool { server, tool, .. } => Ok(Resolved {
+        match matched {
+            NameMatch::Tool { server, tool, .. } => Ok(ResolvedTool {
                 shared: Arc::clone(&self.shared),
                 server,
                 tool,
             }),
-            Meant::Several(candidates) => Err(ExecuteError::AmbiguousTool {
+            NameMatch::Ambiguous(candidates) => Err(ExecuteError::AmbiguousTool {
                 tool: name.into(),
                 candidates,
             }),
-            Meant::Unlisted(_) | Meant::Nothing => Err(ExecuteError::unknown(name)),
+            NameMatch::Unlisted(_) | NameMatch::Unknown => Err(ExecuteError::unknown_tool(name)),
         }
     }
 
-    /// Takes every server of the host out of care and waits for their end. The host goes on.
-    pub async fn shutdown_all(&self) {
-        self.shared.host.remove_all().await;
+    /// Removes every server of the host and waits for their end. The host continues.
+    pub async fn remove_all_servers(&self) {
+        self.shared.host.remove_all_servers().await;
     }
 }
 
@@ -218,12 +226,12 @@ impl ToolExecutor for Router {
     fn execute<'a>(
         &'a self,
         name: &'a str,
-        arguments: Arguments,
+        arguments: ToolArguments,
         context: &'a ExecuteContext,
     ) -> BoxFuture<'a, Result<ToolOutput, ExecuteError>> {
         Box::pin(async move {
             match (
-                self.resolve_within(name, context.timeout).await,
+                self.resolve_with_timeout(name, context.timeout).await,
                 &self.fallback,
             ) {
                 (Ok(resolved), _) => resolved.call(arguments, context).await,
@@ -235,46 +243,45 @@ impl ToolExecutor for Router {
         })
     }
 
-    /// Returns the tools of all servers, and those of the fallback whose names are still free.
-    fn tools(&self) -> Vec<ToolSchema> {
+    /// Returns the tools of all servers, and the fallback's tools with unused names.
+    fn list_tools(&self) -> Vec<ToolSchema> {
         let mut tools = self.schemas();
         if let Some(fallback) = &self.fallback {
             let names: HashSet<_> = tools.iter().map(|tool| Arc::clone(tool.name())).collect();
-            let more = fallback.tools().into_iter();
+            let more = fallback.list_tools().into_iter();
             tools.extend(more.filter(|tool| !names.contains(tool.name())));
         }
         tools
     }
 }
 
-impl Resolved {
-    /// Returns the name of the server.
+impl ResolvedTool {
+    /// Returns the server name.
     #[must_use]
     pub fn server(&self) -> &Arc<str> {
         &self.server.spec().name
     }
 
-    /// Returns the server's own name of the tool.
+    /// Returns the server's own tool name.
     #[must_use]
     pub const fn tool(&self) -> &Arc<str> {
         &self.tool
     }
 
-    /// Calls the tool at the server that was found. Where that one was taken out of care since,
-    /// the call is refused, even if another has its name by now.
+    /// Calls the tool at the resolved server. If that server was removed since, the call is
+    /// refused, even if a successor has its name.
     ///
     /// # Errors
     /// See [`Host::call_tool`].
     pub async fn call(
         &self,
-        arguments: Arguments,
+        arguments: ToolArguments,
         context: &ExecuteContext,
     ) -> Result<ToolOutput, ExecuteError> {
-        let Shared {
+        let RouterShared {
             host, principal, ..
         } = self.shared.as_ref();
-        let meant = (&self.server, self.tool.as_ref());
-        host.call_tool_at(principal, meant, (&arguments, context))
+        host.call_tool_on(principal, &self.server, &self.tool, &arguments, context)
             .await
     }
 }

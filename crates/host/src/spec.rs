@@ -1,10 +1,10 @@
-//! What the host is told about one server.
+//! Specification of a server.
 
-mod compare;
-mod json;
+mod executor_process;
 mod naming;
-mod peer;
-mod placed;
+mod peer_spec;
+mod spec_diff;
+mod spec_json;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -16,72 +16,71 @@ use std::time::Duration;
 use bowline_core::backoff::Backoff;
 use bowline_core::breaker::BreakerPolicy;
 use bowline_core::call::Effect;
-use bowline_core::era::Speaks;
-use bowline_core::lane::{Channel, Queueing};
-use bowline_core::policy::Pattern;
+use bowline_core::era::EraSetting;
+use bowline_core::lane::{KeyChannel, QueuePolicy};
+use bowline_core::policy::FeaturePattern;
 use bowline_core::redact::Redactor;
-use bowline_core::supervision::RestartPolicy;
+use bowline_core::restart_budget::RestartPolicy;
 pub use bowline_link::ChildLimits;
-use bowline_link::http::Transport;
-use bowline_link::http::credentials::Credentials;
-use bowline_link::http::endpoint::Endpoint;
-pub use bowline_link::sandbox::{Lack, Sandbox};
-use bowline_wire::executor::Fill;
+use bowline_link::http::HttpTransport;
+use bowline_link::http::endpoint::HttpEndpoint;
+use bowline_link::http::upstream_credentials::UpstreamCredentials;
+pub use bowline_link::sandbox::{LandlockGap, SandboxPolicy};
+use bowline_wire::executor::SecretHeader;
 
-use crate::card::Card;
 use crate::pins::PinMode;
 use crate::redaction::ResultSecrets;
+use crate::server_card::ServerCard;
 use crate::tools::ToolExecutor;
 
-pub use json::{CHILD_ENV, SpecError};
+pub use executor_process::ExecutorProcessSpec;
 pub use naming::NameClash;
-pub(crate) use naming::settle_names;
-pub use peer::{PeerSpec, Side};
-pub use placed::PlacedSpec;
+pub(crate) use naming::resolve_names;
+pub use peer_spec::{PeerRole, PeerSpec};
+pub use spec_json::{CHILD_ENV, SpecError};
 
-/// How long a server may take from its start to its list of tools, unless told otherwise.
+/// Default timeout from start to tool list.
 pub const START_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long a call may take, unless told otherwise.
+/// Default call timeout.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// How long a server may take whose command may have to install it first, until it has served once.
+/// Default timeout of the first start, if the command may install the server.
 pub const INSTALL_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// How long calls in flight may go on when a server is reloaded or stopped for being idle.
+/// Default timeout for calls in flight on reload or idle stop.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A quiet server is asked this often whether it is still there.
-pub const PING_EVERY: Duration = Duration::from_secs(30);
+/// Default ping interval of a quiet link.
+pub const PING_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Lists of a server that says nothing of their age and of their changes are asked for again when
-/// they are older than this, unless told otherwise.
+/// Default maximum age of lists without TTL and change notifications.
 pub const RELIST_AFTER: Duration = Duration::from_secs(60);
 
-/// Calls that one server has in flight at most.
+/// Default maximum calls in flight per server.
 pub const CALLS_MAX: usize = 256;
 
-/// Entries of one list of a server that are offered, unless told otherwise.
+/// Default maximum entries per list.
 pub const LIST_MAX: usize = 32_768;
 
-/// Bytes of a result that is passed on whole, unless told otherwise.
+/// Default maximum bytes of a result passed on in full.
 pub const RESULT_MAX: usize = 8 * 1024 * 1024;
 
-/// Calls that wait for one of those places at most.
+/// Default maximum queued calls per server.
 pub const QUEUE_MAX: usize = 256;
 
-/// Who shares one link to a server.
+/// Sharing of links to a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Isolation {
-    /// All, until the server asks clients for something; then each session that can answer has
-    /// its own.
+    /// Shared by all, until the server sends requests to clients; then each session with client
+    /// capabilities gets a dedicated link.
     #[default]
     Auto,
-    /// All, always.
+    /// Always shared by all.
     Shared,
-    /// All sessions of one principal.
+    /// Shared by the sessions of a principal.
     Principal,
-    /// Nobody.
+    /// Dedicated to each session.
     Session,
 }
 
@@ -98,140 +97,143 @@ impl Isolation {
     }
 }
 
-/// One server: how to start it and how to treat it.
+/// A server: transport, limits and rules.
 #[derive(Clone)]
 pub struct ServerSpec {
-    /// Its name, `[a-z0-9][a-z0-9-]{0,31}`; any other becomes its slug, as in a config file.
+    /// Server name, `[a-z0-9][a-z0-9-]{0,31}`; any other name becomes its slug, as in a config
+    /// file.
     pub name: Arc<str>,
-    /// The name that it was given, where [`name`](Self::name) is the slug of it.
+    /// The given name, if [`name`](Self::name) is its slug.
     pub given_name: Option<Arc<str>>,
-    /// How it is reached.
-    pub reach: Reach,
-    /// Who shares a link to it.
+    /// Transport.
+    pub transport: ServerTransport,
+    /// Sharing of links.
     pub isolation: Isolation,
-    /// How it speaks, as far as that is known.
-    pub speaks: Speaks,
-    /// Whether it waits for its first call before it is started.
+    /// Era, if configured.
+    pub era: EraSetting,
+    /// True if the first call starts the server.
     pub lazy: bool,
-    /// How long it may take to start.
+    /// Start timeout.
     pub start_timeout: Duration,
-    /// How long it may take until it has served once, where its command may install it first.
+    /// Timeout of the first start, if the command may install the server.
     pub install_timeout: Option<Duration>,
-    /// How long it may be without a call before it is stopped until the next one.
+    /// Idle time after which the server is stopped until the next call.
     pub idle_stop: Option<Duration>,
-    /// How often it is asked, while it is quiet, whether it is still there.
+    /// Ping interval of a quiet link.
     pub ping: Option<Duration>,
-    /// Lists older than this are asked for again when they are wanted, where the server announces
-    /// neither their changes nor how long they are good; never where absent.
+    /// Maximum age of lists without TTL and change notifications, refreshed on use; `None` for
+    /// never.
     pub relist: Option<Duration>,
-    /// How long calls in flight may go on when it is reloaded.
+    /// Timeout for calls in flight on reload.
     pub drain_timeout: Duration,
-    /// How long one call may take.
+    /// Call timeout.
     pub call_timeout: Duration,
-    /// Calls it has in flight at most.
+    /// Maximum calls in flight.
     pub calls_max: usize,
-    /// Calls that wait for one of those places at most.
+    /// Maximum queued calls.
     pub queue_max: usize,
-    /// Entries of one of its lists that are offered at most; the others are left out.
+    /// Maximum entries per list; further entries are omitted.
     pub list_max: usize,
-    /// Bytes of a response that is passed on whole; a longer result is kept and read in parts.
+    /// Maximum bytes of a result passed on in full; a longer result is stored and read in parts.
     pub result_max: usize,
-    /// How often it may be restarted.
+    /// Restart budget.
     pub restart: RestartPolicy,
-    /// How long to wait between restarts.
+    /// Backoff between restarts.
     pub backoff: Backoff,
-    /// When to stop calling it for a while.
+    /// Circuit breaker.
     pub breaker: BreakerPolicy,
-    /// What a person said of its tools, by the server's own names.
+    /// Configured rules of tools, by the server's own names.
     pub tools: BTreeMap<String, ToolRule>,
-    /// What must not be shown of anything that it says or that is said of it.
+    /// Redacts secrets from everything shown about the server.
     pub secrets: Arc<Redactor>,
-    /// The secrets that its results are cleaned of; they are passed on as they are where absent.
+    /// Secrets redacted from results; `None` passes results unchanged.
     pub redact_results: Option<Arc<ResultSecrets>>,
-    /// Whether secrets may stand among its arguments, where every user of the machine sees them.
+    /// True if arguments may contain secrets, visible to every user of the machine.
     pub argv_secrets: bool,
-    /// What happens to a tool whose definition is not the approved one.
+    /// Handling of unapproved definitions.
     pub pin: PinMode,
-    /// Whether answers are kept as long as the server says that they stay good.
+    /// True if responses are cached by the server's TTL.
     pub cache: bool,
-    /// Whether structured content is checked against the schema of its tool.
+    /// True if structured content is validated against the output schema.
     pub check_output: bool,
-    /// What a card says of it, shown until the server itself has spoken.
-    pub card: Option<Arc<Card>>,
+    /// Server card, shown until the server has listed.
+    pub card: Option<Arc<ServerCard>>,
 }
 
-/// What a person said of a tool; what is not said is left to the server and to defaults.
+/// Configured rule of a tool; unset members fall back to the server's annotations and defaults.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ToolRule {
-    /// What running it does.
+    /// Effect of a call.
     pub effect: Option<Effect>,
-    /// Whether running it twice is like running it once.
+    /// True if a repeated call has no further effect.
     pub idempotent: Option<bool>,
-    /// How long a call of it may take.
+    /// Call timeout.
     pub timeout: Option<Duration>,
-    /// Tools of the same server whose kept answers are worth nothing after a call of it, by names
-    /// in which the server is any: `*.get_*`.
-    pub invalidates: Vec<Pattern>,
-    /// How long a call of it is kept for delivery while the server is away; never where absent.
+    /// Tools of the same server with cached responses invalidated by a call, as patterns with any
+    /// server: `*.get_*`.
+    pub invalidates: Vec<FeaturePattern>,
+    /// Lifetime of a queued call while the server is down; `None` disables queueing.
     pub queue: Option<Duration>,
-    /// How the server is told which call it is, so that it knows a repeated one.
-    pub idempotency: Channel,
+    /// Where the server expects the idempotency key.
+    pub idempotency: KeyChannel,
 }
 
 impl ToolRule {
-    /// Returns how calls of a tool with this effect are queued, if they are. What a read gives is
-    /// wanted now or not at all.
-    pub(crate) fn queueing(&self, effect: Effect) -> Option<Queueing> {
+    /// Returns the queue policy of a tool with this effect, if any. Reads are never queued: a late
+    /// result is useless.
+    pub(crate) fn queue_policy(&self, effect: Effect) -> Option<QueuePolicy> {
         let keep = self.queue.filter(|_| effect != Effect::Read)?;
         let channel = self.idempotency.clone();
-        Some(Queueing { keep, channel })
+        Some(QueuePolicy {
+            max_age: keep,
+            key_channel: channel,
+        })
     }
 }
 
 impl ServerSpec {
-    /// Returns a spec for the child `command` with every default.
+    /// Creates a spec for the child process `command` with defaults.
     #[must_use]
     pub fn new(name: &str, command: impl Into<OsString>) -> Self {
-        Self::reached(name, Reach::Child(ChildSpec::new(command)))
+        Self::with_transport(name, ServerTransport::Child(ChildSpec::new(command)))
     }
 
-    /// Returns a spec for a server that is part of this program: its tools are those of
-    /// `executor`, and calls of them are decided, counted, cached and measured like any others. A
-    /// tool that panics fails its call and nothing else. What the executor offers is asked for
-    /// when the server starts, when a list older than [`relist`](Self::relist) is wanted, and by
-    /// [`Host::refresh`](crate::Host::refresh).
+    /// Creates a spec for an in-process server with the tools of `executor`; calls are authorized,
+    /// counted, cached and measured as for any server. A panicking tool fails only its call. The
+    /// tools are listed when the server starts, when a list older than [`relist`](Self::relist) is
+    /// used, and by [`Host::refresh_server`](crate::Host::refresh_server).
     ///
     /// ```
     /// use bowline_host::tools::Toolbox;
     /// use bowline_host::Server;
     ///
     /// let spec = Server::in_process("clock", Toolbox::default());
-    /// assert_eq!(spec.reach.transport(), "in_process");
+    /// assert_eq!(spec.transport.name(), "in_process");
     /// ```
     #[must_use]
     pub fn in_process(name: &str, executor: impl ToolExecutor + 'static) -> Self {
         let executor = Arc::new(executor);
         Self {
-            // It needs no pings: it is here as long as we are.
+            // No pings: the executor lives as long as the gateway.
             ping: None,
-            ..Self::reached(name, Reach::InProcess(InProcessSpec { executor }))
+            ..Self::with_transport(name, ServerTransport::InProcess(InProcessSpec { executor }))
         }
     }
 
-    /// Returns a spec with every default.
+    /// Creates a spec with defaults.
     #[must_use]
-    pub fn reached(name: &str, reach: Reach) -> Self {
+    pub fn with_transport(name: &str, reach: ServerTransport) -> Self {
         let spec = Self {
             name: name.into(),
             given_name: None,
-            reach,
+            transport: reach,
             isolation: Isolation::default(),
-            speaks: Speaks::Auto,
+            era: EraSetting::Auto,
             lazy: false,
             start_timeout: START_TIMEOUT,
             install_timeout: None,
             idle_stop: None,
-            ping: Some(PING_EVERY),
+            ping: Some(PING_INTERVAL),
             relist: Some(RELIST_AFTER),
             drain_timeout: DRAIN_TIMEOUT,
             call_timeout: CALL_TIMEOUT,
@@ -256,81 +258,81 @@ impl ServerSpec {
 }
 
 impl ServerSpec {
-    /// Whether a response of so many bytes is passed on whole. What a server inside this program
-    /// returns is in memory as it is.
-    pub(crate) const fn passes(&self, bytes: usize) -> bool {
-        bytes <= self.result_max || matches!(self.reach, Reach::InProcess(_))
+    /// True if a response of this size is passed on in full. In-process results are already in
+    /// memory.
+    pub(crate) const fn is_within_result_limit(&self, bytes: usize) -> bool {
+        bytes <= self.result_max || matches!(self.transport, ServerTransport::InProcess(_))
     }
 }
 
-/// How a server is reached.
+/// Transport of a server.
 #[derive(Clone, Debug)]
-pub enum Reach {
-    /// As a child process, over its standard streams.
+pub enum ServerTransport {
+    /// Child process over stdio.
     Child(ChildSpec),
-    /// As a process that an executor runs, over its standard streams.
-    Placed(PlacedSpec),
-    /// Over HTTP.
+    /// Process run by an executor, over stdio.
+    Executor(ExecutorProcessSpec),
+    /// HTTP.
     Remote(RemoteSpec),
-    /// As a part of this program.
+    /// In this process.
     InProcess(InProcessSpec),
-    /// Through another gateway that we are connected with.
+    /// Through a connected gateway.
     Peer(PeerSpec),
 }
 
-/// A server that is part of this program.
+/// An in-process server.
 #[derive(Clone)]
 pub struct InProcessSpec {
-    /// Has the tools.
+    /// Runs the tools.
     pub executor: Arc<dyn ToolExecutor>,
 }
 
-/// A server that runs elsewhere.
+/// An HTTP server.
 #[derive(Clone, Debug)]
 pub struct RemoteSpec {
-    /// Where it is.
-    pub url: Endpoint,
-    /// What is spoken there.
-    pub transport: Transport,
-    /// What proves who we are, read for every request.
-    pub credentials: Arc<dyn Credentials>,
-    /// Where its requests leave from; from here where absent.
-    pub via: Option<Placement>,
+    /// Address.
+    pub url: HttpEndpoint,
+    /// HTTP transport variant.
+    pub transport: HttpTransport,
+    /// Credentials, read for every request.
+    pub credentials: Arc<dyn UpstreamCredentials>,
+    /// Executor that sends the requests; `None` sends directly.
+    pub via: Option<ExecutorRoute>,
 }
 
-/// An executor that requests leave from.
+/// An executor that sends HTTP requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Placement {
-    /// Its name.
+pub struct ExecutorRoute {
+    /// Executor name.
     pub executor: Arc<str>,
-    /// Headers whose values only it knows.
-    pub fills: Vec<Fill>,
+    /// Headers with values known only to the executor.
+    pub fills: Vec<SecretHeader>,
 }
 
-/// A server that is a child process.
+/// A child process server.
 #[derive(Clone)]
 pub struct ChildSpec {
-    /// The program to run.
+    /// Program.
     pub command: OsString,
-    /// Its arguments, passed literally.
+    /// Arguments, passed literally.
     pub args: Vec<OsString>,
-    /// The child's whole environment.
+    /// The complete environment.
     pub env: Vec<(OsString, OsString)>,
-    /// Where it runs; the gateway's own directory when not given.
+    /// Working directory; defaults to that of the gateway.
     pub cwd: Option<PathBuf>,
-    /// Our own binary and the arguments that make it a reaper; without it, descendants of a
-    /// server may outlive a killed gateway.
+    /// The gateway's binary with the arguments for reaper mode; without it, descendants of a server
+    /// may outlive a killed gateway.
     pub reaper: Option<(PathBuf, Vec<OsString>)>,
-    /// What it may use, with all it starts.
+    /// Resource limits of the process tree.
     pub limits: ChildLimits,
-    /// What it may reach, with all it starts.
-    pub sandbox: Sandbox,
-    /// What the kernel does not have of that.
-    pub sandbox_lacks: Option<Lack>,
+    /// Sandbox of the process tree.
+    pub sandbox: SandboxPolicy,
+    /// Sandbox features missing in the kernel.
+    pub sandbox_lacks: Option<LandlockGap>,
 }
 
 impl ChildSpec {
-    /// Returns a child without arguments and environment.
+    /// Creates a child without arguments and environment.
     #[must_use]
     pub fn new(command: impl Into<OsString>) -> Self {
         Self {
@@ -340,67 +342,67 @@ impl ChildSpec {
             cwd: None,
             reaper: None,
             limits: ChildLimits::default(),
-            sandbox: Sandbox::off(),
+            sandbox: SandboxPolicy::allow_all(),
             sandbox_lacks: None,
         }
     }
 }
 
-impl Reach {
-    /// Returns the word used in status.
+impl ServerTransport {
+    /// Returns the status word.
     #[must_use]
-    pub const fn transport(&self) -> &'static str {
+    pub const fn name(&self) -> &'static str {
         match self {
-            // Where the process runs is told by what is shown of it.
-            Self::Child(_) | Self::Placed(_) => "stdio",
+            // The displayed target tells where the process runs.
+            Self::Child(_) | Self::Executor(_) => "stdio",
             Self::Remote(_) => "http",
             Self::InProcess(_) => "in_process",
             Self::Peer(_) => "peer",
         }
     }
 
-    /// Returns the executor that the way to it leads through, if it does.
+    /// Returns the executor in the path to the server, if any.
     #[must_use]
-    pub fn via(&self) -> Option<&str> {
+    pub fn executor(&self) -> Option<&str> {
         match self {
             Self::Remote(remote) => remote.via.as_ref().map(|via| &*via.executor),
-            Self::Placed(placed) => Some(&placed.executor),
+            Self::Executor(placed) => Some(&placed.executor),
             Self::Child(_) | Self::InProcess(_) | Self::Peer(_) => None,
         }
     }
 
-    /// Whether it goes on, and its tasks with it, where the gateway ends.
+    /// True if the server and its tasks survive the gateway.
     #[must_use]
-    pub const fn outlives_us(&self) -> bool {
+    pub const fn outlives_gateway(&self) -> bool {
         match self {
             Self::Remote(_) | Self::Peer(_) => true,
-            Self::Child(_) | Self::Placed(_) | Self::InProcess(_) => false,
+            Self::Child(_) | Self::Executor(_) | Self::InProcess(_) => false,
         }
     }
 
-    /// Whether it is a process that is started for us, here or elsewhere.
+    /// True for a process started for this gateway, here or by an executor.
     #[must_use]
     pub const fn is_process(&self) -> bool {
         match self {
-            Self::Child(_) | Self::Placed(_) => true,
+            Self::Child(_) | Self::Executor(_) => true,
             Self::Remote(_) | Self::InProcess(_) | Self::Peer(_) => false,
         }
     }
 
-    /// Whether what it offered in one life of the gateway is shown in the next before it says it
-    /// again. A worker offers whole servers; a hub shows what it lets us see, and that may be less
-    /// by then.
+    /// True if lists are kept across restarts of the gateway and shown before the server confirms
+    /// them. A worker offers complete servers; a hub shows only permitted items, and permissions
+    /// may shrink.
     #[must_use]
-    pub const fn is_remembered(&self) -> bool {
+    pub const fn keeps_manifest(&self) -> bool {
         match self {
-            Self::Child(_) | Self::Placed(_) | Self::Remote(_) | Self::InProcess(_) => true,
-            Self::Peer(peer) => matches!(peer.side, Side::Worker),
+            Self::Child(_) | Self::Executor(_) | Self::Remote(_) | Self::InProcess(_) => true,
+            Self::Peer(peer) => matches!(peer.role, PeerRole::Worker),
         }
     }
 
-    /// Returns what people may read of it. Arguments may hold secrets and are only counted.
+    /// Returns a displayable target. Arguments may contain secrets and are only counted.
     #[must_use]
-    pub fn shown(&self) -> String {
+    pub fn display_target(&self) -> String {
         match self {
             Self::Child(child) => {
                 let command = child.command.to_string_lossy();
@@ -410,18 +412,18 @@ impl Reach {
                     count => format!("{command} ({count} arguments)"),
                 }
             }
-            Self::Placed(placed) => placed.shown(),
+            Self::Executor(placed) => placed.display_target(),
             Self::Remote(remote) => match &remote.via {
                 None => remote.url.to_string(),
                 Some(via) => format!("{} via executor:{}", remote.url, via.executor),
             },
             Self::InProcess(_) => "(in process)".to_owned(),
-            Self::Peer(peer) => peer.shown(),
+            Self::Peer(peer) => peer.display_target(),
         }
     }
 }
 
-// Arguments and environment may hold secrets: a log line must not.
+// Arguments and environment may contain secrets, which must not reach a log.
 impl fmt::Debug for ChildSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ChildSpec")
@@ -434,7 +436,7 @@ impl fmt::Debug for ServerSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ServerSpec")
             .field("name", &self.name)
-            .field("reach", &self.reach.shown())
+            .field("reach", &self.transport.display_target())
             .finish_non_exhaustive()
     }
 }

@@ -1,21 +1,21 @@
-//! The owner of one server's link: starts it once for all callers, notices its end, starts it
-//! again, and knows when to stop trying.
+//! Supervises a server: starts it once for all callers, detects its end, restarts it with backoff,
+//! and ejects it after too many failures.
 
 mod actor;
-mod cause;
+mod breaker_permit;
+mod call_stats;
+mod dedicated_links;
+mod deps;
+mod failure_cause;
 mod freshness;
-pub(crate) mod list;
-mod own;
-mod refresh;
+pub(crate) mod list_fetch;
+mod list_refresh;
+mod log_line;
 mod relist;
-mod said;
-mod starts;
-mod state;
-mod status;
-mod surroundings;
-mod tally;
-mod ticket;
-mod turn;
+mod server_queue;
+mod server_state;
+mod server_status;
+mod start_pacing;
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -24,241 +24,240 @@ use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use bowline_core::breaker::Breaker;
-use bowline_core::caller::CallerEnd;
+use bowline_core::client_handle::ClientHandle;
 use bowline_core::era::Era;
-use bowline_core::error::{CallError, Class};
-use bowline_core::load::{Load, Totals};
+use bowline_core::error::{CallError, FailureClass};
+use bowline_core::load::{LoadTotals, ServerLoad};
 use bowline_core::sync::lock;
-use bowline_core::time::Now;
+use bowline_core::time::MonotonicTime;
 use bowline_link::stderr::StderrLog;
-use bowline_link::stdio::ConnectError;
+use bowline_link::stdio::LinkConnectError;
 use bowline_link::{BoxFuture, Link, LinkEvent};
 use bytes::Bytes;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::{Instant, timeout_at};
 
-use crate::beacon;
 use crate::catalog::PerList;
-use crate::events::Events;
+use crate::events::EventBus;
+use crate::fifo_watch;
 use crate::manifest;
-use crate::pins::Pins;
+use crate::pins::PinRegistry;
 use crate::ports::Clock;
-use crate::spec::{Reach, ServerSpec};
+use crate::spec::{ServerSpec, ServerTransport};
 
-use self::cause::Cause;
-use self::freshness::Freshness;
-use self::list::LeftOut;
-use self::own::OwnLinks;
-use self::turn::Turns;
+use self::dedicated_links::DedicatedLinks;
+use self::failure_cause::FailureCause;
+use self::freshness::ListFreshness;
+use self::list_fetch::OmittedEntries;
+use self::server_queue::ServerQueue;
 
-pub use cause::Blame;
-pub use list::ListError;
-pub use own::Passage;
-pub use state::{Order, State};
-pub use status::{CacheStatus, LastError, LeftOutStatus, Limits, ServerStatus};
-pub use surroundings::Surroundings;
-pub(crate) use tally::Tally;
-pub use ticket::Ticket;
+pub use breaker_permit::BreakerPermit;
+pub(crate) use call_stats::CallStatsGuard;
+pub use dedicated_links::LinkLease;
+pub use deps::SupervisorDeps;
+pub use failure_cause::FailureSource;
+pub use list_fetch::ListError;
+pub use server_state::{ServerAction, ServerState};
+pub use server_status::{CacheStatus, OmittedStatus, ServerLastError, ServerLimits, ServerStatus};
 
-/// A caller waits for a restart that is due sooner than this, and is told of one that is not.
+/// Callers wait for a restart due within this time; otherwise the call fails.
 const BACKOFF_WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// Commands that may wait for one supervisor.
+/// Capacity of the command channel.
 const COMMANDS_MAX: usize = 16;
 
-/// A connection just made, and what the server says outside calls.
-pub type Dialled = (Arc<dyn Link>, mpsc::Receiver<LinkEvent>);
+/// A new link, and the server's events outside calls.
+pub type DialedLink = (Arc<dyn Link>, mpsc::Receiver<LinkEvent>);
 
-/// Connects to a server. Dropping the future leaves nothing behind.
+/// Connects to a server. Dropping the future releases everything.
 pub trait Dial: fmt::Debug + Send + Sync {
-    /// Starts the server of `spec` and shakes hands with it. A link with an owner belongs to that
+    /// Starts the server of `spec` and performs the handshake. A link with an owner belongs to that
     /// session alone.
     fn dial<'a>(
         &'a self,
         spec: &'a ServerSpec,
         log: &'a Arc<StderrLog>,
-        owner: Option<Arc<dyn CallerEnd>>,
+        owner: Option<Arc<dyn ClientHandle>>,
         deadline: Instant,
-    ) -> BoxFuture<'a, Result<Dialled, ConnectError>>;
+    ) -> BoxFuture<'a, Result<DialedLink, LinkConnectError>>;
 
-    /// Hears which era the server of `spec` spoke in a former life of this program.
-    fn recall_era(&self, spec: &ServerSpec, era: Era) {
+    /// Passes on the era spoken by the server of `spec` in an earlier run of this program.
+    fn restore_era(&self, spec: &ServerSpec, era: Era) {
         let _unused = (spec, era);
     }
 
-    /// Waits until the way to a server is there again that was away; for ever where nothing tells.
-    fn back<'a>(&'a self, spec: &'a ServerSpec) -> BoxFuture<'a, ()> {
+    /// Waits until a lost connection path to a server is back; forever without such a signal.
+    fn wait_reachable<'a>(&'a self, spec: &'a ServerSpec) -> BoxFuture<'a, ()> {
         let _untold = spec;
         Box::pin(std::future::pending())
     }
 
-    /// Whether the way to a server is known to be away, so that no call reaches it now.
-    fn is_away(&self, spec: &ServerSpec) -> bool {
+    /// True if the connection path to a server is known to be down, so that no call can reach it.
+    fn is_unreachable(&self, spec: &ServerSpec) -> bool {
         let _untold = spec;
         false
     }
 }
 
-/// A link that serves, and which one of the server's links it is.
+/// An open link with its generation.
 #[derive(Debug)]
-pub struct Ready {
+pub struct ReadyLink {
     /// Counts the starts of this server.
     pub generation: u64,
-    /// The link itself.
+    /// The link.
     pub link: Arc<dyn Link>,
-    /// When it became ready.
-    pub since: Now,
+    /// When the link became ready.
+    pub since: MonotonicTime,
 }
 
-impl Ready {
-    /// Says which link ended, where it did: over some, a request can be lost while the link
-    /// stands.
-    pub(crate) fn ended(&self) -> Option<u64> {
+impl ReadyLink {
+    /// Returns the generation of an ended link; `None` while the link is open, since some
+    /// transports lose requests on an open link.
+    pub(crate) fn ended_generation(&self) -> Option<u64> {
         (!self.link.is_open()).then_some(self.generation)
     }
 }
 
-/// What the actor is to do.
+/// A command for the actor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wish {
-    Order(Order),
-    /// Other credentials count from now on: ask for the lists again, or try again.
+enum SupervisorCommand {
+    Action(ServerAction),
+    /// Credentials changed: refresh the lists, or retry the start.
     Relist,
-    /// Let calls in flight end, and go for good.
+    /// Drain calls in flight, then end for good.
     Retire,
 }
 
 #[derive(Debug)]
-struct Command {
-    wish: Wish,
+struct PendingCommand {
+    command: SupervisorCommand,
     done: oneshot::Sender<()>,
 }
 
-/// What the supervisor, its actor and its tickets share.
+/// State shared by the supervisor, its actor and its breaker permits.
 #[derive(Debug)]
-struct Shared {
+struct SupervisorShared {
     spec: Arc<ServerSpec>,
     clock: Arc<dyn Clock>,
-    /// The link that serves, read on every call.
-    ready: ArcSwapOption<Ready>,
-    state: beacon::Sender<State>,
+    /// The serving link, read on every call.
+    shared_link: ArcSwapOption<ReadyLink>,
+    state: fifo_watch::FifoSender<ServerState>,
     breaker: Mutex<Breaker>,
-    /// Rung when the breaker opens.
-    opened: Notify,
-    /// The places of calls.
-    turns: Turns,
-    /// How calls ended.
-    load: Mutex<Load>,
-    events: Events,
-    pins: Arc<Pins>,
-    /// How often the server forgot us while a link was up, in all its lives.
-    renewals: watch::Sender<u64>,
-    /// Rung by a caller who needs a lazy server.
-    demand: Notify,
-    /// What is left out of the lists.
-    left_out: Mutex<PerList<LeftOut>>,
-    /// How old the lists are, and which are to be asked for again.
-    freshness: Freshness,
+    /// Signalled when the breaker opens.
+    breaker_opened: Notify,
+    /// Limits calls in flight.
+    queue: ServerQueue,
+    /// Call statistics.
+    load: Mutex<ServerLoad>,
+    events: EventBus,
+    pins: Arc<PinRegistry>,
+    /// Counts session resets by the server while a link was up, over all generations.
+    session_resets: watch::Sender<u64>,
+    /// Signalled by a caller in need of a lazy server.
+    start_requested: Notify,
+    /// Entries omitted from the lists.
+    omitted: Mutex<PerList<OmittedEntries>>,
+    /// Ages of the lists, and requested refreshes.
+    freshness: ListFreshness,
     log: Arc<StderrLog>,
-    /// Links beside the shared one.
-    own: Arc<OwnLinks>,
-    /// Set once, when the server asked a client for something and nobody could say which.
+    /// Links dedicated to a session or principal.
+    dedicated: Arc<DedicatedLinks>,
+    /// Set once, by a server request that could not be attributed to a client.
     interactive: AtomicBool,
-    /// Set once, when another takes its place or the server is gone from the configuration.
+    /// Set once, when a successor takes over or the server leaves the configuration.
     retired: AtomicBool,
-    /// Set with it where whatever has its name next is another server, and not its successor.
-    forsaken: AtomicBool,
-    counts: Counts,
-    last_error: Mutex<Option<(Class, Arc<str>, Now)>>,
+    /// Set along with `retired` if the next server of this name is unrelated, not a successor.
+    detached: AtomicBool,
+    counts: StartCounts,
+    last_error: Mutex<Option<(FailureClass, Arc<str>, MonotonicTime)>>,
 }
 
-/// What is counted per server.
+/// Counters of starts.
 #[derive(Debug, Default)]
-struct Counts {
+struct StartCounts {
     generation: AtomicU64,
     restarts: AtomicU64,
 }
 
-/// A cheap handle on one server.
+/// Handle to a supervised server. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Supervisor {
-    shared: Arc<Shared>,
-    commands: mpsc::Sender<Command>,
+    shared: Arc<SupervisorShared>,
+    commands: mpsc::Sender<PendingCommand>,
 }
 
 impl Supervisor {
-    /// Takes a server into care; unless it is lazy, it is started in the background at once. What
-    /// it offered when it was last seen is offered before it is up.
+    /// Supervises a server and, unless lazy, starts it in the background. Until it is ready, the
+    /// catalog shows the lists from its last run.
     #[must_use]
-    pub fn start(spec: ServerSpec, log: Arc<StderrLog>, around: &Surroundings) -> Self {
+    pub fn start(spec: ServerSpec, log: Arc<StderrLog>, deps: &SupervisorDeps) -> Self {
         let first = if spec.lazy {
-            State::Idle
+            ServerState::Idle
         } else {
-            State::Starting
+            ServerState::Starting
         };
-        let digest = manifest::digest(&spec.reach);
-        let kept = match spec.reach.is_remembered() {
-            true => around.manifests.load(&spec.name, &digest),
+        let digest = manifest::transport_digest(&spec.transport);
+        let kept = match spec.transport.keeps_manifest() {
+            true => deps.manifests.load(&spec.name, &digest),
             false => None,
         };
-        let shared = Arc::new(Shared {
-            breaker: Mutex::new(actor::reachability::breaker(&spec)),
-            opened: Notify::new(),
-            turns: Turns::new(&spec),
-            load: Mutex::new(Load::new(around.clock.now())),
-            events: around.events.clone(),
-            pins: Arc::clone(&around.pins),
-            own: Arc::new(OwnLinks::new(around, &spec)),
+        let shared = Arc::new(SupervisorShared {
+            breaker: Mutex::new(actor::reachability::new_breaker(&spec)),
+            breaker_opened: Notify::new(),
+            queue: ServerQueue::new(&spec),
+            load: Mutex::new(ServerLoad::new(deps.clock.now())),
+            events: deps.events.clone(),
+            pins: Arc::clone(&deps.pins),
+            dedicated: Arc::new(DedicatedLinks::new(deps, &spec)),
             spec: Arc::new(spec),
-            clock: Arc::clone(&around.clock),
-            ready: ArcSwapOption::empty(),
-            state: beacon::Sender::new(first),
-            renewals: watch::Sender::new(0),
-            demand: Notify::new(),
-            left_out: Mutex::default(),
-            freshness: Freshness::default(),
+            clock: Arc::clone(&deps.clock),
+            shared_link: ArcSwapOption::empty(),
+            state: fifo_watch::FifoSender::new(first),
+            session_resets: watch::Sender::new(0),
+            start_requested: Notify::new(),
+            omitted: Mutex::default(),
+            freshness: ListFreshness::default(),
             log,
             interactive: AtomicBool::new(false),
             retired: AtomicBool::new(false),
-            forsaken: AtomicBool::new(false),
-            counts: Counts::default(),
+            detached: AtomicBool::new(false),
+            counts: StartCounts::default(),
             last_error: Mutex::default(),
         });
         let (commands, receiver) = mpsc::channel(COMMANDS_MAX);
-        let actor = actor::Actor::new(Arc::clone(&shared), around, receiver, (digest, kept));
-        actor.begin();
-        around.tasks.spawn("supervisor", actor.run());
+        let actor = actor::SupervisorActor::new(Arc::clone(&shared), deps, receiver, digest, kept);
+        actor.publish_known();
+        deps.tasks.spawn("supervisor", actor.run());
         Self { shared, commands }
     }
 
-    /// Returns the spec it was started with.
+    /// Returns the spec.
     #[must_use]
     pub fn spec(&self) -> &ServerSpec {
         &self.shared.spec
     }
 
-    /// Returns what the server's stderr said.
+    /// Returns the server's stderr log.
     #[must_use]
     pub fn log(&self) -> &Arc<StderrLog> {
         &self.shared.log
     }
 
-    /// Returns a receiver that sees every change of state.
+    /// Returns a receiver of state changes.
     #[must_use]
-    pub fn state(&self) -> beacon::Receiver<State> {
+    pub fn subscribe_state(&self) -> fifo_watch::FifoReceiver<ServerState> {
         self.shared.state.subscribe()
     }
 
-    /// Asks the breaker to let one call through.
-    pub fn admit(&self) -> Result<Ticket, CallError> {
-        Ticket::take(&self.shared)
+    /// Asks the breaker to admit a call.
+    pub fn admit_call(&self) -> Result<BreakerPermit, CallError> {
+        BreakerPermit::acquire(&self.shared)
     }
 
-    /// Returns the link that serves, waiting for a start that is under way.
+    /// Returns the shared link, waiting for a start in progress.
     ///
-    /// Refuses at once where waiting would not help: stopped, ejected, or not to be tried again
-    /// for a while.
-    pub async fn link(&self, deadline: Now) -> Result<Arc<Ready>, CallError> {
+    /// Fails at once if waiting cannot help: stopped, ejected, or in a long backoff.
+    pub async fn shared_link(&self, deadline: MonotonicTime) -> Result<Arc<ReadyLink>, CallError> {
         if let Some(ready) = self.open_link() {
             return Ok(ready);
         }
@@ -266,19 +265,19 @@ impl Supervisor {
         let until = self.shared.clock.instant(deadline);
         loop {
             let seen = state.borrow_and_update().clone();
-            self.refusal(&seen).map_or(Ok(()), Err)?;
+            self.unavailable_error(&seen).map_or(Ok(()), Err)?;
             match seen {
-                State::Ready => {
+                ServerState::Ready => {
                     if let Some(ready) = self.open_link() {
                         return Ok(ready);
                     }
                 }
-                State::Idle => self.shared.demand.notify_one(),
-                State::Starting
-                | State::Backoff { .. }
-                | State::Stopped
-                | State::Ejected { .. }
-                | State::Draining => {}
+                ServerState::Idle => self.shared.start_requested.notify_one(),
+                ServerState::Starting
+                | ServerState::Backoff { .. }
+                | ServerState::Stopped
+                | ServerState::Ejected { .. }
+                | ServerState::Draining => {}
             }
             match timeout_at(until, state.changed()).await {
                 Ok(Ok(())) => {}
@@ -292,158 +291,173 @@ impl Supervisor {
         }
     }
 
-    /// Waits until the server has told its tools, or refuses as [`link`](Self::link) does.
-    pub async fn listed(&self, deadline: Now) -> Result<(), CallError> {
-        self.link(deadline).await.map(drop)
+    /// Waits until the server has listed its tools, or fails like
+    /// [`shared_link`](Self::shared_link).
+    pub async fn wait_listed(&self, deadline: MonotonicTime) -> Result<(), CallError> {
+        self.shared_link(deadline).await.map(drop)
     }
 
-    /// Returns what the server said of itself when it was started, while it serves.
+    /// Returns the result of `initialize` while the server is ready.
     #[must_use]
-    pub fn introduction(&self) -> Option<Bytes> {
+    pub fn initialize_result(&self) -> Option<Bytes> {
         let ready = self.open_link()?;
-        Some(ready.link.server().initialize.clone())
+        Some(ready.link.server_info().initialize.clone())
     }
 
-    /// Whether it waits to be needed.
+    /// True for a lazy server without a link.
     pub(crate) fn is_idle(&self) -> bool {
-        *self.shared.state.borrow() == State::Idle
+        *self.shared.state.borrow() == ServerState::Idle
     }
 
-    /// Has a server that waits to be needed start.
-    pub(crate) fn rouse(&self) {
+    /// Starts an idle lazy server.
+    pub(crate) fn wake(&self) {
         if self.is_idle() {
-            self.shared.demand.notify_one();
+            self.shared.start_requested.notify_one();
         }
     }
 
-    /// Gives an order and waits until it is taken; whatever it starts goes on by itself.
-    pub async fn order(&self, order: Order) -> Result<(), CallError> {
-        self.wish(Wish::Order(order)).await
+    /// Sends an action to the actor and waits for its acceptance; the effect continues in the
+    /// background.
+    pub async fn apply_action(&self, action: ServerAction) -> Result<(), CallError> {
+        self.send_command(SupervisorCommand::Action(action)).await
     }
 
-    /// Says that the server knows us by other credentials from now on: what it offers is asked for
-    /// again, and where it failed it is tried again at once.
-    pub(crate) async fn credentials_changed(&self) {
+    /// Reports changed credentials: the lists are refreshed, and a failed start is retried at once.
+    pub(crate) async fn on_credentials_changed(&self) {
         let (done, _taken) = oneshot::channel();
-        let wish = Wish::Relist;
-        // An actor that is gone has nothing to do.
-        let _gone = self.commands.send(Command { wish, done }).await;
+        let wish = SupervisorCommand::Relist;
+        // A finished actor has nothing to do.
+        let _gone = self
+            .commands
+            .send(PendingCommand {
+                command: wish,
+                done,
+            })
+            .await;
     }
 
-    /// Lets the server go for good, and waits until it is gone: calls in flight end, though not
-    /// later than they may, and whoever waits for a link or comes later is refused as stopped.
+    /// Retires the server and waits for its end: calls in flight finish within the drain timeout;
+    /// waiting and later callers get "stopped".
     ///
-    /// What it offers stays in the catalog: it may be its successor's by now.
+    /// Its catalog entries stay: they may belong to the successor by now.
     pub async fn retire(&self) {
         self.shared.retired.store(true, Ordering::Relaxed);
-        // An actor that is gone already has nothing left to do.
-        let _gone = self.wish(Wish::Retire).await;
+        // A finished actor has nothing left to do.
+        let _gone = self.send_command(SupervisorCommand::Retire).await;
     }
 
-    /// Whether it was retired: who holds it should look for its successor.
+    /// True once retired: holders of this handle should look up the successor.
     #[must_use]
     pub fn is_retired(&self) -> bool {
         self.shared.is_retired()
     }
 
-    /// Takes its name away: it offers nothing from here on, and none of its calls goes over to
-    /// whatever has the name next. What is left of it goes with [`retire`](Self::retire).
-    pub(crate) fn forsake(&self) {
-        self.shared.forsaken.store(true, Ordering::Relaxed);
+    /// Takes the name away: the server offers nothing from here on, and none of its calls moves to
+    /// the next server of this name. [`retire`](Self::retire) ends the rest.
+    pub(crate) fn detach(&self) {
+        self.shared.detached.store(true, Ordering::Relaxed);
         self.shared.retired.store(true, Ordering::Relaxed);
     }
 
-    /// Whether what it did not take is for the one that has its name now.
+    /// True if calls not taken by this server belong to the current server of the same name.
     pub(crate) fn has_successor(&self) -> bool {
-        self.is_retired() && !self.shared.forsaken.load(Ordering::Relaxed)
+        self.is_retired() && !self.shared.detached.load(Ordering::Relaxed)
     }
 
-    /// Whether it serves, or is on its way to or from that.
-    pub(crate) fn runs(&self) -> bool {
+    /// True while ready, starting or draining.
+    pub(crate) fn is_running(&self) -> bool {
         let state = self.shared.state.borrow();
-        matches!(*state, State::Ready | State::Starting | State::Draining)
+        matches!(
+            *state,
+            ServerState::Ready | ServerState::Starting | ServerState::Draining
+        )
     }
 
-    /// Whether a peer brought it, and takes it away again.
-    pub(crate) fn is_peers(&self) -> bool {
-        matches!(self.shared.spec.reach, Reach::Peer(_))
+    /// True if a peer offered this server; it leaves with the peer.
+    pub(crate) fn is_peer_server(&self) -> bool {
+        matches!(self.shared.spec.transport, ServerTransport::Peer(_))
     }
 
-    /// Refuses a call that was meant for another server of this name.
-    pub(crate) fn must_be(&self, only: Option<&Self>) -> Result<(), CallError> {
-        match only {
-            Some(only) if !only.is(self) => Err(CallError::Stopped {
+    /// Refuses a call meant for a different server of the same name.
+    pub(crate) fn ensure_same(&self, expected: Option<&Self>) -> Result<(), CallError> {
+        match expected {
+            Some(expected) if !expected.is_same(self) => Err(CallError::Stopped {
                 server: Arc::clone(&self.shared.spec.name),
             }),
             _ => Ok(()),
         }
     }
 
-    /// Whether both are handles on the same server in care.
-    pub(crate) fn is(&self, other: &Self) -> bool {
+    /// True if both handles refer to the same supervised server.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
 
-    async fn wish(&self, wish: Wish) -> Result<(), CallError> {
+    async fn send_command(&self, command: SupervisorCommand) -> Result<(), CallError> {
         let (done, taken) = oneshot::channel();
         self.commands
-            .send(Command { wish, done })
+            .send(PendingCommand { command, done })
             .await
             .map_err(|_| CallError::ShuttingDown)?;
         taken.await.map_err(|_| CallError::ShuttingDown)
     }
 
-    /// Remembers what a call failed with, for status.
-    fn failed(&self, error: &CallError) {
-        match error.class() {
-            // A refusal. The failure behind it, if any, is remembered by the actor.
-            Class::Unavailable | Class::ConnectFailed => {}
-            class => self.shared.remember(class, &error.to_string().into()),
+    /// Records the error of a call for status.
+    fn record_error(&self, error: &CallError) {
+        match error.failure_class() {
+            // A refusal. The actor records the failure behind it, if any.
+            FailureClass::Unavailable | FailureClass::ConnectFailed => {}
+            class => self.shared.set_last_error(class, &error.to_string().into()),
         }
     }
 
-    /// Returns how often the server forgot what it was told, while its link stood.
-    pub(crate) fn renewals(&self) -> watch::Receiver<u64> {
-        self.shared.renewals.subscribe()
+    /// Returns a receiver counting session resets on an open link.
+    pub(crate) fn session_resets(&self) -> watch::Receiver<u64> {
+        self.shared.session_resets.subscribe()
     }
 
-    /// Returns the link that serves, if one does.
-    pub(crate) fn open_link(&self) -> Option<Arc<Ready>> {
-        let ready = self.shared.ready.load_full()?;
+    /// Returns the shared link if open.
+    pub(crate) fn open_link(&self) -> Option<Arc<ReadyLink>> {
+        let ready = self.shared.shared_link.load_full()?;
         ready.link.is_open().then_some(ready)
     }
 
-    /// Says why waiting would not help, if it would not.
-    fn refusal(&self, state: &State) -> Option<CallError> {
+    /// Returns an error if waiting for a link cannot help.
+    fn unavailable_error(&self, state: &ServerState) -> Option<CallError> {
         let server = || Arc::clone(&self.shared.spec.name);
         match state {
-            State::Stopped => Some(CallError::Stopped { server: server() }),
-            State::Ejected { reason } => Some(CallError::Ejected {
+            ServerState::Stopped => Some(CallError::Stopped { server: server() }),
+            ServerState::Ejected { reason } => Some(CallError::Ejected {
                 server: server(),
                 reason: Arc::clone(reason),
             }),
-            State::Backoff {
+            ServerState::Backoff {
                 until,
                 reason,
                 class,
                 challenge,
                 blame,
             } => {
-                let next = self.shared.clock.now().until(*until);
-                let mut cause = Cause::new(*class, Arc::clone(reason));
+                let next = self.shared.clock.now().duration_until(*until);
+                let mut cause = FailureCause::new(*class, Arc::clone(reason));
                 cause.challenge.clone_from(challenge);
-                cause.blame = *blame;
-                let hopeless = next > BACKOFF_WAIT_MAX || cause.is_of_credentials();
-                hopeless.then(|| cause.refusal(&server(), next))
+                cause.source = *blame;
+                let hopeless = next > BACKOFF_WAIT_MAX || cause.needs_credentials();
+                hopeless.then(|| cause.to_call_error(&server(), next))
             }
-            State::Draining if self.is_retired() => Some(CallError::Stopped { server: server() }),
-            // What is being stopped may be on its way to a fresh start.
-            State::Idle | State::Starting | State::Ready | State::Draining => None,
+            ServerState::Draining if self.is_retired() => {
+                Some(CallError::Stopped { server: server() })
+            }
+            // A draining server may be about to restart.
+            ServerState::Idle
+            | ServerState::Starting
+            | ServerState::Ready
+            | ServerState::Draining => None,
         }
     }
 }
 
-impl Shared {
+impl SupervisorShared {
     fn is_retired(&self) -> bool {
         self.retired.load(Ordering::Relaxed)
     }
@@ -452,18 +466,18 @@ impl Shared {
         self.interactive.load(Ordering::Relaxed)
     }
 
-    fn remember(&self, class: Class, message: &Arc<str>) {
-        let message = self.spec.secrets.clean_shared(message);
+    fn set_last_error(&self, class: FailureClass, message: &Arc<str>) {
+        let message = self.spec.secrets.redact_shared(message);
         *lock(&self.last_error) = Some((class, message, self.clock.now()));
     }
 
-    /// Returns how many calls ended with an answer.
-    fn answered(&self) -> u64 {
-        self.counted(|totals| totals.awaited() - totals.errors())
+    /// Counts calls with a response.
+    fn count_answered(&self) -> u64 {
+        self.read_totals(|totals| totals.awaited_count() - totals.error_count())
     }
 
-    /// Reads what was counted of calls since the beginning.
-    fn counted<T>(&self, read: impl FnOnce(&Totals) -> T) -> T {
+    /// Reads the call totals.
+    fn read_totals<T>(&self, read: impl FnOnce(&LoadTotals) -> T) -> T {
         read(lock(&self.load).totals())
     }
 }

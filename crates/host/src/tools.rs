@@ -1,41 +1,41 @@
-//! Whatever can run tools by name: the host, a router, or tools of one's own.
+//! Tool executors: the host, a router, or a program's own tools.
 
 mod arguments;
-mod bound;
-mod schema;
+mod host_executor;
 pub mod signature;
+mod tool_schema;
 mod toolbox;
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_core::caller::CallerEnd;
-use bowline_core::error::{CallError, Execution};
-use bowline_core::run::Run;
-use bowline_core::trace::Trace;
+use bowline_core::client_handle::ClientHandle;
+use bowline_core::error::{CallError, ExecutionStatus};
+use bowline_core::run::AgentRun;
+use bowline_core::trace::CallTrace;
 use bowline_link::BoxFuture;
 use thiserror::Error;
 
-pub use arguments::{Arguments, BadArguments};
-pub use bound::HostExecutor;
-pub(crate) use bound::{refused, tool_call};
-pub use schema::ToolSchema;
+pub use arguments::{ToolArguments, ToolArgumentsError};
+pub use host_executor::HostExecutor;
+pub(crate) use host_executor::{build_tool_call, to_refused_error};
+pub use tool_schema::ToolSchema;
 pub use toolbox::Toolbox;
 
 use crate::output::ToolOutput;
 
-/// Runs tools by name. An agent's loop needs nothing else, and cannot tell where a tool runs.
+/// Runs tools by name. An agent loop needs nothing else, and does not depend on where a tool runs.
 ///
-/// [`HostExecutor`] runs the tools of a host on behalf of one principal,
-/// [`Router`](crate::router::Router) adds other spellings, switches and a fallback, and
-/// [`Toolbox`] holds functions. Anything that implements it can be served by a host as one more
-/// server: [`ServerSpec::in_process`](crate::ServerSpec::in_process).
+/// [`HostExecutor`] runs the tools of a host on behalf of a principal,
+/// [`Router`](crate::router::Router) adds name forms, disabling and a fallback, and [`Toolbox`]
+/// holds functions. A host can serve any implementation as an in-process server:
+/// [`ServerSpec::in_process`](crate::ServerSpec::in_process).
 ///
 /// ```
 /// use bowline_host::BoxFuture;
 /// use bowline_host::tools::{
-///     Arguments, ExecuteContext, ExecuteError, ToolExecutor, ToolSchema,
+///     ExecuteContext, ExecuteError, ToolArguments, ToolExecutor, ToolSchema,
 /// };
 /// use bowline_host::{Host, Principal, Role, Server, SpawnOptions, ToolOutput};
 /// use serde_json::json;
@@ -47,18 +47,18 @@ use crate::output::ToolOutput;
 ///     fn execute<'a>(
 ///         &'a self,
 ///         name: &'a str,
-///         _arguments: Arguments,
+///         _arguments: ToolArguments,
 ///         _context: &'a ExecuteContext,
 ///     ) -> BoxFuture<'a, Result<ToolOutput, ExecuteError>> {
 ///         Box::pin(async move {
 ///             match name {
-///                 "greet" => Ok(ToolOutput::of_text("hello")),
+///                 "greet" => Ok(ToolOutput::from_text("hello")),
 ///                 _ => Err(ExecuteError::UnknownTool { tool: name.into() }),
 ///             }
 ///         })
 ///     }
 ///
-///     fn tools(&self) -> Vec<ToolSchema> {
+///     fn list_tools(&self) -> Vec<ToolSchema> {
 ///         vec![ToolSchema::new("greet", "Says hello.", &json!({"type": "object"}))]
 ///     }
 /// }
@@ -73,97 +73,97 @@ use crate::output::ToolOutput;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait ToolExecutor: fmt::Debug + Send + Sync {
-    /// Runs the tool. Dropping the future takes the call back.
+    /// Runs a tool. Dropping the future cancels the call.
     ///
     /// # Errors
-    /// [`ExecuteError::UnknownTool`] where this executor has no such tool, and only then; a tool
-    /// that ran and failed is an output that says so.
+    /// [`ExecuteError::UnknownTool`] only if this executor has no such tool; a tool that ran and
+    /// failed gives an output with `is_error`.
     fn execute<'a>(
         &'a self,
         name: &'a str,
-        arguments: Arguments,
+        arguments: ToolArguments,
         context: &'a ExecuteContext,
     ) -> BoxFuture<'a, Result<ToolOutput, ExecuteError>>;
 
-    /// Returns the tools that can be run now, as far as is known without asking anybody.
-    fn tools(&self) -> Vec<ToolSchema>;
+    /// Returns the currently known tools, without any request.
+    fn list_tools(&self) -> Vec<ToolSchema>;
 }
 
-/// What goes along with one execution. It says nothing of who asks: that is bound to the executor.
+/// Context of an execution. The principal is bound to the executor.
 #[derive(Clone, Debug, Default)]
 pub struct ExecuteContext {
-    /// How long the caller waits; the limits of the server hold as well.
+    /// The caller's timeout; server limits apply as well.
     pub timeout: Option<Duration>,
-    /// The run that the call is counted in.
-    pub run: Option<Arc<Run>>,
-    /// Hears what the tool says before it answers, and can be asked by it.
-    pub caller: Option<Arc<dyn CallerEnd>>,
-    /// Where the call stands in a trace.
-    pub trace: Option<Arc<Trace>>,
+    /// The run charged for the call.
+    pub run: Option<Arc<AgentRun>>,
+    /// Client handle for notifications and server requests.
+    pub caller: Option<Arc<dyn ClientHandle>>,
+    /// Trace context.
+    pub trace: Option<Arc<CallTrace>>,
 }
 
 /// Why a tool has no output.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum ExecuteError {
-    /// Nobody here has a tool of that name; nobody was asked.
+    /// Unknown tool; nothing was sent.
     #[error("no tool named `{tool}`")]
     UnknownTool {
-        /// The name asked for.
+        /// The requested name.
         tool: Arc<str>,
     },
-    /// Several tools have that name; nobody was asked.
+    /// Several tools match; nothing was sent.
     #[error("several tools are named `{tool}`: {}", .candidates.join(", "))]
     AmbiguousTool {
-        /// The name asked for.
+        /// The requested name.
         tool: Arc<str>,
-        /// The names that mean one of them each.
+        /// The unambiguous names.
         candidates: Vec<Arc<str>>,
     },
-    /// The arguments are no JSON object; nobody was asked.
+    /// Arguments other than a JSON object; nothing was sent.
     #[error("the arguments of `{tool}` cannot be sent")]
     Arguments {
         /// The tool.
         tool: Arc<str>,
-        /// What is wrong with them.
-        source: BadArguments,
+        /// The error.
+        source: ToolArgumentsError,
     },
-    /// The call was made, or refused, on the road of a host.
+    /// The call failed in the host or at the server.
     #[error(transparent)]
     Call(#[from] CallError),
-    /// The tool could not be run, as its executor says.
+    /// The executor could not run the tool.
     #[error("{reason}")]
     Failed {
-        /// Why, as one clause.
+        /// The reason, a single clause.
         reason: Arc<str>,
-        /// Whether it may have done something.
-        execution: Execution,
+        /// Execution status.
+        execution: ExecutionStatus,
     },
 }
 
 impl ExecuteError {
-    /// Returns an error for a tool that this executor does not have.
+    /// Creates the error for an unknown tool.
     #[must_use]
-    pub fn unknown(tool: &str) -> Self {
+    pub fn unknown_tool(tool: &str) -> Self {
         Self::UnknownTool { tool: tool.into() }
     }
 
-    /// Returns an error of a tool that may have done something.
+    /// Creates the error of a tool that may have run.
     #[must_use]
-    pub fn failed(reason: &str) -> Self {
+    pub fn outcome_unknown(reason: &str) -> Self {
         Self::Failed {
             reason: reason.into(),
-            execution: Execution::Unknown,
+            execution: ExecutionStatus::Unknown,
         }
     }
 
-    /// Returns what is known about whether the tool ran.
+    /// Returns the execution status.
     #[must_use]
-    pub fn execution(&self) -> Execution {
+    pub fn execution(&self) -> ExecutionStatus {
         match self {
             Self::UnknownTool { .. } | Self::AmbiguousTool { .. } | Self::Arguments { .. } => {
-                Execution::NotStarted
+                ExecutionStatus::NotStarted
             }
-            Self::Call(error) => error.execution(),
+            Self::Call(error) => error.execution_status(),
             Self::Failed { execution, .. } => *execution,
         }
     }

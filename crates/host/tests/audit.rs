@@ -1,4 +1,4 @@
-//! One row for each call and each denial, however it ends.
+//! Audit: a single row for each call and denial, however it ends.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -10,68 +10,74 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bowline_core::budget::{Allowance, BudgetRule, RateRule};
-use bowline_core::call::{Call, Principal, Role, Scope, Subject};
-use bowline_core::caller::CallerEnd;
-use bowline_core::policy::{Otherwise, Pattern, Policy, RoleRules};
+use bowline_core::budget::{BudgetRule, CallAllowance, RateRule};
+use bowline_core::call::{CallRequest, CallSubject, EndpointScope, Principal, Role};
+use bowline_core::client_handle::ClientHandle;
+use bowline_core::policy::{DefaultAction, FeaturePattern, Policy, RoleRules};
 use bowline_core::redact::Redactor;
-use bowline_host::audit::{self, Audit, MemoryTrail, Note, Shows, render};
-use bowline_host::manifest::Forgetful;
-use bowline_host::pins::Unkept;
-use bowline_host::ports::{Silent, SystemClock};
-use bowline_host::tasks::Tasks;
-use bowline_host::{Host, HostLimits, Ports};
+use bowline_host::audit::{
+    self, AuditEntry, AuditSink, MemoryAuditTrail, RenderOptions, row_renderer,
+};
+use bowline_host::manifest::NullManifestStore;
+use bowline_host::pins::NullPinStore;
+use bowline_host::ports::{NullSink, SystemClock};
+use bowline_host::task_tracker::TaskTracker;
+use bowline_host::{Host, HostLimits, HostPorts};
 use bowline_journal::BoxFuture;
-use bowline_journal::audit::{Kind, Limits, Row, verify};
-use bowline_sim::{Act, Gate, Generation, Hearer, Script, ScriptedDial, World, ask, call};
-use bowline_sim::{reaches, spec};
+use bowline_journal::audit::{AuditLimits, AuditRow, AuditRowKind, verify_trail};
+use bowline_sim::{
+    GenerationScript, RecordingClient, ReleaseGate, ScriptedDial, ServerScript, SimWorld,
+    ToolBehaviour, server_spec, subject_call, tool_call, wait_for_state,
+};
 
-fn host_of(world: &World, audit: Arc<dyn Audit>) -> Host {
-    let ports = Ports {
+fn host_with_audit(world: &SimWorld, audit: Arc<dyn AuditSink>) -> Host {
+    let ports = HostPorts {
         dial: Arc::new(ScriptedDial::new(world.clone())),
         clock: Arc::new(SystemClock::start()),
-        tasks: Tasks::default(),
-        audience: Arc::new(Silent),
-        manifests: Arc::new(Forgetful),
-        pins: Arc::new(Unkept),
-        journal: Arc::new(bowline_journal::Memory::default()),
+        tasks: TaskTracker::default(),
+        notifications: Arc::new(NullSink),
+        manifests: Arc::new(NullManifestStore),
+        pins: Arc::new(NullPinStore),
+        journal: Arc::new(bowline_journal::MemoryJournal::default()),
         audit,
         keys: bowline_core::lane::KeyScope::default(),
     };
-    Host::start(vec![spec("s")], HostLimits::default(), ports)
+    Host::start(vec![server_spec("s")], HostLimits::default(), ports)
 }
 
-fn server(gate: &Gate) -> Generation {
-    Generation::tools([
-        ("do", Act::Answers),
-        ("fails", Act::ToolError),
-        ("refuses", Act::RpcError),
-        ("hangs", Act::Hangs(gate.clone())),
+fn audit_server(gate: &ReleaseGate) -> GenerationScript {
+    GenerationScript::with_tools([
+        ("do", ToolBehaviour::Respond),
+        ("fails", ToolBehaviour::ToolError),
+        ("refuses", ToolBehaviour::RpcError),
+        ("hangs", ToolBehaviour::BlockOn(gate.clone())),
         (
             "secret",
-            Act::Says(r#"{"content":[],"x":"hunter22"}"#.to_owned()),
+            ToolBehaviour::RespondWith(r#"{"content":[],"x":"hunter22"}"#.to_owned()),
         ),
         (
             "kept",
-            Act::Says(r#"{"content":[],"ttlMs":60000,"cacheScope":"public"}"#.to_owned()),
+            ToolBehaviour::RespondWith(
+                r#"{"content":[],"ttlMs":60000,"cacheScope":"public"}"#.to_owned(),
+            ),
         ),
     ])
 }
 
-struct Stage {
-    world: World,
+struct AuditStage {
+    world: SimWorld,
     host: Host,
-    trail: Arc<MemoryTrail>,
-    gate: Gate,
+    trail: Arc<MemoryAuditTrail>,
+    gate: ReleaseGate,
 }
 
-async fn stage_of(shows: Shows) -> Stage {
-    let gate = Gate::closed();
-    let world = World::new([("s", Script::always(server(&gate)))]);
-    let trail = Arc::new(MemoryTrail::new(render(shows)));
-    let host = host_of(&world, Arc::clone(&trail) as _);
-    assert!(reaches(&host, "s", "ready").await);
-    Stage {
+async fn stage_with_options(shows: RenderOptions) -> AuditStage {
+    let gate = ReleaseGate::new_closed();
+    let world = SimWorld::new([("s", ServerScript::always(audit_server(&gate)))]);
+    let trail = Arc::new(MemoryAuditTrail::new(row_renderer(shows)));
+    let host = host_with_audit(&world, Arc::clone(&trail) as _);
+    assert!(wait_for_state(&host, "s", "ready").await);
+    AuditStage {
         world,
         host,
         trail,
@@ -79,13 +85,13 @@ async fn stage_of(shows: Shows) -> Stage {
     }
 }
 
-async fn stage() -> Stage {
-    stage_of(Shows::default()).await
+async fn default_stage() -> AuditStage {
+    stage_with_options(RenderOptions::default()).await
 }
 
-/// The one row that a call leaves.
-impl Stage {
-    async fn row(&self, call: Call) -> Row<'static> {
+/// The single row of a call.
+impl AuditStage {
+    async fn call_row(&self, call: CallRequest) -> AuditRow<'static> {
         let before = self.trail.rows().len();
         let _ended = self.host.call(call).await;
         let mut rows = self.trail.rows();
@@ -94,19 +100,21 @@ impl Stage {
     }
 }
 
-fn by(name: &str, call: Call) -> Call {
+fn as_principal(name: &str, call: CallRequest) -> CallRequest {
     let mut principal = Principal::new(name, Role::Named("r".into()));
     principal.credential = format!("cred-{name}").into();
-    Call {
+    CallRequest {
         principal: Arc::new(principal),
         ..call
     }
 }
 
-/// What a row says of how it ended.
-fn said<'a>(row: &'a Row<'_>) -> (Kind, &'a str, &'a str, &'a str, &'a str) {
+/// The outcome columns of a row.
+fn outcome_columns<'a>(
+    row: &'a AuditRow<'_>,
+) -> (AuditRowKind, &'a str, &'a str, &'a str, &'a str) {
     let word = |word: &'a Option<_>| word.as_deref().unwrap_or("-");
-    let Row {
+    let AuditRow {
         outcome,
         class,
         execution,
@@ -123,14 +131,17 @@ fn said<'a>(row: &'a Row<'_>) -> (Kind, &'a str, &'a str, &'a str, &'a str) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_row_says_who_asked_for_what_how_it_ended_and_by_hash_what_was_said() {
-    let stage = stage().await;
-    let mut asked = by("ann", call("s__do", r#"{"a":1}"#));
-    asked.caller = Some(Hearer::of(7) as Arc<dyn CallerEnd>);
-    asked.key = Some("k-1".into());
-    stage.host.set_policy(Policy::new(Otherwise::Allow));
-    let row = stage.row(asked).await;
-    assert_eq!(said(&row), (Kind::Call, "ok", "-", "completed", "live"));
+async fn row_has_principal_target_outcome_and_hashes() {
+    let stage = default_stage().await;
+    let mut asked = as_principal("ann", tool_call("s__do", r#"{"a":1}"#));
+    asked.client = Some(RecordingClient::new(7) as Arc<dyn ClientHandle>);
+    asked.idempotency_key = Some("k-1".into());
+    stage.host.set_policy(Policy::new(DefaultAction::Allow));
+    let row = stage.call_row(asked).await;
+    assert_eq!(
+        outcome_columns(&row),
+        (AuditRowKind::Call, "ok", "-", "completed", "live")
+    );
     assert_eq!(row.principal.as_deref(), Some("ann"));
     assert_eq!(row.credential.as_deref(), Some("cred-ann"));
     assert_eq!((row.session, row.key.as_deref()), (Some(7), Some("k-1")));
@@ -151,47 +162,63 @@ async fn a_row_says_who_asked_for_what_how_it_ended_and_by_hash_what_was_said() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_way_a_call_can_end_leaves_exactly_one_row() {
-    let stage = stage().await;
-    let row = stage.row(call("s__fails", "{}")).await;
+async fn every_call_outcome_leaves_one_row() {
+    let stage = default_stage().await;
+    let row = stage.call_row(tool_call("s__fails", "{}")).await;
     assert_eq!(
-        said(&row),
-        (Kind::Call, "tool_error", "-", "completed", "live")
+        outcome_columns(&row),
+        (AuditRowKind::Call, "tool_error", "-", "completed", "live")
     );
-    let row = stage.row(call("s__refuses", "{}")).await;
+    let row = stage.call_row(tool_call("s__refuses", "{}")).await;
     assert_eq!(
-        said(&row),
-        (Kind::Call, "rejected", "-", "completed", "live")
+        outcome_columns(&row),
+        (AuditRowKind::Call, "rejected", "-", "completed", "live")
     );
-    let row = stage.row(call("s__nothing", "{}")).await;
+    let row = stage.call_row(tool_call("s__nothing", "{}")).await;
     assert_eq!(
-        said(&row),
-        (Kind::Call, "failed", "not_found", "not_started", "gateway")
+        outcome_columns(&row),
+        (
+            AuditRowKind::Call,
+            "failed",
+            "not_found",
+            "not_started",
+            "gateway"
+        )
     );
     assert_eq!(
         (row.server, row.name.as_deref()),
         (None, Some("s__nothing"))
     );
-    let row = stage.row(bowline_sim::call_of("gone", "do", "{}")).await;
-    assert_eq!(row.server.as_deref(), Some("gone"));
-    stage.row(call("s__kept", "{}")).await;
-    let row = stage.row(call("s__kept", "{}")).await;
-    assert_eq!(said(&row), (Kind::Call, "ok", "-", "completed", "cached"));
     let row = stage
-        .row(ask(Subject::Resource("file:///a".into()), "uri"))
+        .call_row(bowline_sim::server_tool_call("gone", "do", "{}"))
+        .await;
+    assert_eq!(row.server.as_deref(), Some("gone"));
+    stage.call_row(tool_call("s__kept", "{}")).await;
+    let row = stage.call_row(tool_call("s__kept", "{}")).await;
+    assert_eq!(
+        outcome_columns(&row),
+        (AuditRowKind::Call, "ok", "-", "completed", "cached")
+    );
+    let row = stage
+        .call_row(subject_call(
+            CallSubject::Resource("file:///a".into()),
+            "uri",
+        ))
         .await;
     assert_eq!(
         (row.method.as_deref(), row.arguments),
         (Some("resources/read"), None)
     );
-    let row = stage.row(ask(Subject::Prompt("s__p".into()), "name")).await;
+    let row = stage
+        .call_row(subject_call(CallSubject::Prompt("s__p".into()), "name"))
+        .await;
     assert_eq!(row.method.as_deref(), Some("prompts/get"));
     stage.host.shutdown().await;
-    let row = stage.row(call("s__do", "{}")).await;
+    let row = stage.call_row(tool_call("s__do", "{}")).await;
     assert_eq!(
-        said(&row),
+        outcome_columns(&row),
         (
-            Kind::Call,
+            AuditRowKind::Call,
             "failed",
             "unavailable",
             "not_started",
@@ -201,108 +228,130 @@ async fn every_way_a_call_can_end_leaves_exactly_one_row() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_is_dropped_leaves_a_row_as_well() {
-    let stage = stage().await;
+async fn dropped_call_leaves_one_row() {
+    let stage = default_stage().await;
     let before = stage.trail.rows().len();
-    let hanging = stage.host.call(call("s__hangs", "{}"));
-    let (world, ran) = (stage.world.clone(), |record: &bowline_sim::Record| {
+    let hanging = stage.host.call(tool_call("s__hangs", "{}"));
+    let (world, ran) = (stage.world.clone(), |record: &bowline_sim::SimRecord| {
         let mut ran = record.executions.iter();
         ran.any(|deed| deed.tool == "hangs")
     });
     tokio::select! {
         _ = hanging => panic!("it hangs"),
-        _ = world.until(ran) => {}
+        _ = world.wait_until(ran) => {}
     }
     let rows = stage.trail.rows();
     assert_eq!(rows.len(), before + 1);
     assert_eq!(
-        said(&rows[before]),
-        (Kind::Call, "cancelled", "cancelled", "-", "-")
+        outcome_columns(&rows[before]),
+        (AuditRowKind::Call, "cancelled", "cancelled", "-", "-")
     );
     assert_eq!(rows[before].server.as_deref(), Some("s"));
-    // Never polled, it was never made.
-    drop(stage.host.call(call("s__do", "{}")));
+    // Never polled: no call was made.
+    drop(stage.host.call(tool_call("s__do", "{}")));
     assert_eq!(stage.trail.rows().len(), before + 1);
     stage.gate.release();
     stage.host.shutdown().await;
 }
 
+/// The outcome columns of a call denied by the policy.
+const fn denied_columns(
+    class: &'static str,
+) -> (
+    AuditRowKind,
+    &'static str,
+    &'static str,
+    &'static str,
+    &'static str,
+) {
+    let kind = AuditRowKind::Denied;
+    (kind, "failed", class, "not_started", "policy")
+}
+
 #[tokio::test(start_paused = true)]
-async fn every_denial_is_a_row_of_its_own_kind_with_its_reason() {
-    let stage = stage().await;
+async fn every_denial_has_kind_and_reason() {
+    let stage = default_stage().await;
     let per = Duration::from_secs(60);
     let rules = |allowance| RoleRules {
-        allow: vec![Pattern::parse("s.do").unwrap()],
+        allow: vec![FeaturePattern::parse("s.do").unwrap()],
         allowance,
         ..RoleRules::default()
     };
     let set = |allowance| {
-        let policy = Policy::new(Otherwise::Deny).with_role("r", rules(allowance));
+        let policy = Policy::new(DefaultAction::Deny).with_role("r", rules(allowance));
         stage.host.set_policy(policy);
     };
-    set(Allowance::default());
-    let row = stage.row(by("ann", call("s__fails", "{}"))).await;
-    assert_eq!(
-        said(&row),
-        (Kind::Denied, "failed", "denied", "not_started", "policy")
-    );
+    set(CallAllowance::default());
+    let row = stage
+        .call_row(as_principal("ann", tool_call("s__fails", "{}")))
+        .await;
+    assert_eq!(outcome_columns(&row), denied_columns("denied"));
     assert!(row.reason.unwrap().contains("ann"), "says by which rule");
     assert_eq!(
         (row.server.as_deref(), row.name.as_deref()),
         (Some("s"), Some("fails"))
     );
     let budget = Some(BudgetRule { calls: 1, per });
-    set(Allowance { budget, rate: None });
+    set(CallAllowance { budget, rate: None });
     assert_eq!(
-        stage.row(by("bob", call("s__do", "{}"))).await.kind,
-        Kind::Call
+        stage
+            .call_row(as_principal("bob", tool_call("s__do", "{}")))
+            .await
+            .kind,
+        AuditRowKind::Call
     );
-    let row = stage.row(by("bob", call("s__do", "{}"))).await;
-    assert_eq!(
-        said(&row),
-        (Kind::Denied, "failed", "denied", "not_started", "policy")
-    );
+    let row = stage
+        .call_row(as_principal("bob", tool_call("s__do", "{}")))
+        .await;
+    assert_eq!(outcome_columns(&row), denied_columns("denied"));
     let rate = Some(RateRule {
         calls: 1,
         per,
         burst: 1,
     });
-    set(Allowance { budget: None, rate });
+    set(CallAllowance { budget: None, rate });
     assert_eq!(
-        stage.row(by("cid", call("s__do", "{}"))).await.kind,
-        Kind::Call
+        stage
+            .call_row(as_principal("cid", tool_call("s__do", "{}")))
+            .await
+            .kind,
+        AuditRowKind::Call
     );
-    let row = stage.row(by("cid", call("s__do", "{}"))).await;
-    assert_eq!(
-        said(&row),
-        (Kind::Denied, "failed", "throttled", "not_started", "policy")
-    );
+    let row = stage
+        .call_row(as_principal("cid", tool_call("s__do", "{}")))
+        .await;
+    assert_eq!(outcome_columns(&row), denied_columns("throttled"));
     stage.host.shutdown().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_denied_by_another_name_is_a_denial_in_the_trail() {
-    let offers = Generation::tools([("do", Act::Answers)])
-        .introduces(concat!(
+async fn denial_by_alias_is_recorded_as_denial() {
+    let offers = GenerationScript::with_tools([("do", ToolBehaviour::Respond)])
+        .with_initialize_result(concat!(
             r#"{"protocolVersion":"2025-11-25","serverInfo":{"name":"n"},"#,
             r#""capabilities":{"tools":{},"resources":{"subscribe":true}}}"#
         ))
-        .answers(
+        .respond_with(
             "resources/templates/list",
             "",
             r#"{"resourceTemplates":[]}"#,
         )
-        .answers(
+        .respond_with(
             "resources/list",
             "",
             r#"{"resources":[{"uri":"file:///a","name":"a"}]}"#,
         );
-    let world = World::new([("s", Script::always(offers))]);
-    let trail = Arc::new(MemoryTrail::new(render(Shows::default())));
-    let host = host_of(&world, Arc::clone(&trail) as _);
-    assert!(reaches(&host, "s", "ready").await);
-    host.set_policy(Policy::new(Otherwise::Deny));
-    let read = by("ann", ask(Subject::Resource("file:///a".into()), "uri"));
+    let world = SimWorld::new([("s", ServerScript::always(offers))]);
+    let trail = Arc::new(MemoryAuditTrail::new(
+        row_renderer(RenderOptions::default()),
+    ));
+    let host = host_with_audit(&world, Arc::clone(&trail) as _);
+    assert!(wait_for_state(&host, "s", "ready").await);
+    host.set_policy(Policy::new(DefaultAction::Deny));
+    let read = as_principal(
+        "ann",
+        subject_call(CallSubject::Resource("file:///a".into()), "uri"),
+    );
     let told = host.call(read).await.unwrap_err();
     assert_eq!(
         told.to_string(),
@@ -310,9 +359,9 @@ async fn what_is_denied_by_another_name_is_a_denial_in_the_trail() {
         "the caller learns nothing"
     );
     let ann = Principal::new("ann", Role::Named("r".into()));
-    let hearer = Hearer::of(3) as Arc<dyn CallerEnd>;
+    let hearer = RecordingClient::new(3) as Arc<dyn ClientHandle>;
     let refused = host
-        .subscribe(&ann, &Scope::All, &hearer, "file:///a")
+        .subscribe(&ann, &EndpointScope::All, &hearer, "file:///a")
         .await;
     assert!(refused.is_err());
     let rows = trail.rows();
@@ -320,7 +369,7 @@ async fn what_is_denied_by_another_name_is_a_denial_in_the_trail() {
         .iter()
         .map(|row| (row.kind, row.method.as_deref()))
         .collect();
-    let denied = |method| (Kind::Denied, Some(method));
+    let denied = |method| (AuditRowKind::Denied, Some(method));
     assert_eq!(
         kinds,
         [denied("resources/read"), denied("resources/subscribe")]
@@ -331,15 +380,17 @@ async fn what_is_denied_by_another_name_is_a_denial_in_the_trail() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_said_is_kept_only_where_it_is_wanted_and_without_secrets() {
+async fn payload_is_optional_and_redacted() {
     let redactor = Redactor::new([("KEY", "hunter22")]);
-    let clean: audit::Clean = Box::new(move |text| redactor.clean(text));
-    let stage = stage_of(Shows {
-        clean,
+    let redact: audit::RedactFn = Box::new(move |text| redactor.redact_text(text));
+    let stage = stage_with_options(RenderOptions {
+        redact,
         payload: true,
     })
     .await;
-    let row = stage.row(call("s__secret", r#"{"a":"hunter22"}"#)).await;
+    let row = stage
+        .call_row(tool_call("s__secret", r#"{"a":"hunter22"}"#))
+        .await;
     let payload = row.payload.unwrap();
     assert_eq!(payload.arguments.as_deref(), Some(r#"{"a":"‹KEY›"}"#));
     assert_eq!(
@@ -347,47 +398,51 @@ async fn what_was_said_is_kept_only_where_it_is_wanted_and_without_secrets() {
         Some(r#"{"content":[],"x":"‹KEY›"}"#)
     );
     let long = format!(r#"{{"a":"{}"}}"#, "é".repeat(audit::PAYLOAD_BYTES_MAX));
-    let row = stage.row(call("s__do", &long)).await;
+    let row = stage.call_row(tool_call("s__do", &long)).await;
     let kept = row.payload.unwrap().arguments.unwrap();
     assert!(kept.ends_with("é…") && kept.len() <= audit::PAYLOAD_BYTES_MAX + 3);
-    let row = stage.row(call("s__hunter22", "{}")).await;
+    let row = stage.call_row(tool_call("s__hunter22", "{}")).await;
     assert_eq!(row.name.as_deref(), Some("s__‹KEY›"));
     stage.host.shutdown().await;
 }
 
-/// An audit that has no room until it is told.
+/// An audit sink without room until released.
 #[derive(Debug, Default)]
-struct Narrow {
+struct BoundedAudit {
     room: tokio::sync::watch::Sender<bool>,
-    notes: Mutex<Vec<Note>>,
+    notes: Mutex<Vec<AuditEntry>>,
 }
 
-impl Audit for Narrow {
+impl AuditSink for BoundedAudit {
     fn has_room(&self) -> bool {
         *self.room.borrow()
     }
 
-    fn room(&self) -> BoxFuture<'_, ()> {
+    fn wait_room(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {
             let _ = self.room.subscribe().wait_for(|room| *room).await;
         })
     }
 
-    fn note(&self, note: Note) {
+    fn record(&self, note: AuditEntry) {
         self.notes.lock().unwrap().push(note);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_waits_for_room_before_it_is_carried_and_is_noted_if_it_goes() {
-    let world = World::new([("s", Script::always(server(&Gate::closed())))]);
-    let narrow = Arc::new(Narrow::default());
-    let host = host_of(&world, Arc::clone(&narrow) as _);
-    assert!(reaches(&host, "s", "ready").await);
-    let waited = tokio::time::timeout(Duration::from_secs(1), host.call(call("s__do", "{}"))).await;
+async fn call_waits_for_audit_room() {
+    let world = SimWorld::new([(
+        "s",
+        ServerScript::always(audit_server(&ReleaseGate::new_closed())),
+    )]);
+    let narrow = Arc::new(BoundedAudit::default());
+    let host = host_with_audit(&world, Arc::clone(&narrow) as _);
+    assert!(wait_for_state(&host, "s", "ready").await);
+    let waited =
+        tokio::time::timeout(Duration::from_secs(1), host.call(tool_call("s__do", "{}"))).await;
     assert!(waited.is_err());
     assert_eq!(
-        world.look(|record| record.executions.len()),
+        world.with_record(|record| record.executions.len()),
         0,
         "not carried"
     );
@@ -396,7 +451,7 @@ async fn a_call_waits_for_room_before_it_is_carried_and_is_noted_if_it_goes() {
         1,
         "its caller went away"
     );
-    let going = host.call(call("s__do", "{}"));
+    let going = host.call(tool_call("s__do", "{}"));
     let (went, _) = tokio::join!(going, async { narrow.room.send_replace(true) });
     went.unwrap();
     assert_eq!(narrow.notes.lock().unwrap().len(), 2);
@@ -404,39 +459,42 @@ async fn a_call_waits_for_room_before_it_is_carried_and_is_noted_if_it_goes() {
 }
 
 #[tokio::test]
-async fn calls_are_answered_while_the_disk_of_the_trail_does_nothing() {
+async fn blocked_audit_disk_does_not_delay_calls() {
     let directory = tempfile::tempdir().unwrap();
     let (let_on, waits) = std::sync::mpsc::channel::<()>();
     let waits = Mutex::new(Some(waits));
-    let clean: audit::Clean = Box::new(move |text| {
-        // The thread of the trail stands still with its first row.
+    let redact: audit::RedactFn = Box::new(move |text| {
+        // The audit thread is blocked at its first row.
         let waits = waits.lock().unwrap().take();
         waits.map(|waits| waits.recv());
         text.into()
     });
-    let shows = Shows {
-        clean,
+    let shows = RenderOptions {
+        redact,
         payload: false,
     };
     let clock = Arc::new(SystemClock::start());
-    let trail = audit::open(directory.path(), Limits::default(), clock, shows).unwrap();
+    let trail = audit::open_trail(directory.path(), AuditLimits::default(), clock, shows).unwrap();
     let trail = Arc::new(trail);
-    let world = World::new([("s", Script::always(server(&Gate::closed())))]);
-    let host = host_of(&world, Arc::clone(&trail) as _);
-    assert!(reaches(&host, "s", "ready").await);
+    let world = SimWorld::new([(
+        "s",
+        ServerScript::always(audit_server(&ReleaseGate::new_closed())),
+    )]);
+    let host = host_with_audit(&world, Arc::clone(&trail) as _);
+    assert!(wait_for_state(&host, "s", "ready").await);
     let on_disk = trail.health().head;
     for _ in 0..1_000 {
-        host.call(call("s__do", "{}")).await.unwrap();
+        host.call(tool_call("s__do", "{}")).await.unwrap();
     }
     let health = trail.health();
     assert_eq!(
-        (health.head, health.waiting),
+        (health.head, health.queued),
         (on_disk, 1_000),
         "nothing was written"
     );
     drop(let_on);
     host.shutdown().await;
     trail.close().await;
-    let verdict = verify(directory.path(), None).unwrap();
+    let verdict = verify_trail(directory.path(), None).unwrap();
     assert_eq!((verdict.broken, verdict.rows), (None, 1_003));
 }

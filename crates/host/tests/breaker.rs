@@ -1,4 +1,4 @@
-//! The breaker as callers and watchers meet it.
+//! The circuit breaker as seen by callers and event subscribers.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -11,58 +11,61 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_core::breaker::BreakerPolicy;
-use bowline_core::call::{Call, Principal, Reply, Role, Scope};
-use bowline_core::caller::CallerEnd;
-use bowline_core::error::{CallError, Class, Execution};
-use bowline_host::events::{Event, What};
+use bowline_core::call::{CallReply, CallRequest, EndpointScope, Principal, Role};
+use bowline_core::client_handle::ClientHandle;
+use bowline_core::error::{CallError, ExecutionStatus, FailureClass};
+use bowline_host::events::{EventKind, HostEvent};
 use bowline_host::spec::ServerSpec;
-use bowline_host::supervisor::Order;
+use bowline_host::supervisor::ServerAction;
 use bowline_host::{Host, HostLimits};
 use bowline_link::LinkEvent;
-use bowline_sim::{Act, Gate, Generation, Hearer, Script, World, call, reaches, spec};
+use bowline_sim::{
+    GenerationScript, RecordingClient, ReleaseGate, ServerScript, SimWorld, ToolBehaviour,
+    server_spec, tool_call, wait_for_state,
+};
 use tokio::sync::broadcast;
 use tokio::task::JoinSet;
 
 const REST: Duration = Duration::from_secs(10);
 
-fn offer(act: Act) -> Generation {
-    Generation::tools([("do", act), ("other", Act::Answers)])
+fn server_with_act(act: ToolBehaviour) -> GenerationScript {
+    GenerationScript::with_tools([("do", act), ("other", ToolBehaviour::Respond)])
 }
 
-/// A server whose breaker opens after two failures, and a host in which it is ready.
-async fn touchy(script: Script) -> (World, Host, broadcast::Receiver<Event>) {
-    let world = World::new([("s", script)]);
+/// A host with a ready server whose breaker opens after two failures.
+async fn sensitive_host(script: ServerScript) -> (SimWorld, Host, broadcast::Receiver<HostEvent>) {
+    let world = SimWorld::new([("s", script)]);
     let spec = ServerSpec {
         breaker: BreakerPolicy {
             failures_max: 2,
-            rest: REST,
+            cooldown: REST,
         },
         call_timeout: Duration::from_secs(5),
-        ..spec("s")
+        ..server_spec("s")
     };
-    let host = world.host(vec![spec], HostLimits::default());
-    let events = host.events().watch();
-    assert!(reaches(&host, "s", "ready").await);
+    let host = world.start_host(vec![spec], HostLimits::default());
+    let events = host.events().subscribe();
+    assert!(wait_for_state(&host, "s", "ready").await);
     (world, host, events)
 }
 
-async fn do_it(host: &Host) -> Result<Reply, CallError> {
-    host.call(call("s__do", "{}")).await
+async fn call_do(host: &Host) -> Result<CallReply, CallError> {
+    host.call(tool_call("s__do", "{}")).await
 }
 
-/// Calls twice in vain, so that the breaker opens.
-async fn open(host: &Host) {
+/// Fails two calls, so that the breaker opens.
+async fn open_breaker(host: &Host) {
     for _ in 0..2 {
-        do_it(host).await.unwrap_err();
+        call_do(host).await.unwrap_err();
     }
-    assert_eq!(host.status_of("s").unwrap().circuit, "open");
+    assert_eq!(host.server_status("s").unwrap().circuit, "open");
 }
 
-/// What was told of the circuit so far.
-fn told(events: &mut broadcast::Receiver<Event>) -> Vec<&'static str> {
+/// The circuit events so far.
+fn circuit_events(events: &mut broadcast::Receiver<HostEvent>) -> Vec<&'static str> {
     let mut circuits = Vec::new();
     while let Ok(event) = events.try_recv() {
-        if let What::Circuit { circuit, .. } = event.what {
+        if let EventKind::Circuit { circuit, .. } = event.kind {
             circuits.push(circuit);
         }
     }
@@ -70,55 +73,71 @@ fn told(events: &mut broadcast::Receiver<Event>) -> Vec<&'static str> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_change_of_the_circuit_is_told_once() {
-    let gate = Gate::closed();
-    let (world, host, mut events) = touchy(Script::always(offer(Act::Hangs(gate.clone())))).await;
-    assert!(told(&mut events).is_empty());
-    open(&host).await;
+async fn each_circuit_change_emits_one_event() {
+    let gate = ReleaseGate::new_closed();
+    let (world, host, mut events) = sensitive_host(ServerScript::always(server_with_act(
+        ToolBehaviour::BlockOn(gate.clone()),
+    )))
+    .await;
+    assert!(circuit_events(&mut events).is_empty());
+    open_breaker(&host).await;
     for _ in 0..5 {
-        do_it(&host).await.unwrap_err();
+        call_do(&host).await.unwrap_err();
     }
-    assert_eq!(told(&mut events), ["open"]);
+    assert_eq!(circuit_events(&mut events), ["open"]);
 
     tokio::time::advance(REST).await;
-    do_it(&host).await.unwrap_err();
-    assert_eq!(told(&mut events), ["half_open", "open"], "the probe failed");
+    call_do(&host).await.unwrap_err();
+    assert_eq!(
+        circuit_events(&mut events),
+        ["half_open", "open"],
+        "the probe failed"
+    );
 
     tokio::time::advance(REST).await;
     gate.release();
     for _ in 0..3 {
-        do_it(&host).await.unwrap();
+        call_do(&host).await.unwrap();
     }
-    assert_eq!(told(&mut events), ["half_open", "closed"]);
+    assert_eq!(circuit_events(&mut events), ["half_open", "closed"]);
     assert_eq!(world.record().starts.len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_order_of_a_person_closes_the_breaker_and_that_is_told() {
-    let (_world, host, mut events) =
-        touchy(Script::always(offer(Act::Hangs(Gate::closed()))).then(offer(Act::Answers))).await;
-    open(&host).await;
+async fn operator_restart_closes_breaker_with_event() {
+    let (_world, host, mut events) = sensitive_host(
+        ServerScript::always(server_with_act(ToolBehaviour::BlockOn(
+            ReleaseGate::new_closed(),
+        )))
+        .then(server_with_act(ToolBehaviour::Respond)),
+    )
+    .await;
+    open_breaker(&host).await;
     let wait = Duration::from_secs(60);
-    host.order("s", Order::Restart, wait).await.unwrap();
-    assert_eq!(told(&mut events), ["open", "closed"]);
-    do_it(&host).await.unwrap();
+    host.apply_action("s", ServerAction::Restart, wait)
+        .await
+        .unwrap();
+    assert_eq!(circuit_events(&mut events), ["open", "closed"]);
+    call_do(&host).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_many_callers_at_a_half_open_breaker_one_goes_through() {
-    let script = Script::always(offer(Act::Hangs(Gate::closed())));
-    let (world, host, _) = touchy(script).await;
-    open(&host).await;
+async fn half_open_breaker_admits_one_call() {
+    let script = ServerScript::always(server_with_act(ToolBehaviour::BlockOn(
+        ReleaseGate::new_closed(),
+    )));
+    let (world, host, _) = sensitive_host(script).await;
+    open_breaker(&host).await;
     tokio::time::advance(REST).await;
     let mut calls = JoinSet::new();
     for _ in 0..20 {
         let host = host.clone();
-        calls.spawn(async move { do_it(&host).await.unwrap_err() });
+        calls.spawn(async move { call_do(&host).await.unwrap_err() });
     }
     let errors = calls.join_all().await;
     let resting = errors
         .iter()
-        .filter(|error| matches!(error, CallError::Resting { .. }));
+        .filter(|error| matches!(error, CallError::CircuitOpen { .. }));
     assert_eq!(resting.count(), 19);
     assert_eq!(
         world.record().executions.len(),
@@ -128,78 +147,86 @@ async fn of_many_callers_at_a_half_open_breaker_one_goes_through() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_probe_whose_caller_leaves_makes_room_for_the_next_at_every_stage() {
-    // Left while the tool runs.
-    let script = Script::always(offer(Act::Hangs(Gate::closed())));
-    let (world, host, mut events) = touchy(script).await;
-    open(&host).await;
+async fn dropped_probe_frees_half_open_breaker() {
+    // Dropped while the tool runs.
+    let script = ServerScript::always(server_with_act(ToolBehaviour::BlockOn(
+        ReleaseGate::new_closed(),
+    )));
+    let (world, host, mut events) = sensitive_host(script).await;
+    open_breaker(&host).await;
     tokio::time::advance(REST).await;
     for nth in 3..6 {
         tokio::select! {
             biased;
-            outcome = do_it(&host) => panic!("the call ended: {outcome:?}"),
-            _ = world.until(|record| record.executions.len() >= nth) => {}
+            outcome = call_do(&host) => panic!("the call ended: {outcome:?}"),
+            _ = world.wait_until(|record| record.executions.len() >= nth) => {}
         }
-        assert_eq!(host.status_of("s").unwrap().circuit, "half_open");
+        assert_eq!(host.server_status("s").unwrap().circuit, "half_open");
     }
-    assert_eq!(told(&mut events), ["open", "half_open"], "still half open");
-    host.call(call("s__other", "{}")).await.unwrap();
-    assert_eq!(told(&mut events), ["closed"]);
+    assert_eq!(
+        circuit_events(&mut events),
+        ["open", "half_open"],
+        "still half open"
+    );
+    host.call(tool_call("s__other", "{}")).await.unwrap();
+    assert_eq!(circuit_events(&mut events), ["closed"]);
 
-    // Left while the server starts.
-    let gate = Gate::closed();
-    let script = Script::always(offer(Act::Dies))
-        .then(offer(Act::Dies))
-        .then(offer(Act::Answers).hangs(&gate));
-    let (world, host, _) = touchy(script).await;
-    open(&host).await;
+    // Dropped while the server starts.
+    let gate = ReleaseGate::new_closed();
+    let script = ServerScript::always(server_with_act(ToolBehaviour::Exit))
+        .then(server_with_act(ToolBehaviour::Exit))
+        .then(server_with_act(ToolBehaviour::Respond).hang_start(&gate));
+    let (world, host, _) = sensitive_host(script).await;
+    open_breaker(&host).await;
     tokio::time::advance(REST).await;
-    world.until(|record| record.starts.len() == 3).await;
-    let probe = tokio::time::timeout(Duration::from_secs(1), do_it(&host));
+    world.wait_until(|record| record.starts.len() == 3).await;
+    let probe = tokio::time::timeout(Duration::from_secs(1), call_do(&host));
     assert!(probe.await.is_err(), "it waits for the start");
     gate.release();
-    assert!(reaches(&host, "s", "ready").await);
-    do_it(&host).await.unwrap();
-    assert_eq!(host.status_of("s").unwrap().circuit, "closed");
+    assert!(wait_for_state(&host, "s", "ready").await);
+    call_do(&host).await.unwrap();
+    assert_eq!(host.server_status("s").unwrap().circuit, "closed");
 }
 
 #[tokio::test(start_paused = true)]
-async fn tasks_and_subscriptions_pass_the_same_gate() {
+async fn tasks_and_subscriptions_pass_breaker() {
     let initialize = concat!(
         r#"{"protocolVersion":"2025-11-25","capabilities":{"tools":{},"tasks":{"list":{}},"#,
         r#""resources":{"subscribe":true}},"serverInfo":{"name":"s","version":"1"}}"#,
     );
     let made = r#"{"task":{"taskId":"t1","status":"working"}}"#;
-    let offer = Generation::tools([
-        ("do", Act::Hangs(Gate::closed())),
-        ("make", Act::Says(made.to_owned())),
+    let offer = GenerationScript::with_tools([
+        ("do", ToolBehaviour::BlockOn(ReleaseGate::new_closed())),
+        ("make", ToolBehaviour::RespondWith(made.to_owned())),
     ])
-    .introduces(initialize)
-    .answers(
+    .with_initialize_result(initialize)
+    .respond_with(
         "resources/list",
         "",
         r#"{"resources":[{"uri":"a:b","name":"b"}]}"#,
     )
-    .answers("tasks/list", "", r#"{"tasks":[{"taskId":"t1"}]}"#);
-    let (world, host, _) = touchy(Script::always(offer)).await;
-    let make = Call {
-        makes_task: true,
-        ..call("s__make", "{}")
+    .respond_with("tasks/list", "", r#"{"tasks":[{"taskId":"t1"}]}"#);
+    let (world, host, _) = sensitive_host(ServerScript::always(offer)).await;
+    let make = CallRequest {
+        wants_task: true,
+        ..tool_call("s__make", "{}")
     };
     host.call(make).await.unwrap();
-    open(&host).await;
+    open_breaker(&host).await;
     let before = world.record().requests.len();
 
     let owner = Principal::new("owner", Role::Owner);
-    let listed = host.tasks_of(&owner, &Scope::All).await;
+    let listed = host.list_tasks(&owner, &EndpointScope::All).await;
     assert!(
-        matches!(listed, Err(CallError::Resting { .. })),
+        matches!(listed, Err(CallError::CircuitOpen { .. })),
         "{listed:?}"
     );
-    let hearer: Arc<dyn CallerEnd> = Hearer::of(1);
-    let subscribed = host.subscribe(&owner, &Scope::All, &hearer, "a:b").await;
+    let hearer: Arc<dyn ClientHandle> = RecordingClient::new(1);
+    let subscribed = host
+        .subscribe(&owner, &EndpointScope::All, &hearer, "a:b")
+        .await;
     assert!(
-        matches!(subscribed, Err(CallError::Resting { .. })),
+        matches!(subscribed, Err(CallError::CircuitOpen { .. })),
         "{subscribed:?}"
     );
     assert_eq!(
@@ -209,64 +236,73 @@ async fn tasks_and_subscriptions_pass_the_same_gate() {
     );
 
     tokio::time::advance(REST).await;
-    let listed = host.tasks_of(&owner, &Scope::All).await.unwrap();
+    let listed = host.list_tasks(&owner, &EndpointScope::All).await.unwrap();
     assert!(listed.starts_with(b"{\"tasks\":[{"), "{listed:?}");
-    assert_eq!(host.status_of("s").unwrap().circuit, "closed");
+    assert_eq!(host.server_status("s").unwrap().circuit, "closed");
 }
 
 #[tokio::test(start_paused = true)]
 async fn short_deadlines_of_callers_leave_breaker_closed() {
-    let (world, host, mut events) = touchy(Script::always(offer(Act::Hangs(Gate::closed())))).await;
-    let hasty = |ms| Call {
+    let (world, host, mut events) = sensitive_host(ServerScript::always(server_with_act(
+        ToolBehaviour::BlockOn(ReleaseGate::new_closed()),
+    )))
+    .await;
+    let hasty = |ms| CallRequest {
         principal: Arc::new(Principal::new("low", Role::OwnersAgent)),
         deadline: Some(host.clock().now().plus(Duration::from_millis(ms))),
-        ..call("s__do", "{}")
+        ..tool_call("s__do", "{}")
     };
     for nth in 1..=5 {
         let error = host.call(hasty(60)).await.unwrap_err();
-        assert_eq!(error.class(), Class::Timeout);
-        assert_eq!(error.execution(), Execution::Unknown);
+        assert_eq!(error.failure_class(), FailureClass::Timeout);
+        assert_eq!(error.execution_status(), ExecutionStatus::Unknown);
         assert_eq!(world.record().executions.len(), nth);
     }
-    let status = host.status_of("s").unwrap();
+    let status = host.server_status("s").unwrap();
     assert_eq!((status.circuit, status.consecutive_failures), ("closed", 0));
-    assert!(told(&mut events).is_empty());
-    host.call(call("s__other", "{}")).await.unwrap();
+    assert!(circuit_events(&mut events).is_empty());
+    host.call(tool_call("s__other", "{}")).await.unwrap();
 
-    // The server's own timeout counts, also for a caller that would have waited as long or longer.
+    // The server's own timeout counts, even if the caller's deadline is equal or later.
     for ms in [5_000, 60_000] {
         host.call(hasty(ms)).await.unwrap_err();
     }
-    assert_eq!(told(&mut events), ["open"]);
+    assert_eq!(circuit_events(&mut events), ["open"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_gateway_asks_for_itself_never_counts() {
-    let slow = offer(Act::Answers).list_takes(Duration::from_secs(3_600));
-    let (world, host, mut events) = touchy(Script::always(offer(Act::Answers))).await;
-    world.link("s").unwrap().follow(slow);
+async fn internal_requests_never_count() {
+    let slow = server_with_act(ToolBehaviour::Respond).with_list_delay(Duration::from_secs(3_600));
+    let (world, host, mut events) = sensitive_host(ServerScript::always(server_with_act(
+        ToolBehaviour::Respond,
+    )))
+    .await;
+    world.latest_link("s").unwrap().set_script(slow);
     for _ in 0..5 {
-        assert!(world.say("s", LinkEvent::ToolsChanged));
+        assert!(world.emit("s", LinkEvent::ToolsChanged));
         let silence = std::future::pending::<()>();
         let _over = tokio::time::timeout(Duration::from_secs(120), silence).await;
     }
-    let status = host.status_of("s").unwrap();
+    let status = host.server_status("s").unwrap();
     assert_eq!((status.circuit, status.consecutive_failures), ("closed", 0));
-    assert!(told(&mut events).is_empty());
-    assert_eq!(host.server("s").unwrap().totals().calls(), 0);
-    do_it(&host).await.unwrap();
+    assert!(circuit_events(&mut events).is_empty());
+    assert_eq!(host.server("s").unwrap().totals().call_count(), 0);
+    call_do(&host).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
-async fn calls_run_beside_each_other_and_a_slow_one_holds_up_nobody() {
-    let (_world, host, _) = touchy(Script::always(offer(Act::Hangs(Gate::closed())))).await;
+async fn slow_call_does_not_delay_others() {
+    let (_world, host, _) = sensitive_host(ServerScript::always(server_with_act(
+        ToolBehaviour::BlockOn(ReleaseGate::new_closed()),
+    )))
+    .await;
     let quick = async {
         for _ in 0..100 {
-            host.call(call("s__other", "{}")).await.unwrap();
+            host.call(tool_call("s__other", "{}")).await.unwrap();
         }
         host.clock().now().0
     };
-    let (slow, ended_ms) = tokio::join!(do_it(&host), quick);
-    assert_eq!(slow.unwrap_err().class(), Class::Timeout);
+    let (slow, ended_ms) = tokio::join!(call_do(&host), quick);
+    assert_eq!(slow.unwrap_err().failure_class(), FailureClass::Timeout);
     assert_eq!(ended_ms, 0);
 }

@@ -1,4 +1,4 @@
-//! How much one server takes on at once, who waits, and what does not fit.
+//! Concurrency limits and queues of a server.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -11,67 +11,76 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_core::breaker::BreakerPolicy;
-use bowline_core::call::{Call, Principal, Reply, Role};
-use bowline_core::error::{CallError, Class, Execution, Retry};
-use bowline_core::load::Outcome;
+use bowline_core::call::{CallReply, CallRequest, Principal, Role};
+use bowline_core::error::{CallError, ExecutionStatus, FailureClass, RetryAdvice};
+use bowline_core::load::CallOutcome;
 use bowline_host::spec::{ServerSpec, ToolRule};
 use bowline_host::supervisor::Supervisor;
 use bowline_host::{Host, HostLimits};
-use bowline_sim::{Act, Gate, Generation, Script, World, call, reaches, spec};
+use bowline_sim::{
+    GenerationScript, ReleaseGate, ServerScript, SimWorld, ToolBehaviour, run_until_idle,
+    server_spec, tool_call, wait_for_state,
+};
 use tokio::task::JoinSet;
 
-/// A server that has at most `calls` calls in flight while `queue` wait.
-fn narrow(calls: usize, queue: usize) -> ServerSpec {
+/// A server with at most `calls` calls in flight and `queue` queued.
+fn limited_spec(calls: usize, queue: usize) -> ServerSpec {
     ServerSpec {
         calls_max: calls,
         queue_max: queue,
         call_timeout: Duration::from_secs(10),
-        ..spec("s")
+        ..server_spec("s")
     }
 }
 
-async fn ready(act: Act, spec: ServerSpec) -> (World, Host) {
-    let offer = Generation::tools([("do", act), ("other", Act::Answers)]);
-    let world = World::new([("s", Script::always(offer))]);
-    let host = world.host(vec![spec], HostLimits::default());
-    assert!(reaches(&host, "s", "ready").await);
+async fn ready_host(act: ToolBehaviour, spec: ServerSpec) -> (SimWorld, Host) {
+    let offer = GenerationScript::with_tools([("do", act), ("other", ToolBehaviour::Respond)]);
+    let world = SimWorld::new([("s", ServerScript::always(offer))]);
+    let host = world.start_host(vec![spec], HostLimits::default());
+    assert!(wait_for_state(&host, "s", "ready").await);
     (world, host)
 }
 
-fn server(host: &Host) -> Supervisor {
+fn supervisor_of(host: &Host) -> Supervisor {
     host.server("s").unwrap()
 }
 
-fn numbered(host: &Host, nth: usize) -> impl Future<Output = Result<Reply, CallError>> + use<> {
-    let (host, call) = (host.clone(), call("s__do", &format!("{{\"n\":{nth}}}")));
+fn numbered_call(
+    host: &Host,
+    nth: usize,
+) -> impl Future<Output = Result<CallReply, CallError>> + use<> {
+    let (host, call) = (
+        host.clone(),
+        tool_call("s__do", &format!("{{\"n\":{nth}}}")),
+    );
     async move { host.call(call).await }
 }
 
-/// Lets everything that can go on go on.
-async fn settle() {
-    for _ in 0..100 {
-        tokio::task::yield_now().await;
-    }
-}
-
 #[tokio::test(start_paused = true)]
-async fn a_server_never_has_more_calls_than_it_may_and_the_others_wait_in_order() {
-    let (world, host) = ready(Act::AnswersAfter(Duration::from_secs(1)), narrow(2, 10)).await;
+async fn call_limit_holds_and_queue_is_ordered() {
+    let (world, host) = ready_host(
+        ToolBehaviour::RespondAfter(Duration::from_secs(1)),
+        limited_spec(2, 10),
+    )
+    .await;
     let mut calls = JoinSet::new();
     for nth in 0..8 {
-        calls.spawn(numbered(&host, nth));
-        settle().await;
+        calls.spawn(numbered_call(&host, nth));
+        run_until_idle().await;
     }
     assert_eq!(world.record().executions.len(), 2);
-    assert_eq!(host.status_of("s").unwrap().in_flight, 2);
+    assert_eq!(host.server_status("s").unwrap().in_flight, 2);
     assert_eq!(
-        (server(&host).turns_taken(), server(&host).queued()),
+        (
+            supervisor_of(&host).permits_in_use(),
+            supervisor_of(&host).queued_calls()
+        ),
         (2, 6)
     );
 
     while let Some(outcome) = calls.join_next().await {
         outcome.unwrap().unwrap();
-        assert!(host.status_of("s").unwrap().in_flight <= 2);
+        assert!(host.server_status("s").unwrap().in_flight <= 2);
     }
     assert_eq!(host.clock().now().0, 4_000, "two at a time");
     let ran = world.record().executions;
@@ -79,21 +88,24 @@ async fn a_server_never_has_more_calls_than_it_may_and_the_others_wait_in_order(
     let expect: Vec<_> = (0..8).map(|nth| format!("{{\"n\":{nth}}}")).collect();
     assert_eq!(ran, expect, "first come, first served");
     assert_eq!(
-        (server(&host).turns_taken(), server(&host).queued()),
+        (
+            supervisor_of(&host).permits_in_use(),
+            supervisor_of(&host).queued_calls()
+        ),
         (0, 0)
     );
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_does_not_fit_the_queue_is_refused_at_once_and_counted() {
-    let gate = Gate::closed();
-    let (world, host) = ready(Act::Hangs(gate.clone()), narrow(1, 1)).await;
+async fn full_queue_refuses_and_counts() {
+    let gate = ReleaseGate::new_closed();
+    let (world, host) = ready_host(ToolBehaviour::BlockOn(gate.clone()), limited_spec(1, 1)).await;
     let mut calls = JoinSet::new();
-    calls.spawn(numbered(&host, 0));
-    calls.spawn(numbered(&host, 1));
-    settle().await;
+    calls.spawn(numbered_call(&host, 0));
+    calls.spawn(numbered_call(&host, 1));
+    run_until_idle().await;
 
-    let error = numbered(&host, 2).await.unwrap_err();
+    let error = numbered_call(&host, 2).await.unwrap_err();
 
     let expect = CallError::ServerBusy {
         server: "s".into(),
@@ -101,10 +113,10 @@ async fn what_does_not_fit_the_queue_is_refused_at_once_and_counted() {
     };
     assert_eq!(error, expect);
     assert_eq!(host.clock().now().0, 0, "at once");
-    assert_eq!(error.class(), Class::Throttled);
-    assert_eq!(error.execution(), Execution::NotStarted);
-    assert_eq!(error.retry(), Retry::Safe);
-    assert_eq!(server(&host).totals().sheds(), 1);
+    assert_eq!(error.failure_class(), FailureClass::Throttled);
+    assert_eq!(error.execution_status(), ExecutionStatus::NotStarted);
+    assert_eq!(error.retry_advice(), RetryAdvice::Safe);
+    assert_eq!(supervisor_of(&host).totals().shed_count(), 1);
     gate.release();
     while let Some(outcome) = calls.join_next().await {
         outcome.unwrap().unwrap();
@@ -113,31 +125,31 @@ async fn what_does_not_fit_the_queue_is_refused_at_once_and_counted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_until_the_deadline_did_not_run_and_says_nothing_against_the_server() {
+async fn queue_timeout_is_not_started_and_neutral() {
     let touchy = ServerSpec {
         breaker: BreakerPolicy {
             failures_max: 2,
-            rest: Duration::from_secs(60),
+            cooldown: Duration::from_secs(60),
         },
-        ..narrow(1, 10)
+        ..limited_spec(1, 10)
     };
-    let (world, host) = ready(Act::Hangs(Gate::closed()), touchy).await;
-    let hold = Call {
+    let (world, host) = ready_host(ToolBehaviour::BlockOn(ReleaseGate::new_closed()), touchy).await;
+    let hold = CallRequest {
         deadline: Some(host.clock().now().plus(Duration::from_secs(9))),
-        ..call("s__do", "{}")
+        ..tool_call("s__do", "{}")
     };
     let patient = |nth| {
         let deadline = Some(host.clock().now().plus(Duration::from_secs(3)));
-        let call = Call {
+        let call = CallRequest {
             deadline,
-            ..call("s__do", &format!("{{\"n\":{nth}}}"))
+            ..tool_call("s__do", &format!("{{\"n\":{nth}}}"))
         };
         let host = host.clone();
         async move { host.call(call).await }
     };
     let waiting = async { tokio::join!(patient(1), patient(2), patient(3)) };
     let (held, (one, two, three)) = tokio::join!(host.call(hold), waiting);
-    assert_eq!(held.unwrap_err().class(), Class::Timeout);
+    assert_eq!(held.unwrap_err().failure_class(), FailureClass::Timeout);
     for outcome in [one, two, three] {
         let error = outcome.unwrap_err();
         let expect = CallError::QueuedTooLong {
@@ -146,68 +158,80 @@ async fn who_waits_until_the_deadline_did_not_run_and_says_nothing_against_the_s
             waited_ms: 3_000,
         };
         assert_eq!(error, expect);
-        assert_eq!(error.class(), Class::Throttled);
-        assert_eq!(error.execution(), Execution::NotStarted);
-        assert_eq!(error.retry(), Retry::Safe);
+        assert_eq!(error.failure_class(), FailureClass::Throttled);
+        assert_eq!(error.execution_status(), ExecutionStatus::NotStarted);
+        assert_eq!(error.retry_advice(), RetryAdvice::Safe);
     }
     assert_eq!(
         world.record().executions.len(),
         1,
         "those that waited never ran"
     );
-    assert_eq!(server(&host).queued(), 0);
-    let status = host.status_of("s").unwrap();
+    assert_eq!(supervisor_of(&host).queued_calls(), 0);
+    let status = host.server_status("s").unwrap();
     assert_eq!((status.circuit, status.consecutive_failures), ("closed", 0));
-    let totals = server(&host).totals();
-    assert_eq!((totals.sheds(), totals.errors()), (3, 4));
+    let totals = supervisor_of(&host).totals();
+    assert_eq!((totals.shed_count(), totals.error_count()), (3, 4));
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_leaves_the_queue_frees_the_place_in_it() {
-    let gate = Gate::closed();
-    let (world, host) = ready(Act::Hangs(gate.clone()), narrow(1, 1)).await;
+async fn dropped_queued_call_frees_place() {
+    let gate = ReleaseGate::new_closed();
+    let (world, host) = ready_host(ToolBehaviour::BlockOn(gate.clone()), limited_spec(1, 1)).await;
     let mut held = JoinSet::new();
-    held.spawn(numbered(&host, 0));
-    settle().await;
+    held.spawn(numbered_call(&host, 0));
+    run_until_idle().await;
     let mut left = JoinSet::new();
-    left.spawn(numbered(&host, 1));
-    settle().await;
-    assert_eq!(server(&host).queued(), 1);
+    left.spawn(numbered_call(&host, 1));
+    run_until_idle().await;
+    assert_eq!(supervisor_of(&host).queued_calls(), 1);
     left.shutdown().await;
-    assert_eq!(server(&host).queued(), 0);
+    assert_eq!(supervisor_of(&host).queued_calls(), 0);
 
     let mut next = JoinSet::new();
-    next.spawn(numbered(&host, 2));
-    settle().await;
+    next.spawn(numbered_call(&host, 2));
+    run_until_idle().await;
     gate.release();
     assert!(held.join_next().await.unwrap().unwrap().is_ok());
     assert!(next.join_next().await.unwrap().unwrap().is_ok());
     let ran = world.record();
-    assert_eq!(ran.executions_with("{\"n\":1}"), 0, "who left never ran");
+    assert_eq!(ran.execution_count("{\"n\":1}"), 0, "who left never ran");
     assert_eq!(ran.executions.len(), 2);
-    assert_eq!(server(&host).totals().ended(Outcome::Cancelled), 1);
+    assert_eq!(
+        supervisor_of(&host)
+            .totals()
+            .outcome_count(CallOutcome::Cancelled),
+        1
+    );
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_busy_server_keeps_nobody_from_another() {
-    let hung = Generation::tools([("do", Act::Hangs(Gate::closed()))]);
-    let well = Generation::tools([("do", Act::Answers)]);
-    let scripts = [("s", Script::always(hung)), ("t", Script::always(well))];
-    let world = World::new(scripts);
-    let host = world.host(vec![narrow(1, 1), spec("t")], HostLimits::default());
-    assert!(reaches(&host, "s", "ready").await && reaches(&host, "t", "ready").await);
+async fn busy_server_does_not_affect_others() {
+    let hung =
+        GenerationScript::with_tools([("do", ToolBehaviour::BlockOn(ReleaseGate::new_closed()))]);
+    let well = GenerationScript::with_tools([("do", ToolBehaviour::Respond)]);
+    let scripts = [
+        ("s", ServerScript::always(hung)),
+        ("t", ServerScript::always(well)),
+    ];
+    let world = SimWorld::new(scripts);
+    let host = world.start_host(
+        vec![limited_spec(1, 1), server_spec("t")],
+        HostLimits::default(),
+    );
+    assert!(wait_for_state(&host, "s", "ready").await && wait_for_state(&host, "t", "ready").await);
     let mut calls = JoinSet::new();
-    calls.spawn(numbered(&host, 0));
-    calls.spawn(numbered(&host, 1));
-    settle().await;
+    calls.spawn(numbered_call(&host, 0));
+    calls.spawn(numbered_call(&host, 1));
+    run_until_idle().await;
     for _ in 0..50 {
-        host.call(call("t__do", "{}")).await.unwrap();
+        host.call(tool_call("t__do", "{}")).await.unwrap();
     }
     assert_eq!(host.clock().now().0, 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_tool_has_a_deadline_of_its_own() {
+async fn tool_timeout_overrides_server_timeout() {
     let rule = ToolRule {
         timeout: Some(Duration::from_secs(2)),
         ..ToolRule::default()
@@ -215,11 +239,12 @@ async fn a_tool_has_a_deadline_of_its_own() {
     for (rules, ends_ms) in [(vec![("do".to_owned(), rule)], 2_000), (vec![], 10_000)] {
         let spec = ServerSpec {
             tools: rules.into_iter().collect(),
-            ..narrow(8, 8)
+            ..limited_spec(8, 8)
         };
-        let (_world, host) = ready(Act::Hangs(Gate::closed()), spec).await;
-        let error = numbered(&host, 0).await.unwrap_err();
-        assert_eq!(error.class(), Class::Timeout);
+        let (_world, host) =
+            ready_host(ToolBehaviour::BlockOn(ReleaseGate::new_closed()), spec).await;
+        let error = numbered_call(&host, 0).await.unwrap_err();
+        assert_eq!(error.failure_class(), FailureClass::Timeout);
         assert_eq!(host.clock().now().0, ends_ms);
     }
     let longer = ToolRule {
@@ -228,10 +253,10 @@ async fn a_tool_has_a_deadline_of_its_own() {
     };
     let spec = ServerSpec {
         tools: [("do".to_owned(), longer)].into(),
-        ..narrow(8, 8)
+        ..limited_spec(8, 8)
     };
-    let (_world, host) = ready(Act::Hangs(Gate::closed()), spec).await;
-    numbered(&host, 0).await.unwrap_err();
+    let (_world, host) = ready_host(ToolBehaviour::BlockOn(ReleaseGate::new_closed()), spec).await;
+    numbered_call(&host, 0).await.unwrap_err();
     assert_eq!(
         host.clock().now().0,
         60_000,
@@ -240,81 +265,84 @@ async fn a_tool_has_a_deadline_of_its_own() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_principal_cannot_use_up_the_seats_of_another_and_both_are_seen() {
-    let world = World::new([(
+async fn call_permits_are_per_principal() {
+    let world = SimWorld::new([(
         "s",
-        Script::always(Generation::tools([("do", Act::Hangs(Gate::closed()))])),
+        ServerScript::always(GenerationScript::with_tools([(
+            "do",
+            ToolBehaviour::BlockOn(ReleaseGate::new_closed()),
+        )])),
     )]);
     let limits = HostLimits {
         principal_calls_max: 2,
         ..HostLimits::default()
     };
-    let host = world.host(vec![spec("s")], limits);
-    assert!(reaches(&host, "s", "ready").await);
-    let by = |name: &str| Call {
+    let host = world.start_host(vec![server_spec("s")], limits);
+    assert!(wait_for_state(&host, "s", "ready").await);
+    let by = |name: &str| CallRequest {
         principal: Arc::new(Principal::new(name, Role::Owner)),
-        ..call("s__do", "{}")
+        ..tool_call("s__do", "{}")
     };
     let mut calls = JoinSet::new();
     for name in ["ann", "ann", "bob"] {
         let (host, call) = (host.clone(), by(name));
         calls.spawn(async move { host.call(call).await });
     }
-    settle().await;
+    run_until_idle().await;
     let error = host.call(by("ann")).await.unwrap_err();
     assert!(
         matches!(error, CallError::TooManyCalls { limit: 2, .. }),
         "{error}"
     );
-    let view = host.seats();
+    let view = host.calls_in_flight();
     let taken: Vec<_> = view
-        .taken
+        .in_flight
         .iter()
         .map(|(who, n)| (who.as_ref(), *n))
         .collect();
     assert_eq!(taken, [("ann", 2), ("bob", 1)]);
-    assert_eq!((view.limit, view.refused), (2, 1));
+    assert_eq!((view.limit, view.refused_calls), (2, 1));
     calls.shutdown().await;
-    assert!(host.seats().taken.is_empty());
+    assert!(host.calls_in_flight().in_flight.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
-async fn refusals_come_in_the_order_of_the_road() {
+async fn refusals_follow_stage_order() {
     let busy = ServerSpec {
         breaker: BreakerPolicy {
             failures_max: 1,
-            rest: Duration::from_secs(60),
+            cooldown: Duration::from_secs(60),
         },
         call_timeout: Duration::from_secs(60),
-        ..narrow(1, 0)
+        ..limited_spec(1, 0)
     };
-    let world = World::new([(
+    let world = SimWorld::new([(
         "s",
-        Script::always(Generation::tools([
-            ("do", Act::Hangs(Gate::closed())),
-            ("other", Act::Answers),
+        ServerScript::always(GenerationScript::with_tools([
+            ("do", ToolBehaviour::BlockOn(ReleaseGate::new_closed())),
+            ("other", ToolBehaviour::Respond),
         ])),
     )]);
     let limits = HostLimits {
         principal_calls_max: 1,
         ..HostLimits::default()
     };
-    let host = world.host(vec![busy], limits);
-    assert!(reaches(&host, "s", "ready").await);
-    let by = |name: &str, role, tool: &str| Call {
+    let host = world.start_host(vec![busy], limits);
+    assert!(wait_for_state(&host, "s", "ready").await);
+    let by = |name: &str, role, tool: &str| CallRequest {
         principal: Arc::new(Principal::new(name, role)),
-        ..call(tool, "{}")
+        ..tool_call(tool, "{}")
     };
     let mut held = JoinSet::new();
     let (holder, hold) = (host.clone(), by("ann", Role::Owner, "s__do"));
     held.spawn(async move { holder.call(hold).await });
-    settle().await;
+    run_until_idle().await;
 
     let refused = |who, role, tool| {
         let (host, call) = (host.clone(), by(who, role, tool));
         async move { host.call(call).await.unwrap_err() }
     };
-    // The server has no place, Ann has no seat, Eve may nothing, and there is no tool `none`.
+    // The server is full, Ann has no permit, Eve has no rights, and tool `none` does not exist.
     let busy = refused("bob", Role::Owner, "s__do").await;
     assert!(matches!(busy, CallError::ServerBusy { .. }), "{busy}");
     let seatless = refused("ann", Role::Owner, "s__do").await;
@@ -330,43 +358,53 @@ async fn refusals_come_in_the_order_of_the_road() {
         "{unknown}"
     );
 
-    // Its breaker opens as the call that held it ends: the rest comes before the places.
+    // The breaker opens when its call ends: it is checked before the queue.
     assert!(held.join_next().await.unwrap().unwrap().is_err());
     let resting = refused("bob", Role::Owner, "s__do").await;
-    assert!(matches!(resting, CallError::Resting { .. }), "{resting}");
+    assert!(
+        matches!(resting, CallError::CircuitOpen { .. }),
+        "{resting}"
+    );
     let denied = refused("eve", Role::None, "s__do").await;
     assert!(matches!(denied, CallError::Denied { .. }), "{denied}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_load_of_a_server_tells_how_its_calls_ended_and_how_long_they_took() {
-    let (_world, host) = ready(Act::AnswersAfter(Duration::from_millis(80)), narrow(8, 8)).await;
+async fn load_reports_outcomes_and_durations() {
+    let (_world, host) = ready_host(
+        ToolBehaviour::RespondAfter(Duration::from_millis(80)),
+        limited_spec(8, 8),
+    )
+    .await;
     for _ in 0..99 {
-        host.call(call("s__other", "{}")).await.unwrap();
+        host.call(tool_call("s__other", "{}")).await.unwrap();
     }
-    numbered(&host, 0).await.unwrap();
-    numbered(&host, 1).await.unwrap();
-    let load = server(&host).load();
+    numbered_call(&host, 0).await.unwrap();
+    numbered_call(&host, 1).await.unwrap();
+    let load = supervisor_of(&host).load();
     assert_eq!((load.calls, load.errors), (101, 0));
     assert_eq!(load.p50_us, Some(0));
     let p99 = load.p99_us.unwrap();
     assert!((72_000..=88_000).contains(&p99), "{p99}");
 
-    let hasty = Call {
+    let hasty = CallRequest {
         deadline: Some(host.clock().now().plus(Duration::from_millis(10))),
-        ..call("s__do", "{}")
+        ..tool_call("s__do", "{}")
     };
     host.call(hasty).await.unwrap_err();
-    let load = server(&host).load();
+    let load = supervisor_of(&host).load();
     assert_eq!((load.calls, load.errors), (102, 1));
     assert!((load.error_rate - 1.0 / 102.0).abs() < 1e-9);
-    let totals = server(&host).totals();
-    assert_eq!(totals.ended(Outcome::Answered), 101);
-    assert_eq!(totals.ended(Outcome::Failed(Class::Timeout)), 1);
-    assert_eq!(totals.timed_us(), 2 * 80_000 + 10_000);
-    assert_eq!(totals.buckets().last(), Some((60.0, 102)));
+    let totals = supervisor_of(&host).totals();
+    assert_eq!(totals.outcome_count(CallOutcome::Succeeded), 101);
+    assert_eq!(
+        totals.outcome_count(CallOutcome::Failed(FailureClass::Timeout)),
+        1
+    );
+    assert_eq!(totals.timed_sum_us(), 2 * 80_000 + 10_000);
+    assert_eq!(totals.latency_buckets().last(), Some((60.0, 102)));
 
     tokio::time::advance(Duration::from_secs(1_200)).await;
-    assert_eq!(server(&host).load().calls, 0, "long ago");
-    assert_eq!(server(&host).totals().calls(), 102);
+    assert_eq!(supervisor_of(&host).load().calls, 0, "long ago");
+    assert_eq!(supervisor_of(&host).totals().call_count(), 102);
 }

@@ -1,4 +1,4 @@
-//! Results that are not what their tool promised, and what else is done with results: nothing.
+//! Output validation and handling of results.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -7,14 +7,17 @@
     reason = "tests"
 )]
 
-use bowline_core::call::{Route, Subject};
-use bowline_core::error::{CallError, Execution};
-use bowline_host::guard::{Guard, Verdict};
+use bowline_core::call::{CallSubject, Route};
+use bowline_core::error::{CallError, ExecutionStatus};
+use bowline_host::access_guard::{AccessGuard, GuardDecision};
 use bowline_host::spec::ServerSpec;
 use bowline_host::{Host, HostLimits};
-use bowline_sim::{Act, Generation, Hearer, Script, World, ask, body, call, reaches, spec};
+use bowline_sim::{
+    GenerationScript, RecordingClient, ServerScript, SimWorld, ToolBehaviour, reply_body,
+    server_spec, subject_call, tool_call, wait_for_state,
+};
 
-fn tool(name: &str, more: &str) -> String {
+fn tool_definition(name: &str, more: &str) -> String {
     format!(r#"{{"name":"{name}","inputSchema":{{"type":"object"}}{more}}}"#)
 }
 
@@ -23,18 +26,18 @@ const COUNTS: &str = concat!(
     r#""properties":{"count":{"type":"integer"}}}"#
 );
 
-fn says(generation: Generation, tool: &str, result: &str) -> Generation {
-    generation.act(tool, Act::Says(result.to_owned()))
+fn server_saying(generation: GenerationScript, tool: &str, result: &str) -> GenerationScript {
+    generation.with_behaviour(tool, ToolBehaviour::RespondWith(result.to_owned()))
 }
 
-async fn host(spec: ServerSpec, generation: Generation) -> (World, Host) {
-    let world = World::new([("s", Script::always(generation))]);
-    let host = world.host(vec![spec], HostLimits::default());
-    assert!(reaches(&host, "s", "ready").await);
+async fn ready_host(spec: ServerSpec, generation: GenerationScript) -> (SimWorld, Host) {
+    let world = SimWorld::new([("s", ServerScript::always(generation))]);
+    let host = world.start_host(vec![spec], HostLimits::default());
+    assert!(wait_for_state(&host, "s", "ready").await);
     (world, host)
 }
 
-fn server() -> Generation {
+fn output_server() -> GenerationScript {
     let remote = r#","outputSchema":{"$ref":"https://example.com/schema.json"}"#;
     let tools = [
         (
@@ -66,79 +69,87 @@ fn server() -> Generation {
     ];
     let definitions: Vec<_> = tools
         .iter()
-        .map(|(name, more, _)| tool(name, more))
+        .map(|(name, more, _)| tool_definition(name, more))
         .collect();
-    let server = Generation::definitions(&definitions);
+    let server = GenerationScript::with_definitions(&definitions);
     let tools = tools.into_iter();
     tools.fold(server, |server, (name, _, result)| {
-        says(server, name, result)
+        server_saying(server, name, result)
     })
 }
 
 #[tokio::test(start_paused = true)]
-async fn sec_31_structured_content_that_breaks_the_schema_of_its_tool_is_an_error() {
-    let (world, host) = host(spec("s"), server()).await;
+async fn sec_31_output_violating_schema_is_error() {
+    let (world, host) = ready_host(server_spec("s"), output_server()).await;
     for _ in 0..2 {
-        let error = host.call(call("s__bad", "{}")).await.unwrap_err();
+        let error = host.call(tool_call("s__bad", "{}")).await.unwrap_err();
         let CallError::BadOutput { reason, tool, .. } = &error else {
             panic!("{error}");
         };
         assert!(reason.contains("`/count`") && &**tool == "bad", "{reason}");
-        assert_eq!(error.execution(), Execution::Completed, "it ran");
+        assert_eq!(
+            error.execution_status(),
+            ExecutionStatus::Completed,
+            "it ran"
+        );
     }
     for fine in ["good", "failed", "bare", "plain", "remote"] {
-        let outcome = host.call(call(&format!("s__{fine}"), "{}")).await;
+        let outcome = host.call(tool_call(&format!("s__{fine}"), "{}")).await;
         assert!(outcome.is_ok(), "{fine}");
     }
-    let unchecked = host.unchecked();
+    let unchecked = host.unchecked_tools();
     assert_eq!(unchecked.len(), 1, "{unchecked:?}");
     assert_eq!(&*unchecked[0].tool, "remote");
-    // The tool does something else now, and promises the same as before.
-    let honest = says(server(), "bad", r#"{"structuredContent":{"count":2}}"#);
-    world.link("s").unwrap().follow(honest);
-    assert!(host.call(call("s__bad", "{}")).await.is_ok());
+    // The tool's behaviour changed; its schema did not.
+    let honest = server_saying(
+        output_server(),
+        "bad",
+        r#"{"structuredContent":{"count":2}}"#,
+    );
+    world.latest_link("s").unwrap().set_script(honest);
+    assert!(host.call(tool_call("s__bad", "{}")).await.is_ok());
 }
 
 #[tokio::test(start_paused = true)]
-async fn results_of_a_server_that_is_not_to_be_checked_are_not() {
+async fn check_output_off_skips_validation() {
     let spec = ServerSpec {
         check_output: false,
-        ..spec("s")
+        ..server_spec("s")
     };
-    let (_world, host) = host(spec, server()).await;
-    assert!(host.call(call("s__bad", "{}")).await.is_ok());
+    let (_world, host) = ready_host(spec, output_server()).await;
+    assert!(host.call(tool_call("s__bad", "{}")).await.is_ok());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_definition_that_promises_something_else_is_checked_by_its_own_words() {
-    let (world, host) = host(spec("s"), server()).await;
-    assert!(host.call(call("s__bad", "{}")).await.is_err());
+async fn changed_output_schema_is_applied() {
+    let (world, host) = ready_host(server_spec("s"), output_server()).await;
+    assert!(host.call(tool_call("s__bad", "{}")).await.is_err());
     let mut changes = host.catalog_changes();
     changes.borrow_and_update();
     let text = COUNTS.replace("integer", "string");
-    let other = Generation::definitions(&[tool("bad", &text)]);
+    let other = GenerationScript::with_definitions(&[tool_definition("bad", &text)]);
     let said = r#"{"structuredContent":{"count":"1"}}"#;
-    assert!(world.change("s", says(other, "bad", said)));
+    assert!(world.change_script("s", server_saying(other, "bad", said)));
     changes.changed().await.unwrap();
-    assert!(host.call(call("s__bad", "{}")).await.is_ok());
+    assert!(host.call(tool_call("s__bad", "{}")).await.is_ok());
 }
 
 #[derive(Debug)]
 struct NoLinks;
 
-impl Guard for NoLinks {
-    fn check(&self, _: &str, _: Option<&str>) -> Verdict {
-        Verdict::Allow
+impl AccessGuard for NoLinks {
+    fn check_access(&self, _: &str, _: Option<&str>) -> GuardDecision {
+        GuardDecision::Allow
     }
 
-    fn answer(&self, route: &Route, result: &[u8]) -> Verdict {
+    fn check_result(&self, route: &Route, result: &[u8]) -> GuardDecision {
         let text = String::from_utf8_lossy(result);
         if &*route.name == "links" && text.contains("resource_link") {
-            return Verdict::Deny {
+            return GuardDecision::Deny {
                 reason: "it shows links".into(),
             };
         }
-        Verdict::Allow
+        GuardDecision::Allow
     }
 }
 
@@ -149,46 +160,52 @@ const LINKS: &str = concat!(
 );
 
 #[tokio::test(start_paused = true)]
-async fn sec_30_nothing_in_a_result_is_run_or_fetched() {
+async fn sec_30_result_content_is_never_executed() {
     let capable = concat!(
         r#"{"protocolVersion":"2025-11-25","capabilities":{"tools":{},"resources":{}},"#,
         r#""serverInfo":{"name":"n"}}"#
     );
-    let shows = says(
-        Generation::definitions(&[tool("links", "")]),
+    let shows = server_saying(
+        GenerationScript::with_definitions(&[tool_definition("links", "")]),
         "links",
         LINKS,
     )
-    .introduces(capable)
-    .answers("resources/list", "", r#"{"resources":[]}"#)
-    .answers("resources/read", "", r#"{"contents":[]}"#);
-    let other = Generation::tools([("do", Act::Answers)])
-        .introduces(capable)
-        .answers("resources/list", "", r#"{"resources":[{"uri":"x:other"}]}"#)
-        .answers("resources/read", "", r#"{"contents":[]}"#);
-    let world = World::new([("s", Script::always(shows)), ("t", Script::always(other))]);
-    let host = world.host(vec![spec("s"), spec("t")], HostLimits::default());
-    assert!(reaches(&host, "s", "ready").await && reaches(&host, "t", "ready").await);
+    .with_initialize_result(capable)
+    .respond_with("resources/list", "", r#"{"resources":[]}"#)
+    .respond_with("resources/read", "", r#"{"contents":[]}"#);
+    let other = GenerationScript::with_tools([("do", ToolBehaviour::Respond)])
+        .with_initialize_result(capable)
+        .respond_with("resources/list", "", r#"{"resources":[{"uri":"x:other"}]}"#)
+        .respond_with("resources/read", "", r#"{"contents":[]}"#);
+    let world = SimWorld::new([
+        ("s", ServerScript::always(shows)),
+        ("t", ServerScript::always(other)),
+    ]);
+    let host = world.start_host(
+        vec![server_spec("s"), server_spec("t")],
+        HostLimits::default(),
+    );
+    assert!(wait_for_state(&host, "s", "ready").await && wait_for_state(&host, "t", "ready").await);
     let before = world.record();
-    let with_session = |mut asked: bowline_core::call::Call| {
-        asked.caller = Some(Hearer::of(1));
+    let with_session = |mut asked: bowline_core::call::CallRequest| {
+        asked.client = Some(RecordingClient::new(1));
         asked
     };
-    let reply = host.call(with_session(call("s__links", "{}"))).await;
-    assert_eq!(body(&reply.unwrap()), LINKS, "passed on as it came");
+    let reply = host.call(with_session(tool_call("s__links", "{}"))).await;
+    assert_eq!(reply_body(&reply.unwrap()), LINKS, "passed on as it came");
     let after = world.record();
     assert_eq!(after.requests, before.requests, "nothing was read");
     assert_eq!(after.executions.len(), before.executions.len() + 1);
-    // A link leads to the server that showed it, whatever it looks like; one that another server
-    // lists leads there.
-    let read = |uri: &str| ask(Subject::Resource(uri.into()), "uri");
+    // A link is routed to the server that showed it, whatever its form; a URI listed by another
+    // server is routed there.
+    let read = |uri: &str| subject_call(CallSubject::Resource(uri.into()), "uri");
     host.call(with_session(read("file:///etc/passwd")))
         .await
         .unwrap();
     assert!(
         world
             .record()
-            .requests_of("s")
+            .server_requests("s")
             .last()
             .unwrap()
             .contains("/etc/passwd")
@@ -197,7 +214,7 @@ async fn sec_30_nothing_in_a_result_is_run_or_fetched() {
     assert!(
         world
             .record()
-            .requests_of("t")
+            .server_requests("t")
             .last()
             .unwrap()
             .contains("x:other")
@@ -205,21 +222,21 @@ async fn sec_30_nothing_in_a_result_is_run_or_fetched() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn sec_30_a_guard_keeps_a_result_from_its_caller_and_from_what_is_remembered() {
-    let shows = says(
-        Generation::definitions(&[tool("links", "")]),
+async fn sec_30_denied_result_is_not_remembered() {
+    let shows = server_saying(
+        GenerationScript::with_definitions(&[tool_definition("links", "")]),
         "links",
         LINKS,
     );
-    let (_world, host) = host(spec("s"), shows).await;
+    let (_world, host) = ready_host(server_spec("s"), shows).await;
     host.set_guard(Some(Box::new(NoLinks)));
-    let mut shown = call("s__links", "{}");
-    shown.caller = Some(Hearer::of(1));
+    let mut shown = tool_call("s__links", "{}");
+    shown.client = Some(RecordingClient::new(1));
     let error = host.call(shown).await.unwrap_err();
     assert!(matches!(&error, CallError::BadOutput { reason, .. } if &**reason == "it shows links"));
     host.set_guard(None);
-    let mut read = ask(Subject::Resource("file:///etc/passwd".into()), "uri");
-    read.caller = Some(Hearer::of(1));
+    let mut read = subject_call(CallSubject::Resource("file:///etc/passwd".into()), "uri");
+    read.client = Some(RecordingClient::new(1));
     let unknown = host.call(read).await.unwrap_err();
     assert!(
         matches!(unknown, CallError::UnknownResource { .. }),
@@ -228,8 +245,8 @@ async fn sec_30_a_guard_keeps_a_result_from_its_caller_and_from_what_is_remember
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_question_or_a_task_is_not_held_against_the_schema_of_its_tool() {
-    let (world, host) = host(spec("s"), server()).await;
+async fn input_request_and_task_skip_validation() {
+    let (world, host) = ready_host(server_spec("s"), output_server()).await;
     let wrong = r#""structuredContent":{"count":"1"}"#;
     for (kind, fine) in [
         ("input_required", true),
@@ -238,10 +255,10 @@ async fn a_question_or_a_task_is_not_held_against_the_schema_of_its_tool() {
     ] {
         let result = format!(r#"{{"resultType":"{kind}","taskId":"t","content":[],{wrong}}}"#);
         world
-            .link("s")
+            .latest_link("s")
             .unwrap()
-            .follow(says(server(), "bad", &result));
-        let outcome = host.call(call("s__bad", "{}")).await;
+            .set_script(server_saying(output_server(), "bad", &result));
+        let outcome = host.call(tool_call("s__bad", "{}")).await;
         assert_eq!(outcome.is_ok(), fine, "{kind}");
     }
 }

@@ -1,4 +1,4 @@
-//! Lists that could not be had: when they are asked for again, and what goes on meanwhile.
+//! Refreshes of failed and stale lists.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -9,11 +9,14 @@
 
 use std::time::Duration;
 
-use bowline_core::call::{Principal, Role, Scope};
+use bowline_core::call::{EndpointScope, Principal, Role};
 use bowline_host::catalog::ListKind;
-use bowline_host::{Host, HostLimits, Otherwise, Policy};
+use bowline_host::{DefaultAction, Host, HostLimits, Policy};
 use bowline_link::LinkEvent;
-use bowline_sim::{Act, Generation, Script, World, call, reaches, spec};
+use bowline_sim::{
+    GenerationScript, ServerScript, SimWorld, ToolBehaviour, advance_clock, run_until_idle,
+    server_spec, tool_call, wait_for_state,
+};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -24,272 +27,311 @@ const CAPABILITIES: &str = concat!(
 
 const PROMPTS: &str = r#"{"prompts":[{"name":"p"}]}"#;
 
-fn server(tool: &str) -> Generation {
-    Generation::tools([(tool, Act::Answers)]).introduces(CAPABILITIES)
+fn server_with_tool(tool: &str) -> GenerationScript {
+    GenerationScript::with_tools([(tool, ToolBehaviour::Respond)])
+        .with_initialize_result(CAPABILITIES)
 }
 
-async fn world(generation: Generation) -> (World, Host) {
-    let world = World::new([("s", Script::always(generation))]);
-    let host = world.host(vec![spec("s")], HostLimits::default());
-    assert!(reaches(&host, "s", "ready").await);
+async fn ready_world(generation: GenerationScript) -> (SimWorld, Host) {
+    let world = SimWorld::new([("s", ServerScript::always(generation))]);
+    let host = world.start_host(vec![server_spec("s")], HostLimits::default());
+    assert!(wait_for_state(&host, "s", "ready").await);
     (world, host)
 }
 
-fn listed(host: &Host, kind: ListKind) -> String {
-    let listing = host.catalog().listing(&Scope::Server("s".into()), kind);
+fn list_text(host: &Host, kind: ListKind) -> String {
+    let listing = host
+        .catalog()
+        .list(&EndpointScope::Server("s".into()), kind);
     String::from_utf8_lossy(&listing.result).into_owned()
 }
 
-fn asked(world: &World) -> usize {
+fn prompt_list_requests(world: &SimWorld) -> usize {
     let record = world.record();
-    let requests = record.requests_of("s");
+    let requests = record.server_requests("s");
     let lists = requests
         .iter()
         .filter(|one| one.starts_with("prompts/list"));
     lists.count()
 }
 
-/// Lets the host do what it does by itself for a while.
-async fn pass(seconds: u64) {
-    for _ in 0..seconds {
-        tokio::time::advance(Duration::from_secs(1)).await;
-        for _ in 0..8 {
-            tokio::task::yield_now().await;
-        }
-    }
+/// Lets background work run for a while.
+async fn advance_seconds(seconds: u64) {
+    advance_clock(Duration::from_secs(seconds)).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_that_could_not_be_had_is_asked_for_until_it_is_there() {
+async fn failed_list_is_retried_until_success() {
     let error = r#"{"code":-32603,"message":"not yet"}"#;
     for missing in [
-        server("t").ignores("prompts/list"),
-        server("t").refuses("prompts/list", "", error),
+        server_with_tool("t").never_respond("prompts/list"),
+        server_with_tool("t").respond_with_error("prompts/list", "", error),
     ] {
-        let (world, host) = world(missing).await;
+        let (world, host) = ready_world(missing).await;
         let mut changes = host.catalog_changes();
         changes.borrow_and_update();
-        assert!(host.call(call("s__t", "{}")).await.is_ok());
-        assert_eq!(asked(&world), 1);
-        assert!(!listed(&host, ListKind::Prompts).contains("\"p\""));
-        let record = world.until(|record| record.requests_of("s").len() == 4);
+        assert!(host.call(tool_call("s__t", "{}")).await.is_ok());
+        assert_eq!(prompt_list_requests(&world), 1);
+        assert!(!list_text(&host, ListKind::Prompts).contains("\"p\""));
+        let record = world.wait_until(|record| record.server_requests("s").len() == 4);
         record.await;
-        assert_eq!(asked(&world), 4, "it is asked for again and again");
+        assert_eq!(
+            prompt_list_requests(&world),
+            4,
+            "it is asked for again and again"
+        );
 
-        // It says nothing of a change: from its side there was none.
-        let link = world.link("s").unwrap();
-        link.follow(server("t").answers("prompts/list", "", PROMPTS));
+        // Sends no change notification: nothing changed at the server.
+        let link = world.latest_link("s").unwrap();
+        link.set_script(server_with_tool("t").respond_with("prompts/list", "", PROMPTS));
         changes.changed().await.unwrap();
-        assert!(listed(&host, ListKind::Prompts).contains("\"p\""));
+        assert!(list_text(&host, ListKind::Prompts).contains("\"p\""));
 
-        let before = asked(&world);
-        pass(3_600).await;
-        assert_eq!(asked(&world), before, "what is there is not asked for");
-        assert_eq!(world.record().starts_of("s"), 1);
+        let before = prompt_list_requests(&world);
+        advance_seconds(3_600).await;
+        assert_eq!(
+            prompt_list_requests(&world),
+            before,
+            "what is there is not asked for"
+        );
+        assert_eq!(world.record().start_count("s"), 1);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_waits_between_tries_grow_to_a_minute() {
+async fn retry_delays_grow_to_a_minute() {
     let error = r#"{"code":-32603,"message":"not yet"}"#;
-    let (world, _host) = world(server("t").refuses("prompts/list", "", error)).await;
-    pass(60).await;
-    let first = asked(&world);
+    let (world, _host) =
+        ready_world(server_with_tool("t").respond_with_error("prompts/list", "", error)).await;
+    advance_seconds(60).await;
+    let first = prompt_list_requests(&world);
     assert!((6..=9).contains(&first), "{first} times in a minute");
-    pass(3_600).await;
-    let later = asked(&world) - first;
+    advance_seconds(3_600).await;
+    let later = prompt_list_requests(&world) - first;
     assert!((60..=85).contains(&later), "{later} times in an hour");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_that_is_unknown_or_breaks_a_limit_is_not_asked_for_again() {
+async fn permanent_list_error_is_not_retried() {
     let circle = r#"{"prompts":[],"nextCursor":"c"}"#;
     for (generation, pages) in [
-        (server("t"), 1),
-        (server("t").answers("prompts/list", "", circle), 2),
+        (server_with_tool("t"), 1),
+        (
+            server_with_tool("t").respond_with("prompts/list", "", circle),
+            2,
+        ),
     ] {
-        let (world, _host) = world(generation).await;
-        pass(3_600).await;
-        assert_eq!(asked(&world), pages);
+        let (world, _host) = ready_world(generation).await;
+        advance_seconds(3_600).await;
+        assert_eq!(prompt_list_requests(&world), pages);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_that_hangs_does_not_hold_up_a_change_of_the_tools() {
-    let (world, host) = world(server("old").ignores("prompts/list")).await;
-    let record = world.until(|record| record.requests_of("s").len() == 2);
+async fn hanging_list_does_not_delay_tools() {
+    let (world, host) = ready_world(server_with_tool("old").never_respond("prompts/list")).await;
+    let record = world.wait_until(|record| record.server_requests("s").len() == 2);
     record.await;
-    assert_eq!(asked(&world), 2, "a try is under way");
+    assert_eq!(prompt_list_requests(&world), 2, "a try is under way");
     let mut changes = host.catalog_changes();
     changes.borrow_and_update();
 
-    let link = world.link("s").unwrap();
-    link.follow(server("new").ignores("prompts/list"));
-    assert!(link.say(LinkEvent::ToolsChanged));
+    let link = world.latest_link("s").unwrap();
+    link.set_script(server_with_tool("new").never_respond("prompts/list"));
+    assert!(link.emit(LinkEvent::ToolsChanged));
     let changed = tokio::time::timeout(Duration::from_secs(1), changes.changed());
     changed.await.expect("no wait for the prompts").unwrap();
-    assert!(listed(&host, ListKind::Tools).contains("\"new\""));
+    assert!(list_text(&host, ListKind::Tools).contains("\"new\""));
 }
 
-/// A server whose tools are good for a minute.
-fn fleeting(tool: &str, capability: &str) -> Generation {
+/// A server whose tools have a TTL of a minute.
+fn server_with_ttl(tool: &str, capability: &str) -> GenerationScript {
     let tools = format!(r#"[{{"name":"{tool}","inputSchema":{{"type":"object"}}}}]"#);
     let keep = r#""resultType":"complete","ttlMs":60000,"cacheScope":"public""#;
     let introduction = format!(r#"{{"capabilities":{{"tools":{capability}}}}}"#);
-    Generation::definitions(&[])
-        .raw_page("", &format!(r#"{{"tools":{tools},{keep}}}"#))
-        .introduces(&introduction)
+    GenerationScript::with_definitions(&[])
+        .with_raw_page("", &format!(r#"{{"tools":{tools},{keep}}}"#))
+        .with_initialize_result(&introduction)
 }
 
-/// What a client that asks for the tools now is told: which, and how long they may be kept.
-fn told(host: &Host) -> (bool, u128) {
+/// Whether a client sees the tool now, and the announced TTL.
+fn announced_ttl(host: &Host) -> (bool, u128) {
     let owner = Principal::new("owner", Role::Owner);
-    let list = host.view(&owner, &Scope::All, ListKind::Tools);
+    let list = host.list_for(&owner, &EndpointScope::All, ListKind::Tools);
     let is_new = String::from_utf8_lossy(&list.result).contains("s__new");
     (is_new, list.hint.unwrap().ttl.as_millis())
 }
 
-fn pages(world: &World) -> usize {
+fn tool_list_requests(world: &SimWorld) -> usize {
     world.record().pages.len()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_is_told_with_the_time_that_is_left_and_asked_for_again_when_none_is() {
-    let (world, host) = world(fleeting("old", "{}")).await;
-    let read = pages(&world);
-    assert_eq!(told(&host), (false, 60_000));
-    pass(20).await;
-    assert_eq!(told(&host), (false, 40_000));
-    world.link("s").unwrap().follow(fleeting("new", "{}"));
-    pass(100).await;
-    assert_eq!(pages(&world), read, "nobody asked for it");
-    // Whoever asks is shown the old one at once; those who come later see the new one.
+async fn list_ttl_counts_down_and_triggers_refresh() {
+    let (world, host) = ready_world(server_with_ttl("old", "{}")).await;
+    let read = tool_list_requests(&world);
+    assert_eq!(announced_ttl(&host), (false, 60_000));
+    advance_seconds(20).await;
+    assert_eq!(announced_ttl(&host), (false, 40_000));
+    world
+        .latest_link("s")
+        .unwrap()
+        .set_script(server_with_ttl("new", "{}"));
+    advance_seconds(100).await;
+    assert_eq!(tool_list_requests(&world), read, "nobody asked for it");
+    // The first caller gets the old list at once; later callers get the new list.
     for _ in 0..3 {
-        assert_eq!(told(&host), (false, 0));
+        assert_eq!(announced_ttl(&host), (false, 0));
     }
-    pass(1).await;
-    assert_eq!(pages(&world), read + 1, "once, however many ask");
-    assert_eq!(told(&host), (true, 60_000));
-    // Also where it is found to be the same.
-    pass(100).await;
-    assert_eq!(told(&host), (true, 0));
-    pass(1).await;
-    assert_eq!(told(&host), (true, 60_000));
-    assert_eq!(pages(&world), read + 2);
+    run_until_idle().await;
+    assert_eq!(
+        tool_list_requests(&world),
+        read + 1,
+        "once, however many ask"
+    );
+    assert_eq!(announced_ttl(&host), (true, 60_000));
+    // Also if the list is unchanged.
+    advance_seconds(100).await;
+    assert_eq!(announced_ttl(&host), (true, 0));
+    run_until_idle().await;
+    assert_eq!(announced_ttl(&host), (true, 60_000));
+    assert_eq!(tool_list_requests(&world), read + 2);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_of_a_server_that_tells_of_changes_is_not_asked_for_again() {
-    let (world, host) = world(fleeting("old", r#"{"listChanged":true}"#)).await;
-    let read = pages(&world);
-    pass(100).await;
-    assert_eq!(told(&host), (false, 0));
-    pass(10).await;
-    assert_eq!(pages(&world), read);
+async fn announcing_server_is_not_refreshed() {
+    let (world, host) = ready_world(server_with_ttl("old", r#"{"listChanged":true}"#)).await;
+    let read = tool_list_requests(&world);
+    advance_seconds(100).await;
+    assert_eq!(announced_ttl(&host), (false, 0));
+    advance_seconds(10).await;
+    assert_eq!(tool_list_requests(&world), read);
 }
 
-/// A server that says neither how long its tools are good nor when they change.
-fn silent(tool: &str) -> Generation {
-    Generation::tools([(tool, Act::Answers)]).introduces(r#"{"capabilities":{"tools":{}}}"#)
+/// A server without TTL and change notifications.
+fn silent_server(tool: &str) -> GenerationScript {
+    GenerationScript::with_tools([(tool, ToolBehaviour::Respond)])
+        .with_initialize_result(r#"{"capabilities":{"tools":{}}}"#)
 }
 
-fn sees(host: &Host, tool: &str) -> bool {
+fn can_see_tool(host: &Host, tool: &str) -> bool {
     let owner = Principal::new("owner", Role::Owner);
-    let list = host.view(&owner, &Scope::All, ListKind::Tools);
+    let list = host.list_for(&owner, &EndpointScope::All, ListKind::Tools);
     String::from_utf8_lossy(&list.result).contains(tool)
 }
 
 #[tokio::test(start_paused = true)]
-async fn stale_list_without_ttl_is_asked_again_in_background() {
-    let (world, host) = world(silent("old")).await;
-    let read = pages(&world);
-    world.link("s").unwrap().follow(silent("new"));
-    pass(59).await;
-    assert!(!sees(&host, "s__new"));
-    pass(1).await;
-    assert_eq!(pages(&world), read, "it is younger than a minute");
+async fn stale_list_without_ttl_is_refreshed() {
+    let (world, host) = ready_world(silent_server("old")).await;
+    let read = tool_list_requests(&world);
+    world
+        .latest_link("s")
+        .unwrap()
+        .set_script(silent_server("new"));
+    advance_seconds(59).await;
+    assert!(!can_see_tool(&host, "s__new"));
+    advance_seconds(1).await;
+    assert_eq!(
+        tool_list_requests(&world),
+        read,
+        "it is younger than a minute"
+    );
     for _ in 0..3 {
-        assert!(!sees(&host, "s__new"), "no caller waits for it");
+        assert!(!can_see_tool(&host, "s__new"), "no caller waits for it");
     }
-    pass(1).await;
-    assert_eq!(pages(&world), read + 1, "once, however many ask");
-    assert!(sees(&host, "s__new"));
-    // A list that is found to be the same is as fresh.
-    pass(60).await;
-    assert!(sees(&host, "s__new"));
-    pass(1).await;
-    assert_eq!(pages(&world), read + 2);
-    pass(10).await;
-    assert!(sees(&host, "s__new"));
-    assert_eq!(pages(&world), read + 2);
+    advance_seconds(1).await;
+    assert_eq!(
+        tool_list_requests(&world),
+        read + 1,
+        "once, however many ask"
+    );
+    assert!(can_see_tool(&host, "s__new"));
+    // An unchanged list counts as fresh.
+    advance_seconds(60).await;
+    assert!(can_see_tool(&host, "s__new"));
+    advance_seconds(1).await;
+    assert_eq!(tool_list_requests(&world), read + 2);
+    advance_seconds(10).await;
+    assert!(can_see_tool(&host, "s__new"));
+    assert_eq!(tool_list_requests(&world), read + 2);
 }
 
 #[tokio::test(start_paused = true)]
-async fn stale_prompts_are_asked_again_without_the_tools() {
+async fn stale_prompts_are_refreshed_alone() {
     let introduction = r#"{"capabilities":{"tools":{"listChanged":true},"prompts":{}}}"#;
     let server = |prompts: &str| {
-        let tools = Generation::tools([("t", Act::Answers)]).introduces(introduction);
-        tools.answers("prompts/list", "", prompts)
+        let tools = GenerationScript::with_tools([("t", ToolBehaviour::Respond)])
+            .with_initialize_result(introduction);
+        tools.respond_with("prompts/list", "", prompts)
     };
-    let (world, host) = world(server(r#"{"prompts":[]}"#)).await;
-    let read = (pages(&world), asked(&world));
-    world.link("s").unwrap().follow(server(PROMPTS));
-    pass(61).await;
+    let (world, host) = ready_world(server(r#"{"prompts":[]}"#)).await;
+    let read = (tool_list_requests(&world), prompt_list_requests(&world));
+    world.latest_link("s").unwrap().set_script(server(PROMPTS));
+    advance_seconds(61).await;
     let owner = Principal::new("owner", Role::Owner);
     for kind in ListKind::ALL {
-        drop(host.view(&owner, &Scope::All, kind));
+        drop(host.list_for(&owner, &EndpointScope::All, kind));
     }
-    pass(1).await;
-    assert_eq!((pages(&world), asked(&world)), (read.0, read.1 + 1));
-    assert!(listed(&host, ListKind::Prompts).contains("\"p\""));
+    advance_seconds(1).await;
+    assert_eq!(
+        (tool_list_requests(&world), prompt_list_requests(&world)),
+        (read.0, read.1 + 1)
+    );
+    assert!(list_text(&host, ListKind::Prompts).contains("\"p\""));
 }
 
 #[tokio::test(start_paused = true)]
-async fn relist_off_never_asks_again() {
-    let world = World::new([("s", Script::always(silent("old")))]);
-    let mut server = spec("s");
+async fn relist_off_never_refreshes() {
+    let world = SimWorld::new([("s", ServerScript::always(silent_server("old")))]);
+    let mut server = server_spec("s");
     server.relist = None;
-    let host = world.host(vec![server], HostLimits::default());
-    assert!(reaches(&host, "s", "ready").await);
-    let read = pages(&world);
-    world.link("s").unwrap().follow(silent("new"));
-    pass(3_600).await;
-    assert!(!sees(&host, "s__new"));
-    assert!(host.call(call("s__new", "{}")).await.is_err());
-    pass(10).await;
-    assert_eq!(pages(&world), read);
+    let host = world.start_host(vec![server], HostLimits::default());
+    assert!(wait_for_state(&host, "s", "ready").await);
+    let read = tool_list_requests(&world);
+    world
+        .latest_link("s")
+        .unwrap()
+        .set_script(silent_server("new"));
+    advance_seconds(3_600).await;
+    assert!(!can_see_tool(&host, "s__new"));
+    assert!(host.call(tool_call("s__new", "{}")).await.is_err());
+    advance_seconds(10).await;
+    assert_eq!(tool_list_requests(&world), read);
 }
 
 #[tokio::test(start_paused = true)]
-async fn unknown_tool_is_looked_for_once_before_refusal() {
-    let (world, host) = world(silent("old")).await;
-    let read = pages(&world);
-    world.link("s").unwrap().follow(silent("new"));
-    pass(6).await;
-    assert!(host.call(call("s__new", "{}")).await.is_ok());
-    assert_eq!(pages(&world), read + 1);
-    // Names without end cost the server one list in an interval.
+async fn unknown_tool_triggers_one_refresh() {
+    let (world, host) = ready_world(silent_server("old")).await;
+    let read = tool_list_requests(&world);
+    world
+        .latest_link("s")
+        .unwrap()
+        .set_script(silent_server("new"));
+    advance_seconds(6).await;
+    assert!(host.call(tool_call("s__new", "{}")).await.is_ok());
+    assert_eq!(tool_list_requests(&world), read + 1);
+    // Endless names cost the server a single list request per interval.
     for nth in 0..100 {
-        let error = host.call(call(&format!("s__no{nth}"), "{}")).await;
+        let error = host.call(tool_call(&format!("s__no{nth}"), "{}")).await;
         assert_eq!(error.unwrap_err().code(), "tool_not_found");
     }
-    assert_eq!(pages(&world), read + 1);
-    pass(5).await;
+    assert_eq!(tool_list_requests(&world), read + 1);
+    advance_seconds(5).await;
     let mut calls = JoinSet::new();
     for nth in 0..100 {
         let host = host.clone();
-        calls.spawn(async move { host.call(call(&format!("s__no{nth}"), "{}")).await });
+        calls.spawn(async move { host.call(tool_call(&format!("s__no{nth}"), "{}")).await });
     }
     for answer in calls.join_all().await {
         assert_eq!(answer.unwrap_err().code(), "tool_not_found");
     }
-    assert_eq!(pages(&world), read + 2);
-    // What names no server, or none of ours, asks nobody.
-    pass(6).await;
+    assert_eq!(tool_list_requests(&world), read + 2);
+    // A name without a known server causes no request.
+    advance_seconds(6).await;
     for tool in ["none", "t__none"] {
-        assert!(host.call(call(tool, "{}")).await.is_err());
+        assert!(host.call(tool_call(tool, "{}")).await.is_err());
     }
-    assert_eq!(pages(&world), read + 2);
+    assert_eq!(tool_list_requests(&world), read + 2);
 }
 
 #[expect(clippy::disallowed_methods, reason = "the paused clock of the test")]
@@ -299,67 +341,73 @@ fn now() -> Instant {
 
 #[tokio::test(start_paused = true)]
 async fn hanging_relist_delays_unknown_tool_briefly() {
-    let (world, host) = world(silent("old")).await;
+    let (world, host) = ready_world(silent_server("old")).await;
     world
-        .link("s")
+        .latest_link("s")
         .unwrap()
-        .follow(silent("new").list_takes(Duration::from_secs(3_600)));
-    pass(6).await;
+        .set_script(silent_server("new").with_list_delay(Duration::from_secs(3_600)));
+    advance_seconds(6).await;
     let begun = now();
-    let error = host.call(call("s__new", "{}")).await.unwrap_err();
+    let error = host.call(tool_call("s__new", "{}")).await.unwrap_err();
     assert_eq!(error.code(), "tool_not_found");
     assert_eq!(begun.elapsed(), Duration::from_secs(3));
-    // The one that comes next does not wait for the same request once more.
-    assert!(host.call(call("s__new", "{}")).await.is_err());
+    // The next caller does not wait for the same request again.
+    assert!(host.call(tool_call("s__new", "{}")).await.is_err());
     assert_eq!(begun.elapsed(), Duration::from_secs(3));
 }
 
 #[tokio::test(start_paused = true)]
 async fn idle_server_is_not_started_for_stale_lists() {
-    let world = World::new([("s", Script::always(silent("old")))]);
-    let mut server = spec("s");
+    let world = SimWorld::new([("s", ServerScript::always(silent_server("old")))]);
+    let mut server = server_spec("s");
     server.lazy = true;
     server.idle_stop = Some(Duration::from_secs(30));
-    let host = world.host(vec![server], HostLimits::default());
-    host.shown(&Scope::All).await;
-    assert!(reaches(&host, "s", "idle").await, "it was stopped again");
-    assert_eq!(world.record().starts_of("s"), 1);
-    pass(3_600).await;
-    assert!(sees(&host, "s__old"));
-    assert!(host.call(call("s__new", "{}")).await.is_err());
-    pass(10).await;
-    assert_eq!(world.record().starts_of("s"), 1);
-    assert_eq!(pages(&world), 1);
+    let host = world.start_host(vec![server], HostLimits::default());
+    host.start_unlisted(&EndpointScope::All).await;
+    assert!(
+        wait_for_state(&host, "s", "idle").await,
+        "it was stopped again"
+    );
+    assert_eq!(world.record().start_count("s"), 1);
+    advance_seconds(3_600).await;
+    assert!(can_see_tool(&host, "s__old"));
+    assert!(host.call(tool_call("s__new", "{}")).await.is_err());
+    advance_seconds(10).await;
+    assert_eq!(world.record().start_count("s"), 1);
+    assert_eq!(tool_list_requests(&world), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn principal_without_access_causes_no_relist() {
-    let (world, host) = world(silent("old")).await;
-    let read = pages(&world);
-    pass(6).await;
-    let mut asked = call("s__new", "{}");
+    let (world, host) = ready_world(silent_server("old")).await;
+    let read = tool_list_requests(&world);
+    advance_seconds(6).await;
+    let mut asked = tool_call("s__new", "{}");
     asked.principal = std::sync::Arc::new(Principal::new("nobody", Role::Named("none".into())));
-    host.set_policy(Policy::new(Otherwise::Deny));
+    host.set_policy(Policy::new(DefaultAction::Deny));
     assert!(host.call(asked).await.is_err());
-    assert_eq!(pages(&world), read);
+    assert_eq!(tool_list_requests(&world), read);
 }
 
 #[tokio::test(start_paused = true)]
 async fn refresh_reads_lists_at_once() {
-    let (world, host) = world(silent("old")).await;
-    world.link("s").unwrap().follow(silent("new"));
-    let refreshed = host.refresh("s").await.unwrap();
+    let (world, host) = ready_world(silent_server("old")).await;
+    world
+        .latest_link("s")
+        .unwrap()
+        .set_script(silent_server("new"));
+    let refreshed = host.refresh_server("s").await.unwrap();
     assert_eq!((refreshed.tools_added, refreshed.tools_removed), (1, 1));
     assert_eq!(refreshed.failed, []);
-    assert!(sees(&host, "s__new"));
-    let broken = silent("new").page("", &["new"], Some("nowhere"));
-    world.link("s").unwrap().follow(broken);
+    assert!(can_see_tool(&host, "s__new"));
+    let broken = silent_server("new").with_page("", &["new"], Some("nowhere"));
+    world.latest_link("s").unwrap().set_script(broken);
     let refreshed = host.refresh_all().await;
     assert_eq!(refreshed[0].failed[0].list, "tools");
     assert!(refreshed[0].failed[0].message.contains("no such page"));
-    assert!(sees(&host, "s__new"), "the old list stays");
+    assert!(can_see_tool(&host, "s__new"), "the old list stays");
     assert_eq!(
-        host.refresh("t").await.unwrap_err().code(),
+        host.refresh_server("t").await.unwrap_err().code(),
         "server_not_found"
     );
 }

@@ -1,4 +1,4 @@
-//! Results that are too long to be passed on whole: what is passed on, and who reads the rest.
+//! Long results: the shortened response, and reading the rest.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -10,61 +10,64 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_core::call::{Call, Principal, Role, Scope, Subject};
-use bowline_core::error::Execution;
-use bowline_host::{Host, HostLimits, Otherwise, Policy};
-use bowline_sim::{Act, Generation, Script, World, ask, body, call, reaches, spec};
+use bowline_core::call::{CallRequest, CallSubject, EndpointScope, Principal, Role};
+use bowline_core::error::ExecutionStatus;
+use bowline_host::{DefaultAction, Host, HostLimits, Policy};
+use bowline_sim::{
+    GenerationScript, ServerScript, SimWorld, ToolBehaviour, reply_body, server_spec, subject_call,
+    tool_call, wait_for_state,
+};
 use serde_json::{Value, json};
 
 const RESULT_MAX: usize = 100_000;
 
-async fn world(definitions: &[String], result: &Value) -> (World, Host) {
-    let mut generation = Generation::definitions(definitions);
+async fn world_with_result(definitions: &[String], result: &Value) -> (SimWorld, Host) {
+    let mut generation = GenerationScript::with_definitions(definitions);
     for definition in definitions {
         let definition: Value = serde_json::from_str(definition).unwrap();
-        let says = Act::Says(result.to_string());
-        generation = generation.act(definition["name"].as_str().unwrap(), says);
+        let says = ToolBehaviour::RespondWith(result.to_string());
+        generation = generation.with_behaviour(definition["name"].as_str().unwrap(), says);
     }
-    let world = World::new([("s", Script::always(generation))]);
-    let mut server = spec("s");
+    let world = SimWorld::new([("s", ServerScript::always(generation))]);
+    let mut server = server_spec("s");
     server.result_max = RESULT_MAX;
-    let host = world.host(vec![server], HostLimits::default());
-    assert!(reaches(&host, "s", "ready").await);
+    let host = world.start_host(vec![server], HostLimits::default());
+    assert!(wait_for_state(&host, "s", "ready").await);
     (world, host)
 }
 
-fn plain() -> Vec<String> {
-    vec![bowline_sim::definition("t")]
+fn plain_definitions() -> Vec<String> {
+    vec![bowline_sim::tool_definition("t")]
 }
 
-fn texts(texts: &[&str]) -> Value {
+fn text_result(texts: &[&str]) -> Value {
     let content = texts
         .iter()
         .map(|text| json!({"type": "text", "text": text}));
     json!({"content": content.collect::<Vec<_>>()})
 }
 
-async fn result(host: &Host, call: Call) -> Value {
+async fn call_result(host: &Host, call: CallRequest) -> Value {
     let reply = host.call(call).await.unwrap();
-    serde_json::from_str(&body(&reply)).unwrap()
+    serde_json::from_str(&reply_body(&reply)).unwrap()
 }
 
-fn read(uri: &str) -> Call {
-    let mut call = ask(Subject::Resource(uri.into()), "uri");
-    call.scope = Scope::All;
+fn read_call(uri: &str) -> CallRequest {
+    let mut call = subject_call(CallSubject::Resource(uri.into()), "uri");
+    call.scope = EndpointScope::All;
     call
 }
 
-fn by(name: &str, mut call: Call) -> Call {
+fn as_principal(name: &str, mut call: CallRequest) -> CallRequest {
     call.principal = Arc::new(Principal::new(name, Role::Named("r".into())));
     call
 }
 
 #[tokio::test(start_paused = true)]
-async fn long_result_is_kept_and_read_in_parts() {
+async fn long_result_is_stored_and_read_in_parts() {
     let text = "zeile ü\n".repeat(400_000);
-    let (world, host) = world(&plain(), &texts(&[&text])).await;
-    let short = result(&host, call("s__t", "{}")).await;
+    let (world, host) = world_with_result(&plain_definitions(), &text_result(&[&text])).await;
+    let short = call_result(&host, tool_call("s__t", "{}")).await;
     assert_eq!(short["isError"], false);
     let meta = &short["_meta"]["dev.bowline/result"];
     assert_eq!(
@@ -78,7 +81,7 @@ async fn long_result_is_kept_and_read_in_parts() {
     assert_eq!(link["size"], text.len() - all.len());
     let mut next = link["uri"].as_str().map(str::to_owned);
     while let Some(uri) = next {
-        let part = result(&host, read(&uri)).await;
+        let part = call_result(&host, read_call(&uri)).await;
         let part = &part["contents"][0];
         assert_eq!(
             (&part["uri"], &part["mimeType"]),
@@ -94,47 +97,60 @@ async fn long_result_is_kept_and_read_in_parts() {
     assert_eq!(all.len(), text.len());
     assert!(all == text, "the parts are the whole");
     assert_eq!(world.record().executions.len(), 1);
-    // After ten minutes nothing is kept.
+    // After ten minutes the result is gone.
     let uri = meta["uri"].as_str().unwrap();
-    assert!(host.call(read(uri)).await.is_ok());
+    assert!(host.call(read_call(uri)).await.is_ok());
     tokio::time::advance(Duration::from_secs(600)).await;
-    let gone = host.call(read(uri)).await.unwrap_err();
+    let gone = host.call(read_call(uri)).await.unwrap_err();
     assert_eq!(gone.code(), "resource_not_found");
 }
 
 #[tokio::test(start_paused = true)]
-async fn kept_result_is_read_by_its_principal_only() {
-    let (_world, host) = world(&plain(), &texts(&["x".repeat(200_000).as_str()])).await;
-    host.set_policy(Policy::new(Otherwise::Allow));
-    let short = result(&host, by("ann", call("s__t", "{}"))).await;
+async fn stored_result_is_read_by_principal_only() {
+    let (_world, host) = world_with_result(
+        &plain_definitions(),
+        &text_result(&["x".repeat(200_000).as_str()]),
+    )
+    .await;
+    host.set_policy(Policy::new(DefaultAction::Allow));
+    let short = call_result(&host, as_principal("ann", tool_call("s__t", "{}"))).await;
     let uri = short["_meta"]["dev.bowline/result"]["uri"]
         .as_str()
         .unwrap();
-    assert!(host.call(by("ann", read(uri))).await.is_ok());
+    assert!(host.call(as_principal("ann", read_call(uri))).await.is_ok());
     let code = async |call| host.call(call).await.unwrap_err().code();
-    assert_eq!(code(by("bob", read(uri))).await, "resource_not_found");
     assert_eq!(
-        code(read(uri)).await,
+        code(as_principal("bob", read_call(uri))).await,
+        "resource_not_found"
+    );
+    assert_eq!(
+        code(read_call(uri)).await,
         "resource_not_found",
         "not the owner either"
     );
-    let mut elsewhere = by("ann", read(uri));
-    elsewhere.scope = Scope::Server("other".into());
+    let mut elsewhere = as_principal("ann", read_call(uri));
+    elsewhere.scope = EndpointScope::Server("other".into());
     assert_eq!(code(elsewhere).await, "resource_not_found");
     let beyond = format!("{uri}?offset=200000");
-    assert_eq!(code(by("ann", read(&beyond))).await, "resource_not_found");
-    // Whoever may not call the tool any more reads nothing of its results.
-    host.set_policy(Policy::new(Otherwise::Deny));
-    assert_eq!(code(by("ann", read(uri))).await, "resource_not_found");
+    assert_eq!(
+        code(as_principal("ann", read_call(&beyond))).await,
+        "resource_not_found"
+    );
+    // A principal that lost the tool reads nothing of its results.
+    host.set_policy(Policy::new(DefaultAction::Deny));
+    assert_eq!(
+        code(as_principal("ann", read_call(uri))).await,
+        "resource_not_found"
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn shortened_result_of_schema_tool_is_error_result() {
     let schema = r#"{"name":"t","inputSchema":{"type":"object"},"outputSchema":{"type":"object"}}"#;
-    let mut long = texts(&["short"]);
+    let mut long = text_result(&["short"]);
     long["structuredContent"] = json!({"text": "y".repeat(200_000)});
-    let (_world, host) = world(&[schema.to_owned()], &long).await;
-    let short = result(&host, call("s__t", "{}")).await;
+    let (_world, host) = world_with_result(&[schema.to_owned()], &long).await;
+    let short = call_result(&host, tool_call("s__t", "{}")).await;
     assert_eq!(
         short["isError"], true,
         "no client looks for structured content"
@@ -148,30 +164,34 @@ async fn shortened_result_of_schema_tool_is_error_result() {
     let uri = short["_meta"]["dev.bowline/result"]["uri"]
         .as_str()
         .unwrap();
-    let whole = result(&host, read(uri)).await;
+    let whole = call_result(&host, read_call(uri)).await;
     let whole = whole["contents"][0]["text"].as_str().unwrap();
     assert_eq!(serde_json::from_str::<Value>(whole).unwrap(), long);
 }
 
 #[tokio::test(start_paused = true)]
 async fn result_within_limit_passes_whole() {
-    let long = texts(&["x".repeat(RESULT_MAX - 1_000).as_str()]);
-    let (_world, host) = world(&plain(), &long).await;
-    assert_eq!(result(&host, call("s__t", "{}")).await, long);
+    let long = text_result(&["x".repeat(RESULT_MAX - 1_000).as_str()]);
+    let (_world, host) = world_with_result(&plain_definitions(), &long).await;
+    assert_eq!(call_result(&host, tool_call("s__t", "{}")).await, long);
 }
 
 #[tokio::test(start_paused = true)]
-async fn response_that_cannot_be_kept_is_refused_as_completed() {
+async fn unstorable_response_fails_as_completed() {
     let long = json!({"messages": [], "description": "x".repeat(200_000)}).to_string();
-    let generation = Generation::definitions(&plain()).answers("prompts/get", "", &long);
-    let world = World::new([("s", Script::always(generation))]);
-    let mut server = spec("s");
+    let generation = GenerationScript::with_definitions(&plain_definitions()).respond_with(
+        "prompts/get",
+        "",
+        &long,
+    );
+    let world = SimWorld::new([("s", ServerScript::always(generation))]);
+    let mut server = server_spec("s");
     server.result_max = RESULT_MAX;
-    let host = world.host(vec![server], HostLimits::default());
-    assert!(reaches(&host, "s", "ready").await);
-    let mut get = ask(Subject::Prompt("p".into()), "name");
-    get.scope = Scope::Server("s".into());
+    let host = world.start_host(vec![server], HostLimits::default());
+    assert!(wait_for_state(&host, "s", "ready").await);
+    let mut get = subject_call(CallSubject::Prompt("p".into()), "name");
+    get.scope = EndpointScope::Server("s".into());
     let refused = host.call(get).await.unwrap_err();
     assert_eq!(refused.code(), "answer_too_large");
-    assert_eq!(refused.execution(), Execution::Completed);
+    assert_eq!(refused.execution_status(), ExecutionStatus::Completed);
 }

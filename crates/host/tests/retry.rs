@@ -1,4 +1,4 @@
-//! A call that failed with its link is sent once more where that can do no harm.
+//! A call that failed with its link is retried once if safe.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -11,48 +11,53 @@ use std::time::Duration;
 
 use bowline_core::backoff::Backoff;
 use bowline_core::breaker::BreakerPolicy;
-use bowline_core::call::{Call, Effect, Reply, Scope, Subject, TaskVerb};
-use bowline_core::error::{CallError, Class, Execution};
-use bowline_core::supervision::RestartPolicy;
+use bowline_core::call::{
+    CallReply, CallRequest, CallSubject, Effect, EndpointScope, TaskOperation,
+};
+use bowline_core::error::{CallError, ExecutionStatus, FailureClass};
+use bowline_core::restart_budget::RestartPolicy;
 use bowline_host::spec::{ServerSpec, ToolRule};
-use bowline_host::supervisor::Order;
+use bowline_host::supervisor::ServerAction;
 use bowline_host::{Host, HostLimits};
-use bowline_link::Exit;
-use bowline_sim::{Act, Gate, Generation, Record, Script, World, ask, body, call, reaches, spec};
+use bowline_link::LinkExit;
+use bowline_sim::{
+    GenerationScript, ReleaseGate, ServerScript, SimRecord, SimWorld, ToolBehaviour, reply_body,
+    server_spec, subject_call, tool_call, wait_for_state,
+};
 use tokio::task::JoinSet;
 
 /// The tool `do` with these annotations.
-fn hinted(annotations: &str, act: Act) -> Generation {
+fn annotated_server(annotations: &str, act: ToolBehaviour) -> GenerationScript {
     let tool =
         format!(r#"{{"name":"do","inputSchema":{{"type":"object"}},"annotations":{annotations}}}"#);
     let other = r#"{"name":"other","inputSchema":{"type":"object"}}"#.to_owned();
-    Generation::definitions(&[tool, other]).act("do", act)
+    GenerationScript::with_definitions(&[tool, other]).with_behaviour("do", act)
 }
 
 const READ: &str = r#"{"readOnlyHint":true}"#;
 const IDEMPOTENT: &str = r#"{"idempotentHint":true}"#;
 const NOTHING: &str = "{}";
 
-fn read(act: Act) -> Generation {
-    hinted(READ, act)
+fn read_only_server(act: ToolBehaviour) -> GenerationScript {
+    annotated_server(READ, act)
 }
 
-async fn ready(script: Script, spec: ServerSpec) -> (World, Host) {
-    let world = World::new([("s", script)]);
-    let host = world.host(vec![spec], HostLimits::default());
-    assert!(reaches(&host, "s", "ready").await);
+async fn ready_host(script: ServerScript, spec: ServerSpec) -> (SimWorld, Host) {
+    let world = SimWorld::new([("s", script)]);
+    let host = world.start_host(vec![spec], HostLimits::default());
+    assert!(wait_for_state(&host, "s", "ready").await);
     (world, host)
 }
 
-async fn do_it(host: &Host) -> Result<Reply, CallError> {
-    host.call(call("s__do", "{}")).await
+async fn call_do(host: &Host) -> Result<CallReply, CallError> {
+    host.call(tool_call("s__do", "{}")).await
 }
 
-fn retries(host: &Host) -> u64 {
-    host.server("s").unwrap().totals().retries()
+fn retry_count(host: &Host) -> u64 {
+    host.server("s").unwrap().totals().retry_count()
 }
 
-fn generations(world: &World) -> Vec<u64> {
+fn executed_generations(world: &SimWorld) -> Vec<u64> {
     let record = world.record();
     record
         .executions
@@ -62,39 +67,49 @@ fn generations(world: &World) -> Vec<u64> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lost_call_is_repeated_where_its_tool_is_known_to_be_harmless() {
+async fn lost_safe_call_is_retried() {
     for hint in [READ, IDEMPOTENT] {
-        let script = Script::always(hinted(hint, Act::Dies)).then(hinted(hint, Act::Answers));
-        let (world, host) = ready(script, spec("s")).await;
+        let script = ServerScript::always(annotated_server(hint, ToolBehaviour::Exit))
+            .then(annotated_server(hint, ToolBehaviour::Respond));
+        let (world, host) = ready_host(script, server_spec("s")).await;
 
-        let reply = do_it(&host).await.unwrap();
+        let reply = call_do(&host).await.unwrap();
 
-        assert!(body(&reply).contains("s#2"), "{hint}: {}", body(&reply));
-        assert_eq!(generations(&world), [1, 2], "{hint}");
+        assert!(
+            reply_body(&reply).contains("s#2"),
+            "{hint}: {}",
+            reply_body(&reply)
+        );
+        assert_eq!(executed_generations(&world), [1, 2], "{hint}");
         assert_eq!(world.record().starts.len(), 2);
-        assert_eq!(retries(&host), 1);
-        let status = host.status_of("s").unwrap();
+        assert_eq!(retry_count(&host), 1);
+        let status = host.server_status("s").unwrap();
         assert_eq!((status.calls, status.errors), (1, 0), "one call");
         assert_eq!((status.circuit, status.consecutive_failures), ("closed", 0));
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lost_call_is_not_repeated_where_nobody_said_that_it_may_be() {
+async fn lost_unsafe_call_is_not_retried() {
     for hint in [NOTHING, r#"{"readOnlyHint":false}"#] {
-        let script = Script::always(hinted(hint, Act::Dies)).then(hinted(hint, Act::Answers));
-        let (world, host) = ready(script, spec("s")).await;
-        let error = do_it(&host).await.unwrap_err();
-        assert_eq!(error.class(), Class::ConnectionLost, "{hint}: {error}");
-        assert_eq!(error.execution(), Execution::Unknown);
-        assert!(reaches(&host, "s", "ready").await);
-        assert_eq!(generations(&world), [1], "{hint}");
-        assert_eq!(retries(&host), 0);
+        let script = ServerScript::always(annotated_server(hint, ToolBehaviour::Exit))
+            .then(annotated_server(hint, ToolBehaviour::Respond));
+        let (world, host) = ready_host(script, server_spec("s")).await;
+        let error = call_do(&host).await.unwrap_err();
+        assert_eq!(
+            error.failure_class(),
+            FailureClass::ConnectionLost,
+            "{hint}: {error}"
+        );
+        assert_eq!(error.execution_status(), ExecutionStatus::Unknown);
+        assert!(wait_for_state(&host, "s", "ready").await);
+        assert_eq!(executed_generations(&world), [1], "{hint}");
+        assert_eq!(retry_count(&host), 0);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_person_says_of_a_tool_counts_more_than_the_servers_hint() {
+async fn configured_effect_overrides_annotation() {
     let says = |effect, idempotent| ToolRule {
         effect,
         idempotent,
@@ -108,22 +123,31 @@ async fn what_a_person_says_of_a_tool_counts_more_than_the_servers_hint() {
     ] {
         let spec = ServerSpec {
             tools: [("do".to_owned(), rule.clone())].into(),
-            ..spec("s")
+            ..server_spec("s")
         };
-        let script = Script::always(hinted(hint, Act::Dies)).then(hinted(hint, Act::Answers));
-        let (world, host) = ready(script, spec).await;
-        let outcome = do_it(&host).await;
+        let script = ServerScript::always(annotated_server(hint, ToolBehaviour::Exit))
+            .then(annotated_server(hint, ToolBehaviour::Respond));
+        let (world, host) = ready_host(script, spec).await;
+        let outcome = call_do(&host).await;
         assert_eq!(outcome.is_ok(), runs == 2, "{hint} {rule:?}: {outcome:?}");
-        assert!(reaches(&host, "s", "ready").await);
+        assert!(wait_for_state(&host, "s", "ready").await);
         assert_eq!(world.record().executions.len(), runs, "{hint} {rule:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn there_is_never_a_third_attempt() {
-    let (world, host) = ready(Script::always(read(Act::Dies)), spec("s")).await;
-    let error = do_it(&host).await.unwrap_err();
-    assert_eq!(error.class(), Class::ConnectionLost, "{error}");
+async fn call_is_never_sent_three_times() {
+    let (world, host) = ready_host(
+        ServerScript::always(read_only_server(ToolBehaviour::Exit)),
+        server_spec("s"),
+    )
+    .await;
+    let error = call_do(&host).await.unwrap_err();
+    assert_eq!(
+        error.failure_class(),
+        FailureClass::ConnectionLost,
+        "{error}"
+    );
     assert!(
         matches!(
             error,
@@ -134,137 +158,137 @@ async fn there_is_never_a_third_attempt() {
         ),
         "the second failure is told: {error:?}"
     );
-    assert!(reaches(&host, "s", "ready").await);
-    assert_eq!(generations(&world), [1, 2]);
+    assert!(wait_for_state(&host, "s", "ready").await);
+    assert_eq!(executed_generations(&world), [1, 2]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_asks_for_a_task_is_not_repeated() {
-    let script = Script::always(read(Act::Dies)).then(read(Act::Answers));
-    let (world, host) = ready(script, spec("s")).await;
-    let task = Call {
-        makes_task: true,
-        ..call("s__do", "{}")
+async fn task_creating_call_is_not_retried() {
+    let script = ServerScript::always(read_only_server(ToolBehaviour::Exit))
+        .then(read_only_server(ToolBehaviour::Respond));
+    let (world, host) = ready_host(script, server_spec("s")).await;
+    let task = CallRequest {
+        wants_task: true,
+        ..tool_call("s__do", "{}")
     };
     let error = host.call(task).await.unwrap_err();
-    assert_eq!(error.class(), Class::ConnectionLost);
-    assert!(reaches(&host, "s", "ready").await);
-    assert_eq!(generations(&world), [1]);
+    assert_eq!(error.failure_class(), FailureClass::ConnectionLost);
+    assert!(wait_for_state(&host, "s", "ready").await);
+    assert_eq!(executed_generations(&world), [1]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_task_is_asked_for_again_but_not_ended_again() {
+async fn task_get_is_retried_but_cancel_is_not() {
     for (verb, method, asked) in [
-        (TaskVerb::Get, "tasks/get", 2),
-        (TaskVerb::Result, "tasks/result", 2),
-        (TaskVerb::Cancel, "tasks/cancel", 1),
+        (TaskOperation::Get, "tasks/get", 2),
+        (TaskOperation::Result, "tasks/result", 2),
+        (TaskOperation::Cancel, "tasks/cancel", 1),
     ] {
         let made = r#"{"task":{"taskId":"t1","status":"working"}}"#;
-        let offer = || Generation::tools([("do", Act::Says(made.to_owned()))]);
-        let script = Script::always(offer().ignores(method)).then(offer().answers(
-            method,
-            "",
-            r#"{"taskId":"t1"}"#,
-        ));
-        let (world, host) = ready(script, spec("s")).await;
-        let make = Call {
-            makes_task: true,
-            ..call("s__do", "{}")
+        let offer =
+            || GenerationScript::with_tools([("do", ToolBehaviour::RespondWith(made.to_owned()))]);
+        let script = ServerScript::always(offer().never_respond(method))
+            .then(offer().respond_with(method, "", r#"{"taskId":"t1"}"#));
+        let (world, host) = ready_host(script, server_spec("s")).await;
+        let make = CallRequest {
+            wants_task: true,
+            ..tool_call("s__do", "{}")
         };
         host.call(make).await.unwrap();
         let id = "t1".into();
-        let asking = host.call(ask(Subject::Task { id, verb }, "taskId"));
+        let asking = host.call(subject_call(CallSubject::Task { id, verb }, "taskId"));
         let kill = async {
-            world.until(|record| !record.requests.is_empty()).await;
-            assert!(world.kill("s", Exit::Signal(9)));
+            world.wait_until(|record| !record.requests.is_empty()).await;
+            assert!(world.kill("s", LinkExit::Signal(9)));
         };
         let (outcome, ()) = tokio::join!(asking, kill);
         assert_eq!(outcome.is_ok(), asked == 2, "{method}: {outcome:?}");
-        assert!(reaches(&host, "s", "ready").await);
+        assert!(wait_for_state(&host, "s", "ready").await);
         assert_eq!(world.record().requests.len(), asked, "{method}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lost_read_of_a_resource_is_repeated() {
+async fn lost_resource_read_is_retried() {
     let initialize = concat!(
         r#"{"protocolVersion":"2025-06-18","capabilities":{"tools":{},"resources":{}},"#,
         r#""serverInfo":{"name":"s","version":"1"}}"#,
     );
-    let offer = || Generation::tools([("do", Act::Answers)]).introduces(initialize);
-    let script = Script::always(offer().ignores("resources/read")).then(offer().answers(
-        "resources/read",
-        "a:b",
-        r#"{"contents":[]}"#,
-    ));
-    let (world, host) = ready(script, spec("s")).await;
-    let read = Call {
-        scope: Scope::Server("s".into()),
-        ..ask(Subject::Resource("a:b".into()), "uri")
+    let offer = || {
+        GenerationScript::with_tools([("do", ToolBehaviour::Respond)])
+            .with_initialize_result(initialize)
     };
-    let asked = |record: &Record| {
-        let own = record.requests_of("s").into_iter();
+    let script = ServerScript::always(offer().never_respond("resources/read"))
+        .then(offer().respond_with("resources/read", "a:b", r#"{"contents":[]}"#));
+    let (world, host) = ready_host(script, server_spec("s")).await;
+    let read = CallRequest {
+        scope: EndpointScope::Server("s".into()),
+        ..subject_call(CallSubject::Resource("a:b".into()), "uri")
+    };
+    let asked = |record: &SimRecord| {
+        let own = record.server_requests("s").into_iter();
         own.filter(|said| said.starts_with("resources/read"))
             .count()
     };
     let kill = async {
-        world.until(|record| asked(record) == 1).await;
-        assert!(world.kill("s", Exit::Signal(9)));
+        world.wait_until(|record| asked(record) == 1).await;
+        assert!(world.kill("s", LinkExit::Signal(9)));
     };
     let (outcome, ()) = tokio::join!(host.call(read), kill);
-    assert_eq!(body(&outcome.unwrap()), r#"{"contents":[]}"#);
+    assert_eq!(reply_body(&outcome.unwrap()), r#"{"contents":[]}"#);
     assert_eq!(asked(&world.record()), 2);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_retry_takes_no_second_seat_and_no_second_place() {
-    let script = Script::always(read(Act::Dies)).then(read(Act::Answers));
-    let world = World::new([("s", script)]);
+async fn retry_reuses_both_permits() {
+    let script = ServerScript::always(read_only_server(ToolBehaviour::Exit))
+        .then(read_only_server(ToolBehaviour::Respond));
+    let world = SimWorld::new([("s", script)]);
     let spec = ServerSpec {
         calls_max: 1,
         queue_max: 0,
-        ..spec("s")
+        ..server_spec("s")
     };
     let limits = HostLimits {
         principal_calls_max: 1,
         ..HostLimits::default()
     };
-    let host = world.host(vec![spec], limits);
-    assert!(reaches(&host, "s", "ready").await);
-    do_it(&host).await.unwrap();
-    assert_eq!(generations(&world), [1, 2]);
-    assert!(host.seats().taken.is_empty());
-    assert_eq!(host.server("s").unwrap().turns_taken(), 0);
+    let host = world.start_host(vec![spec], limits);
+    assert!(wait_for_state(&host, "s", "ready").await);
+    call_do(&host).await.unwrap();
+    assert_eq!(executed_generations(&world), [1, 2]);
+    assert!(host.calls_in_flight().in_flight.is_empty());
+    assert_eq!(host.server("s").unwrap().permits_in_use(), 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_first_failure_is_told_where_no_other_link_can_be_had() {
-    let fails = Generation::fails("broken");
+async fn first_error_is_returned_without_new_link() {
+    let fails = GenerationScript::failing_start("broken");
     for (first, class, execution, spec) in [
-        // The next start fails, and the one after it is not near.
+        // The next start fails, and the one after is far away.
         (
-            Act::Dies,
-            Class::ConnectionLost,
-            Execution::Unknown,
-            spec("s"),
+            ToolBehaviour::Exit,
+            FailureClass::ConnectionLost,
+            ExecutionStatus::Unknown,
+            server_spec("s"),
         ),
         (
-            Act::Closes,
-            Class::SendFailed,
-            Execution::NotStarted,
-            spec("s"),
+            ToolBehaviour::CloseLink,
+            FailureClass::SendFailed,
+            ExecutionStatus::NotStarted,
+            server_spec("s"),
         ),
-        // It may not be started again.
+        // Ejected: no further start.
         (
-            Act::Dies,
-            Class::ConnectionLost,
-            Execution::Unknown,
+            ToolBehaviour::Exit,
+            FailureClass::ConnectionLost,
+            ExecutionStatus::Unknown,
             ServerSpec {
                 restart: RestartPolicy {
                     restarts_max: 0,
                     window: Duration::from_secs(300),
                 },
-                ..spec("s")
+                ..server_spec("s")
             },
         ),
     ] {
@@ -275,102 +299,129 @@ async fn the_first_failure_is_told_where_no_other_link_can_be_had() {
             },
             ..spec
         };
-        let script = Script::always(read(first)).then(fails.clone());
-        let (world, host) = ready(script, spec).await;
-        let error = do_it(&host).await.unwrap_err();
-        assert_eq!(error.class(), class, "{error}");
-        assert_eq!(error.execution(), execution, "{error}");
+        let script = ServerScript::always(read_only_server(first)).then(fails.clone());
+        let (world, host) = ready_host(script, spec).await;
+        let error = call_do(&host).await.unwrap_err();
+        assert_eq!(error.failure_class(), class, "{error}");
+        assert_eq!(error.execution_status(), execution, "{error}");
         assert!(world.record().executions.len() <= 1);
-        assert_eq!(retries(&host), 0, "nothing was sent again");
+        assert_eq!(retry_count(&host), 0, "nothing was sent again");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_may_have_run_stays_so_when_the_second_attempt_never_leaves() {
-    let script = Script::always(read(Act::Dies)).then(read(Act::Closes));
-    let (world, host) = ready(script, spec("s")).await;
-    let error = do_it(&host).await.unwrap_err();
-    assert_eq!(error.class(), Class::ConnectionLost, "{error}");
-    assert_eq!(error.execution(), Execution::Unknown, "{error}");
-    assert_eq!(generations(&world), [1]);
+async fn unknown_execution_survives_unsent_retry() {
+    let script = ServerScript::always(read_only_server(ToolBehaviour::Exit))
+        .then(read_only_server(ToolBehaviour::CloseLink));
+    let (world, host) = ready_host(script, server_spec("s")).await;
+    let error = call_do(&host).await.unwrap_err();
+    assert_eq!(
+        error.failure_class(),
+        FailureClass::ConnectionLost,
+        "{error}"
+    );
+    assert_eq!(
+        error.execution_status(),
+        ExecutionStatus::Unknown,
+        "{error}"
+    );
+    assert_eq!(executed_generations(&world), [1]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_retry_waits_for_its_link_only_until_the_calls_deadline() {
-    let gate = Gate::closed();
-    let script = Script::always(read(Act::Dies)).then(read(Act::Answers).hangs(&gate));
+async fn retry_wait_ends_at_deadline() {
+    let gate = ReleaseGate::new_closed();
+    let script = ServerScript::always(read_only_server(ToolBehaviour::Exit))
+        .then(read_only_server(ToolBehaviour::Respond).hang_start(&gate));
     let spec = ServerSpec {
         call_timeout: Duration::from_secs(2),
-        ..spec("s")
+        ..server_spec("s")
     };
-    let (world, host) = ready(script, spec).await;
-    let error = do_it(&host).await.unwrap_err();
+    let (world, host) = ready_host(script, spec).await;
+    let error = call_do(&host).await.unwrap_err();
     assert_eq!(host.clock().now().0, 2_000);
-    assert_eq!(error.class(), Class::ConnectionLost, "{error}");
-    assert_eq!(error.execution(), Execution::Unknown);
+    assert_eq!(
+        error.failure_class(),
+        FailureClass::ConnectionLost,
+        "{error}"
+    );
+    assert_eq!(error.execution_status(), ExecutionStatus::Unknown);
     gate.release();
-    assert!(reaches(&host, "s", "ready").await);
-    assert_eq!(generations(&world), [1], "nothing runs after the deadline");
+    assert!(wait_for_state(&host, "s", "ready").await);
+    assert_eq!(
+        executed_generations(&world),
+        [1],
+        "nothing runs after the deadline"
+    );
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_is_not_repeated_after_its_caller_left() {
-    let gate = Gate::closed();
-    let script = Script::always(read(Act::Dies)).then(read(Act::Answers).hangs(&gate));
-    let (world, host) = ready(script, spec("s")).await;
+async fn dropped_call_is_not_retried() {
+    let gate = ReleaseGate::new_closed();
+    let script = ServerScript::always(read_only_server(ToolBehaviour::Exit))
+        .then(read_only_server(ToolBehaviour::Respond).hang_start(&gate));
+    let (world, host) = ready_host(script, server_spec("s")).await;
     tokio::select! {
         biased;
-        outcome = do_it(&host) => panic!("the call ended: {outcome:?}"),
-        _ = world.until(|record| record.starts.len() == 2) => {}
+        outcome = call_do(&host) => panic!("the call ended: {outcome:?}"),
+        _ = world.wait_until(|record| record.starts.len() == 2) => {}
     }
     gate.release();
-    assert!(reaches(&host, "s", "ready").await);
-    assert_eq!(generations(&world), [1]);
+    assert!(wait_for_state(&host, "s", "ready").await);
+    assert_eq!(executed_generations(&world), [1]);
     let totals = host.server("s").unwrap().totals();
     assert_eq!(
-        (totals.calls(), totals.errors()),
+        (totals.call_count(), totals.error_count()),
         (1, 0),
         "counted as cancelled"
     );
-    assert_eq!(host.server("s").unwrap().turns_taken(), 0);
+    assert_eq!(host.server("s").unwrap().permits_in_use(), 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_is_silent_until_its_deadline_is_not_repeated() {
-    let script = Script::always(read(Act::Hangs(Gate::closed())));
+async fn timed_out_call_is_not_retried() {
+    let script = ServerScript::always(read_only_server(ToolBehaviour::BlockOn(
+        ReleaseGate::new_closed(),
+    )));
     let spec = ServerSpec {
         call_timeout: Duration::from_secs(7),
-        ..spec("s")
+        ..server_spec("s")
     };
-    let (world, host) = ready(script, spec).await;
-    let error = do_it(&host).await.unwrap_err();
-    assert_eq!(error.class(), Class::Timeout);
+    let (world, host) = ready_host(script, spec).await;
+    let error = call_do(&host).await.unwrap_err();
+    assert_eq!(error.failure_class(), FailureClass::Timeout);
     assert_eq!(host.clock().now().0, 7_000);
-    assert_eq!(generations(&world), [1]);
+    assert_eq!(executed_generations(&world), [1]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn many_reads_lost_with_one_link_cause_one_restart_and_all_end_well_on_it() {
-    let first = read(Act::Hangs(Gate::closed()));
+async fn many_lost_reads_share_one_restart() {
+    let first = read_only_server(ToolBehaviour::BlockOn(ReleaseGate::new_closed()));
     let spec = ServerSpec {
         breaker: BreakerPolicy {
             failures_max: 2,
-            rest: Duration::from_secs(60),
+            cooldown: Duration::from_secs(60),
         },
         restart: RestartPolicy {
             restarts_max: 1,
             window: Duration::from_secs(300),
         },
-        ..spec("s")
+        ..server_spec("s")
     };
-    let (world, host) = ready(Script::always(first).then(read(Act::Answers)), spec).await;
+    let (world, host) = ready_host(
+        ServerScript::always(first).then(read_only_server(ToolBehaviour::Respond)),
+        spec,
+    )
+    .await;
     let mut calls = JoinSet::new();
     for _ in 0..20 {
         let host = host.clone();
-        calls.spawn(async move { do_it(&host).await.map(|reply| body(&reply)) });
+        calls.spawn(async move { call_do(&host).await.map(|reply| reply_body(&reply)) });
     }
-    world.until(|record| record.executions.len() == 20).await;
-    assert!(world.kill("s", Exit::Signal(9)));
+    world
+        .wait_until(|record| record.executions.len() == 20)
+        .await;
+    assert!(world.kill("s", LinkExit::Signal(9)));
     while let Some(outcome) = calls.join_next().await {
         let said = outcome.unwrap().unwrap();
         assert!(said.contains("s#2"), "{said}");
@@ -378,23 +429,34 @@ async fn many_reads_lost_with_one_link_cause_one_restart_and_all_end_well_on_it(
     let record = world.record();
     assert_eq!(record.starts.len(), 2, "one restart for all");
     assert_eq!(record.executions.len(), 40);
-    assert_eq!(retries(&host), 20);
-    let status = host.status_of("s").unwrap();
+    assert_eq!(retry_count(&host), 20);
+    let status = host.server_status("s").unwrap();
     assert_eq!((status.generation, status.restart_count), (2, 1));
     assert_eq!((status.circuit, status.ejected), ("closed", false));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_a_person_stops_is_not_called_again() {
-    let script = Script::always(read(Act::Hangs(Gate::closed()))).then(read(Act::Answers));
-    let (world, host) = ready(script, spec("s")).await;
+async fn stopped_server_gets_no_retry() {
+    let script = ServerScript::always(read_only_server(ToolBehaviour::BlockOn(
+        ReleaseGate::new_closed(),
+    )))
+    .then(read_only_server(ToolBehaviour::Respond));
+    let (world, host) = ready_host(script, server_spec("s")).await;
     let stop = async {
-        world.until(|record| record.executions.len() == 1).await;
+        world
+            .wait_until(|record| record.executions.len() == 1)
+            .await;
         let wait = Duration::from_secs(60);
-        host.order("s", Order::Stop, wait).await.unwrap();
+        host.apply_action("s", ServerAction::Stop, wait)
+            .await
+            .unwrap();
     };
-    let (outcome, ()) = tokio::join!(do_it(&host), stop);
+    let (outcome, ()) = tokio::join!(call_do(&host), stop);
     let error = outcome.unwrap_err();
-    assert_eq!(error.execution(), Execution::Unknown, "{error}");
+    assert_eq!(
+        error.execution_status(),
+        ExecutionStatus::Unknown,
+        "{error}"
+    );
     assert_eq!(world.record().starts.len(), 1, "stopped means stopped");
 }

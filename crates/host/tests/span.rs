@@ -1,5 +1,4 @@
-//! The span of a call is attached to its future: calls that share a thread never see each
-//! other's.
+//! The span of a call is attached to its future: calls on the same thread never share spans.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -13,34 +12,37 @@ use std::fmt::{self, Debug};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bowline_core::error::Class;
+use bowline_core::error::FailureClass;
 use bowline_core::sync::lock;
 use bowline_host::spec::ServerSpec;
 use bowline_host::{Host, HostLimits};
-use bowline_sim::{Act, Gate, Generation, Script, World, call, reaches, spec};
+use bowline_sim::{
+    GenerationScript, ReleaseGate, ServerScript, SimWorld, ToolBehaviour, server_spec, tool_call,
+    wait_for_state,
+};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
 type Fields = HashMap<&'static str, String>;
 
-/// Keeps every span, what was told inside which, and how deep spans were entered.
+/// Records spans, their events, and the nesting depth.
 #[derive(Clone, Debug, Default)]
-struct Recorder(Arc<Mutex<Seen>>);
+struct Recorder(Arc<Mutex<RecordedSpans>>);
 
 #[derive(Debug, Default)]
-struct Seen {
+struct RecordedSpans {
     spans: Vec<Fields>,
-    /// The spans that are entered now; the inmost last.
+    /// Currently entered spans, innermost last.
     entered: Vec<u64>,
     deepest: usize,
-    /// What was told, and inside which span.
+    /// Events with their span.
     events: Vec<(Fields, Option<u64>)>,
 }
 
-struct Into<'a>(&'a mut Fields);
+struct FieldVisitor<'a>(&'a mut Fields);
 
-impl Visit for Into<'_> {
+impl Visit for FieldVisitor<'_> {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
         self.0.insert(field.name(), format!("{value:?}"));
     }
@@ -57,7 +59,7 @@ impl Subscriber for Recorder {
 
     fn new_span(&self, span: &Attributes<'_>) -> Id {
         let mut fields = Fields::from([("span", span.metadata().name().to_owned())]);
-        span.record(&mut Into(&mut fields));
+        span.record(&mut FieldVisitor(&mut fields));
         let mut seen = lock(&self.0);
         seen.spans.push(fields);
         Id::from_u64(seen.spans.len() as u64)
@@ -66,14 +68,14 @@ impl Subscriber for Recorder {
     fn record(&self, span: &Id, values: &Record<'_>) {
         let mut seen = lock(&self.0);
         let at = usize::try_from(span.into_u64()).unwrap() - 1;
-        values.record(&mut Into(&mut seen.spans[at]));
+        values.record(&mut FieldVisitor(&mut seen.spans[at]));
     }
 
     fn record_follows_from(&self, _: &Id, _: &Id) {}
 
     fn event(&self, event: &Event<'_>) {
         let mut fields = Fields::new();
-        event.record(&mut Into(&mut fields));
+        event.record(&mut FieldVisitor(&mut fields));
         fields.insert("level", event.metadata().level().to_string());
         let mut seen = lock(&self.0);
         let inside = seen.entered.last().copied();
@@ -93,14 +95,14 @@ impl Subscriber for Recorder {
     }
 }
 
-impl fmt::Display for Seen {
+impl fmt::Display for RecordedSpans {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:#?}", (&self.spans, &self.events))
     }
 }
 
-/// Two tools that fail at different times, one that dies once and may be repeated.
-async fn host() -> (World, Host) {
+/// Two tools that fail at different times, and a retryable tool that dies once.
+async fn traced_host() -> (SimWorld, Host) {
     let definition = |name: &str, hints: &str| {
         format!(r#"{{"name":"{name}","inputSchema":{{"type":"object"}},"annotations":{hints}}}"#)
     };
@@ -110,61 +112,62 @@ async fn host() -> (World, Host) {
         definition("reads", r#"{"readOnlyHint":true}"#),
     ];
     let offer = |reads| {
-        Generation::definitions(&definitions)
-            .act("hangs", Act::Hangs(Gate::closed()))
-            .act("slow", Act::AnswersAfter(Duration::from_secs(3)))
-            .act("reads", reads)
+        GenerationScript::with_definitions(&definitions)
+            .with_behaviour("hangs", ToolBehaviour::BlockOn(ReleaseGate::new_closed()))
+            .with_behaviour("slow", ToolBehaviour::RespondAfter(Duration::from_secs(3)))
+            .with_behaviour("reads", reads)
     };
-    let script = Script::always(offer(Act::Dies)).then(offer(Act::Answers));
-    let world = World::new([("s", script)]);
+    let script =
+        ServerScript::always(offer(ToolBehaviour::Exit)).then(offer(ToolBehaviour::Respond));
+    let world = SimWorld::new([("s", script)]);
     let spec = ServerSpec {
         call_timeout: Duration::from_secs(5),
-        ..spec("s")
+        ..server_spec("s")
     };
-    let host = world.host(vec![spec], HostLimits::default());
-    assert!(reaches(&host, "s", "ready").await);
+    let host = world.start_host(vec![spec], HostLimits::default());
+    assert!(wait_for_state(&host, "s", "ready").await);
     (world, host)
 }
 
-/// Moves the paused clock.
-async fn second() {
+/// Advances the paused clock.
+async fn advance_second() {
     let silence = std::future::pending::<()>();
     let _over = tokio::time::timeout(Duration::from_secs(1), silence).await;
 }
 
-/// Makes calls that take turns on this one thread: each ends while another runs.
+/// Makes interleaved calls on this thread: each ends while another runs.
 async fn make_calls(host: &Host, recorder: &Recorder) {
     let between = async {
         for _ in 0..4 {
-            second().await;
+            advance_second().await;
             assert!(lock(&recorder.0).entered.is_empty(), "entered by nobody");
         }
     };
     let (hung, slow, ()) = tokio::join!(
-        host.call(call("s__hangs", "{}")),
-        host.call(call("s__slow", "{}")),
+        host.call(tool_call("s__hangs", "{}")),
+        host.call(tool_call("s__slow", "{}")),
         between,
     );
-    assert_eq!(hung.unwrap_err().class(), Class::Timeout);
+    assert_eq!(hung.unwrap_err().failure_class(), FailureClass::Timeout);
     slow.unwrap();
     let lost = tokio::join!(
-        host.call(call("s__hangs", "{}")),
-        host.call(call("s__reads", "{}"))
+        host.call(tool_call("s__hangs", "{}")),
+        host.call(tool_call("s__reads", "{}"))
     );
     lost.0.unwrap_err();
     lost.1.unwrap();
     tokio::select! {
         biased;
-        _ = host.call(call("s__hangs", "{}")) => panic!("it hangs"),
-        () = second() => {}
+        _ = host.call(tool_call("s__hangs", "{}")) => panic!("it hangs"),
+        () = advance_second() => {}
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn calls_that_share_a_thread_never_see_each_others_span() {
+async fn calls_on_one_thread_keep_separate_spans() {
     let recorder = Recorder::default();
     let _guard = tracing::subscriber::set_default(recorder.clone());
-    let (_world, host) = host().await;
+    let (_world, host) = traced_host().await;
 
     make_calls(&host, &recorder).await;
 
@@ -217,16 +220,16 @@ async fn calls_that_share_a_thread_never_see_each_others_span() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_answered_without_its_server_says_so() {
+async fn cache_hit_is_recorded_in_span() {
     let recorder = Recorder::default();
     let _guard = tracing::subscriber::set_default(recorder.clone());
     let says = r#"{"content":[],"ttlMs":60000,"cacheScope":"public"}"#;
-    let offer = Generation::tools([("do", Act::Says(says.to_owned()))]);
-    let world = World::new([("s", Script::always(offer))]);
-    let host = world.host(vec![spec("s")], HostLimits::default());
-    assert!(reaches(&host, "s", "ready").await);
+    let offer = GenerationScript::with_tools([("do", ToolBehaviour::RespondWith(says.to_owned()))]);
+    let world = SimWorld::new([("s", ServerScript::always(offer))]);
+    let host = world.start_host(vec![server_spec("s")], HostLimits::default());
+    assert!(wait_for_state(&host, "s", "ready").await);
     for _ in 0..2 {
-        host.call(call("s__do", "{}")).await.unwrap();
+        host.call(tool_call("s__do", "{}")).await.unwrap();
     }
     let seen = lock(&recorder.0);
     let told = seen.spans.iter().map(|span| {

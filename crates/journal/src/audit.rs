@@ -1,24 +1,24 @@
-//! Rows that are only ever added, each bound to the one before it by a hash.
+//! Append-only audit log whose rows form a hash chain.
 //!
-//! [`Trail`] keeps them in files of their own, written behind those who note them: a note costs a
-//! short lock, and everything else (reading, hashing, the disk) happens on the trail's thread.
-//! [`verify`] reads the files without a trail and names the first row that is not as it was
-//! written. Whoever can write all of the files can forge all of it; a [`Head`] that was noted
-//! elsewhere finds that as well.
+//! [`FileAuditTrail`] stores rows in SQLite files of a dedicated directory. Appending a note costs
+//! a short lock; reading, hashing and disk writes run on the trail's own thread. [`verify_trail`]
+//! reads the files without a running trail and reports the first damaged row. A user with write
+//! access to all files can forge the whole chain; comparing with a [`ChainHead`] recorded elsewhere
+//! detects the forgery.
 
 mod anchor;
+mod audit_row;
 mod chain;
-mod files;
-mod memory;
-mod queue;
-mod read;
+mod memory_trail;
+mod note_queue;
 mod rings;
-mod row;
+mod row_reader;
 #[cfg(test)]
 mod tests;
 mod trail;
+mod trail_files;
+mod trail_writer;
 mod verify;
-mod writer;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,55 +26,58 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-pub use chain::{Hash, Head};
-pub use memory::Memory;
-pub use read::{Filter, Kept, Page, RowText, newest, page, span};
-pub use rings::{Cursor, DENIALS, ExpectedHeads, Merged, Verdicts, denials};
-pub use row::{Kind, Payload, Row};
-pub use trail::Trail;
-pub use verify::{Broken, Damage, Verdict, verify};
+pub use audit_row::{AuditPayload, AuditRow, AuditRowKind};
+pub use chain::{ChainHash, ChainHead};
+pub use memory_trail::MemoryAuditTrail;
+pub use rings::{
+    AuditCursor, DENIALS_RING, ExpectedHeads, MergedPage, RingReports, denials_directory,
+};
+pub use row_reader::{
+    AuditFilter, AuditPage, RowExportError, RowText, export_rows, read_newest, read_page,
+};
+pub use trail::FileAuditTrail;
+pub use verify::{BrokenRow, RowDamage, VerifyReport, verify_trail};
 
-/// Longest row in bytes; what is longer was not written by us.
+/// Longest row in bytes; a longer row was not written by Bowline.
 const ROW_BYTES_MAX: usize = 1024 * 1024;
 
-/// Turns what was noted into a row: on the trail's thread, or at once where a large note finds no
-/// room.
-pub type Render<E> = Arc<dyn for<'a> Fn(&'a E) -> Row<'a> + Send + Sync>;
+/// Renders a note as a row: on the trail's thread, or inline when a large note exceeds the budget.
+pub type RowRenderer<E> = Arc<dyn for<'a> Fn(&'a E) -> AuditRow<'a> + Send + Sync>;
 
-/// Tells the wall clock, in milliseconds since 1970.
-pub type Wall = Arc<dyn Fn() -> u64 + Send + Sync>;
+/// Returns the wall clock in milliseconds since 1970.
+pub type UnixClock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
-/// How much a trail takes on.
+/// Limits of a trail: queue, batch size, file rotation and retention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Notes that wait to be written before callers wait for room.
+pub struct AuditLimits {
+    /// Queued notes before callers wait for room.
     pub rows_max: usize,
-    /// Bytes that these keep alive before callers wait for room.
+    /// Bytes of queued notes before callers wait for room.
     pub bytes_max: usize,
-    /// Bytes that may be kept alive when a large note is taken as it is; beyond, it is rendered at
-    /// once and its bytes are let go, so that large ones never have others wait for room.
+    /// Bytes of queued notes up to which a large note is queued unrendered. Beyond, the note is
+    /// rendered inline and its bytes are freed, so large notes never make small notes wait.
     pub large_bytes_max: usize,
-    /// Notes that are enough to be written at once.
+    /// Notes that fill a batch and start a write at once.
     pub batch_rows_max: usize,
-    /// How long a note waits for others to be written with it.
+    /// How long the first note of a batch waits for more notes.
     pub batch_wait: Duration,
-    /// How long nothing is tried after the disk failed.
+    /// Pause before the next attempt after a disk failure.
     pub retry_wait: Duration,
-    /// Size at which a file is followed by the next.
+    /// File size that starts the next file.
     pub file_bytes_max: u64,
-    /// Files that are kept, unless their rows are too young to be let go.
+    /// Files kept, unless rows are younger than `age_min`.
     pub files_max: usize,
-    /// Files that are kept at most, however young their rows are.
+    /// Files kept at most, regardless of row age.
     pub files_hard_max: usize,
-    /// Rows that are younger are kept up to `files_hard_max`.
+    /// Age below which rows are kept up to `files_hard_max`.
     pub age_min: Duration,
-    /// Rows that are older are let go, room or not; never where absent.
+    /// Age above which rows are evicted; `None` disables eviction by age.
     pub age_max: Option<Duration>,
-    /// What its rows name as their ring; absent for the ring of the calls.
+    /// Ring name written into each row; absent for the ring of calls.
     pub ring: Option<&'static str>,
 }
 
-impl Default for Limits {
+impl Default for AuditLimits {
     fn default() -> Self {
         Self {
             rows_max: 16_384,
@@ -93,49 +96,49 @@ impl Default for Limits {
     }
 }
 
-/// How a trail does.
+/// Health of a trail.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Health {
-    /// Why rows are not written at present, or what was found missing at the start.
-    pub trouble: Option<Arc<str>>,
-    /// Rows that are lost in this life of the trail.
+pub struct AuditHealth {
+    /// Why rows are not written at present, or damage found at start.
+    pub failure: Option<Arc<str>>,
+    /// Rows lost since the trail was opened.
     pub lost: u64,
-    /// Rows that wait to be written.
-    pub waiting: usize,
-    /// The last row that is on disk.
-    pub head: Head,
+    /// Rows queued for writing.
+    pub queued: usize,
+    /// Last row on disk.
+    pub head: ChainHead,
 }
 
-/// Why a trail cannot be kept or read.
+/// Error of an audit trail: opening, writing or reading failed.
 #[derive(Debug, Error)]
 pub enum AuditError {
-    /// The file system refused.
+    /// A file system operation failed.
     #[error("cannot {action} `{path}`")]
     Io {
-        /// What was tried.
+        /// Attempted action.
         action: &'static str,
-        /// With which file.
+        /// Affected file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the operating system.
         source: std::io::Error,
     },
-    /// A file of rows refused.
+    /// A SQLite operation on a trail file failed.
     #[error("cannot {action} `{path}`")]
     Sqlite {
-        /// What was tried.
+        /// Attempted action.
         action: &'static str,
-        /// With which file.
+        /// Affected file.
         path: PathBuf,
-        /// What SQLite said.
+        /// Error of SQLite.
         source: rusqlite::Error,
     },
-    /// A path no longer names the file that is open, so that nobody would find what is written.
+    /// The path no longer names the open file, so later readers would not find new rows.
     #[error("`{0}` was deleted, moved or replaced while it was open")]
     Replaced(PathBuf),
-    /// The head beside the files is gone or cannot be read.
+    /// The anchor file is missing or unreadable.
     #[error("`{0}` does not hold the head of the trail")]
     NoAnchor(PathBuf),
-    /// A row cannot be put into words.
+    /// A row cannot be serialized as JSON.
     #[error("a row cannot be written as JSON")]
-    Unwritable(#[source] serde_json::Error),
+    Serialize(#[source] serde_json::Error),
 }

@@ -1,129 +1,133 @@
-//! The rules that every engine keeps, as checks that any engine can be put to.
+//! Contract suite: rules for every engine, as runnable checks.
 //!
-//! An engine says how it is opened ([`Maker`]), and [`journal_contract!`](crate::journal_contract)
-//! makes a test of every rule. A rule returns a [`Breach`] instead of panicking, so that it can be
-//! run outside of tests too.
+//! An engine implements [`EngineFactory`], and [`journal_contract!`](crate::journal_contract)
+//! generates a test per rule. A rule returns a [`ContractViolation`] instead of panicking, so the
+//! suite also runs outside of tests.
 
-pub mod dead;
+pub mod dead_letters;
 pub mod dedupe;
-pub mod lasting;
-pub mod limits;
-pub mod order;
-pub mod shown;
+pub mod delivery_order;
+pub mod durability;
+pub mod inspection;
+pub mod refusals;
 pub mod values;
 
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_core::time::Now;
+use bowline_core::time::MonotonicTime;
 use bytes::Bytes;
 
 use crate::engine::{
-    At, BoxFuture, Delivery, Draft, Journal, JournalError, Lane, Order, Published, Receipt,
+    BoxFuture, Journal, JournalError, LaneName, LeaseOrder, LeaseReceipt, LeasedMessage,
+    MessageDraft, PublishOutcome, Timestamps,
 };
 
-/// Says how an engine is opened.
-pub trait Maker: Send + Sync {
-    /// Opens the journal: a new one the first time, and where it is kept the same one later, when
-    /// the one before was closed and dropped.
-    fn open(&self) -> BoxFuture<'_, Arc<dyn Journal>>;
+/// Opens journals of an engine for the contract suite.
+pub trait EngineFactory: Send + Sync {
+    /// Opens the journal: a new journal the first time. A durable engine reopens the same journal
+    /// once the previous handle was closed and dropped.
+    fn open_journal(&self) -> BoxFuture<'_, Arc<dyn Journal>>;
 
-    /// Whether what is stored is there when it is opened again.
-    fn is_kept(&self) -> bool;
+    /// Returns whether stored data survives a reopen.
+    fn is_durable(&self) -> bool;
 }
 
-/// A rule that an engine does not keep.
+/// Violation of a rule.
 #[derive(Debug, thiserror::Error)]
-pub enum Breach {
-    /// It answered something else.
+pub enum ContractViolation {
+    /// An operation returned an unexpected value.
     #[error("{what}: found {found}, wanted {wanted}")]
     Differs {
-        /// What was asked.
+        /// Checked property.
         what: String,
-        /// What it answered.
+        /// Actual value.
         found: String,
-        /// What it should have answered.
+        /// Expected value.
         wanted: String,
     },
-    /// It refused.
+    /// A required operation failed.
     #[error("it refused what it must do")]
-    Refused(#[from] JournalError),
-    /// The rule cannot be checked here.
+    Failed(#[from] JournalError),
+    /// The check itself cannot run.
     #[error("the check cannot be run")]
-    Unchecked(#[from] std::io::Error),
+    Setup(#[from] std::io::Error),
 }
 
-/// What a rule returns.
-pub type Verdict = Result<(), Breach>;
+/// Result of a rule.
+pub type RuleResult = Result<(), ContractViolation>;
 
-/// Runs one rule on a runtime of its own.
+/// Runs a rule on a dedicated runtime.
 ///
 /// # Errors
-/// The engine does not keep it.
-pub fn check<M: Maker>(maker: &M, rule: impl AsyncFnOnce(&M) -> Verdict) -> Verdict {
+/// The engine violates the rule.
+pub fn check_rule<M: EngineFactory>(
+    factory: &M,
+    rule: impl AsyncFnOnce(&M) -> RuleResult,
+) -> RuleResult {
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
-    runtime.block_on(rule(maker))
+    runtime.block_on(rule(factory))
 }
 
-/// Makes a test of every rule; the expression makes a new [`Maker`].
+/// Generates a test per rule; the expression creates a new [`EngineFactory`].
 #[macro_export]
 macro_rules! journal_contract {
-    ($maker:expr) => {
-        $crate::journal_contract! { $maker =>
-            order::a_message_is_handed_out_as_it_was_stored
-            order::messages_come_in_the_order_in_which_they_were_stored
-            order::a_strict_lane_waits_for_its_first
-            order::a_mailbox_hands_out_side_by_side
-            order::a_lease_that_runs_out_is_given_to_another
-            order::a_message_that_was_given_back_keeps_its_place
-            order::lanes_do_not_block_each_other
-            order::a_message_may_be_held_from_the_start
-            order::nobody_overtakes_what_waits
-            order::numbers_are_never_used_again
-            dedupe::the_same_message_is_stored_once
-            dedupe::the_same_id_with_something_else_is_a_conflict
-            dedupe::what_came_of_a_message_is_remembered
-            dedupe::an_end_is_forgotten_after_its_time
-            dedupe::the_id_of_a_removed_message_is_free
-            dead::a_dead_letter_stands_in_nobodys_way
-            dead::a_revived_letter_goes_behind_all_others
-            dead::what_is_past_its_time_becomes_a_dead_letter
-            dead::only_so_many_expire_at_a_time
-            dead::a_held_message_is_not_removed
-            shown::lanes_are_counted
-            shown::messages_are_shown_page_by_page
-            values::a_value_is_what_was_put_last
-            values::a_value_is_replaced_only_where_it_is_the_expected_one
+    ($factory:expr) => {
+        $crate::journal_contract! { $factory =>
+            delivery_order::leased_message_equals_published_draft
+            delivery_order::messages_lease_in_publish_order
+            delivery_order::strict_lane_waits_for_first_message
+            delivery_order::mailbox_leases_messages_concurrently
+            delivery_order::expired_lease_goes_to_next_consumer
+            delivery_order::nak_keeps_message_position
+            delivery_order::lanes_do_not_block_each_other
+            delivery_order::publish_with_lease_holds_message
+            delivery_order::publish_with_lease_never_overtakes_queued
+            delivery_order::message_ids_are_never_reused
+            dedupe::same_message_is_stored_once
+            dedupe::same_id_other_digest_conflicts
+            dedupe::ack_result_is_remembered
+            dedupe::completed_message_expires_after_ttl
+            dedupe::removed_message_frees_dedupe_id
+            dead_letters::dead_letter_does_not_block_lane
+            dead_letters::requeued_dead_letter_goes_last
+            dead_letters::expired_message_becomes_dead_letter
+            dead_letters::expire_is_bounded_per_call
+            dead_letters::leased_message_is_not_removed
+            inspection::lane_stats_count_messages
+            inspection::messages_are_listed_by_page
+            values::value_is_last_put
+            values::put_requires_expected_revision
             values::keys_are_listed_in_order
-            values::a_watcher_sees_changes_under_its_prefix
-            limits::what_is_too_long_is_refused
-            limits::a_lane_holds_only_so_many
-            limits::a_closed_journal_does_nothing
-            lasting::what_was_acknowledged_is_there_after_reopening
-            lasting::leases_are_void_after_reopening
-            lasting::numbers_go_on_after_reopening
+            values::watch_sees_changes_under_prefix
+            refusals::oversized_input_is_refused
+            refusals::lane_message_count_is_bounded
+            refusals::closed_journal_refuses_operations
+            durability::acknowledged_state_survives_reopen
+            durability::leases_are_void_after_reopen
+            durability::ids_continue_after_reopen
         }
     };
-    ($maker:expr => $($room:ident :: $rule:ident)*) => {
+    ($factory:expr => $($module:ident :: $rule:ident)*) => {
         $(
             #[test]
             fn $rule() {
-                let maker = $maker;
-                let verdict = $crate::contract::check(&maker, async |maker| {
-                    $crate::contract::$room::$rule(maker).await
+                let factory = $factory;
+                let result = $crate::contract::check_rule(&factory, async |factory| {
+                    $crate::contract::$module::$rule(factory).await
                 });
-                assert!(verdict.is_ok(), "{verdict:?}");
+                assert!(result.is_ok(), "{result:?}");
             }
         )*
     };
 }
 
-/// Compares what was found with what is wanted.
-fn same<T: PartialEq + Debug>(what: &str, found: &T, wanted: &T) -> Verdict {
+/// Compares an actual value with the expected value.
+fn expect_equal<T: PartialEq + Debug>(what: &str, found: &T, wanted: &T) -> RuleResult {
     match found == wanted {
         true => Ok(()),
-        false => Err(Breach::Differs {
+        false => Err(ContractViolation::Differs {
             what: what.to_owned(),
             found: format!("{found:?}"),
             wanted: format!("{wanted:?}"),
@@ -131,15 +135,15 @@ fn same<T: PartialEq + Debug>(what: &str, found: &T, wanted: &T) -> Verdict {
     }
 }
 
-/// Demands something.
-fn holds(what: &str, holds: bool) -> Verdict {
-    same(what, &holds, &true)
+/// Requires a condition.
+fn expect_true(what: &str, holds: bool) -> RuleResult {
+    expect_equal(what, &holds, &true)
 }
 
-/// A moment, the same on both clocks.
-fn at(ms: u64) -> At {
-    At {
-        now: Now(ms),
+/// Returns a moment, the same on both clocks.
+fn moment_at(ms: u64) -> Timestamps {
+    Timestamps {
+        now: MonotonicTime(ms),
         unix_ms: 1_000_000_000_000 + ms,
     }
 }
@@ -148,67 +152,77 @@ const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// A message for ever; its digest and body follow from its id.
-fn draft(lane: &str, dedupe: &str) -> Result<Draft, JournalError> {
+/// Returns a draft without expiry; digest and body are derived from the dedupe id.
+fn message_draft(lane: &str, dedupe: &str) -> Result<MessageDraft, JournalError> {
     let mut digest = [0; 32];
     for (to, from) in digest.iter_mut().zip(dedupe.bytes()) {
         *to = from;
     }
-    Ok(Draft {
-        lane: Lane::new(lane)?,
+    Ok(MessageDraft {
+        lane: LaneName::new(lane)?,
         dedupe: dedupe.into(),
         digest,
         body: Bytes::from(format!("body of {dedupe}")),
         ttl: None,
-        hold: None,
+        lease: None,
     })
 }
 
-/// Stores messages in this order.
-async fn store(journal: &dyn Journal, lane: &str, all: &[&str], now: At) -> Verdict {
+/// Publishes messages in order.
+async fn publish_all(
+    journal: &dyn Journal,
+    lane: &str,
+    all: &[&str],
+    now: Timestamps,
+) -> RuleResult {
     for dedupe in all {
-        let published = journal.publish(draft(lane, dedupe)?, now).await?;
-        let is_new = matches!(published, Published::Stored { .. });
-        holds("a new message is stored", is_new)?;
+        let published = journal.publish(message_draft(lane, dedupe)?, now).await?;
+        let is_new = matches!(published, PublishOutcome::Stored { .. });
+        expect_true("a new message is stored", is_new)?;
     }
     Ok(())
 }
 
-/// Leases for a second, and returns what was given.
-async fn lease(
+/// Leases messages for a second.
+async fn lease_messages(
     journal: &dyn Journal,
     lane: &str,
-    order: Order,
+    order: LeaseOrder,
     max: usize,
-    now: At,
-) -> Result<Vec<Delivery>, JournalError> {
-    let lane = Lane::new(lane)?;
+    now: Timestamps,
+) -> Result<Vec<LeasedMessage>, JournalError> {
+    let lane = LaneName::new(lane)?;
     journal.lease(&lane, order, max, ms(1000), now).await
 }
 
-/// Leases the first of a lane, which must be this one.
-async fn first(
+/// Leases the first message of a lane and checks its dedupe id.
+async fn lease_first(
     journal: &dyn Journal,
     lane: &str,
     dedupe: &str,
-    now: At,
-) -> Result<Receipt, Breach> {
-    let given = lease(journal, lane, Order::Strict, 1, now).await?;
-    same(
+    now: Timestamps,
+) -> Result<LeaseReceipt, ContractViolation> {
+    let leased = lease_messages(journal, lane, LeaseOrder::Strict, 1, now).await?;
+    expect_equal(
         "the first of the lane",
-        &names(&given),
+        &dedupe_ids(&leased),
         &vec![dedupe.to_owned()],
     )?;
-    let receipt = given.first().map(|one| one.receipt);
-    receipt.ok_or(Breach::Refused(JournalError::Unknown))
+    let receipt = leased.first().map(|one| one.receipt);
+    receipt.ok_or(ContractViolation::Failed(JournalError::NotFound))
 }
 
-/// Sees that a lane gives nothing.
-async fn nothing(journal: &dyn Journal, lane: &str, order: Order, now: At) -> Verdict {
-    let given = lease(journal, lane, order, 9, now).await?;
-    same("what a lane gives", &names(&given), &Vec::new())
+/// Checks that a lane leases nothing.
+async fn expect_nothing_leased(
+    journal: &dyn Journal,
+    lane: &str,
+    order: LeaseOrder,
+    now: Timestamps,
+) -> RuleResult {
+    let leased = lease_messages(journal, lane, order, 9, now).await?;
+    expect_equal("what a lane gives", &dedupe_ids(&leased), &Vec::new())
 }
 
-fn names(given: &[Delivery]) -> Vec<String> {
-    given.iter().map(|one| one.dedupe.to_string()).collect()
+fn dedupe_ids(leased: &[LeasedMessage]) -> Vec<String> {
+    leased.iter().map(|one| one.dedupe.to_string()).collect()
 }

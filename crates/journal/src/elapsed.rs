@@ -1,50 +1,48 @@
-//! The time by which messages expire: elapsed time, close to the wall clock.
+//! Elapsed time for message expiry: monotonic, but converging to the wall clock.
 //!
-//! A wall clock may jump, by hand, by a battery that is empty or by a machine that sleeps. So
-//! time goes by the monotonic clock while the journal is open and only leans towards the wall
-//! clock; how long the journal was closed is known from the wall clock alone, and counts within
-//! limits.
+//! A wall clock can jump: set by hand, reset by an empty battery, or after a suspend. While the
+//! journal is open, elapsed time follows the monotonic clock and leans toward the wall clock. The
+//! time while the journal was closed is known only from the wall clock, and counts within limits.
 
 use std::time::Duration;
 
-use bowline_core::time::{Now, millis};
+use bowline_core::time::{MonotonicTime, to_millis};
 
-use crate::engine::At;
+use crate::engine::Timestamps;
 
-/// A stop counts so much at once: whatever was stored before an ordinary restart is as old as it
-/// really is.
+/// Downtime counted at once: after an ordinary restart, stored messages have their real age.
 pub const STOP_AT_ONCE_MAX: Duration = Duration::from_secs(5 * 60);
 
-/// A longer stop counts up to so much.
+/// Downtime counted at most.
 pub const STOP_COUNTED_MAX: Duration = Duration::from_secs(12 * 60 * 60);
 
-/// The rest of a longer stop counts only when the journal was open for so long: until then
-/// everything that waits can be tried, and a clock that was wrong at boot was put right.
+/// Time after opening until the rest of a longer downtime counts: meanwhile queued messages can be
+/// tried, and a wrong clock at boot can be corrected.
 pub const START_GRACE: Duration = Duration::from_secs(5 * 60);
 
-/// Time runs faster or slower than the monotonic clock by at most one part in so many, until it
+/// Elapsed time runs faster or slower than the monotonic clock by at most 1/`LEAN_PARTS`, until it
 /// meets the wall clock.
 const LEAN_PARTS: u64 = 8;
 
-/// How often what was leaned so far is settled, in milliseconds: shorter steps round to nothing.
+/// Interval for settling the accumulated lean, in milliseconds; shorter steps would round to zero.
 const STEP_MS: u64 = 1_000;
 
-/// How far time went.
+/// Elapsed-time clock.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ElapsedTime {
-    /// What an earlier run wrote down last, until the first moment of this one; 0 for nothing.
+    /// Last time written by an earlier run, until the first moment of this run; 0 for none.
     before: u64,
-    /// A moment of the monotonic clock, and what time it was.
-    from: Option<(Now, u64)>,
-    /// Since when it is open, where a longer stop does not count in full yet, and how far the
-    /// stop may bring time.
-    grace: Option<(Now, u64)>,
-    /// The latest moment: time never goes back.
+    /// A monotonic moment and its elapsed time.
+    from: Option<(MonotonicTime, u64)>,
+    /// While part of a longer downtime is not counted yet: the time of opening, and the elapsed
+    /// time up to which the downtime may count.
+    grace: Option<(MonotonicTime, u64)>,
+    /// Latest elapsed time; never decreases.
     last: u64,
 }
 
 impl ElapsedTime {
-    /// Goes on after what an earlier run wrote down.
+    /// Resumes after the last time written by an earlier run.
     pub(crate) const fn resume(before: u64) -> Self {
         Self {
             before,
@@ -54,28 +52,28 @@ impl ElapsedTime {
         }
     }
 
-    /// Returns how far time went, in milliseconds since 1970.
-    pub(crate) const fn last(&self) -> u64 {
+    /// Returns the latest elapsed time, in milliseconds since 1970.
+    pub(crate) const fn last_ms(&self) -> u64 {
         self.last
     }
 
-    /// Takes up a moment, and returns what time it is.
-    pub(crate) fn advance(&mut self, at: At) -> u64 {
+    /// Advances to a moment and returns the elapsed time.
+    pub(crate) fn advance(&mut self, at: Timestamps) -> u64 {
         let (now, unix_ms) = *self.from.get_or_insert_with(|| {
-            let (start, grace) = start(self.before, at.unix_ms);
+            let (start, grace) = start_time(self.before, at.unix_ms);
             self.grace = grace.map(|until| (at.now, until));
             (at.now, start)
         });
         let elapsed = at.now.millis_since(now);
-        let mut time = lean(unix_ms.saturating_add(elapsed), at.unix_ms, elapsed);
+        let mut time = lean_toward_wall(unix_ms.saturating_add(elapsed), at.unix_ms, elapsed);
         let mut is_step = elapsed >= STEP_MS;
         if let Some((opened, until)) = self.grace
             && let open_ms = at.now.millis_since(opened)
-            && open_ms >= millis(START_GRACE)
+            && open_ms >= to_millis(START_GRACE)
         {
             self.grace = None;
             is_step = true;
-            // The wall clock may have been put right since the start.
+            // The wall clock may have been corrected since the start.
             time = time.max(until.saturating_add(open_ms).min(at.unix_ms));
         }
         self.last = self.last.max(time);
@@ -86,25 +84,25 @@ impl ElapsedTime {
     }
 }
 
-/// Returns what time it is at the first moment after a stop, and how far the rest of the stop may
-/// bring it.
-fn start(before: u64, unix_ms: u64) -> (u64, Option<u64>) {
+/// Returns the elapsed time at the first moment after a downtime, and the limit for the rest of the
+/// downtime.
+fn start_time(before: u64, unix_ms: u64) -> (u64, Option<u64>) {
     let stopped = unix_ms.saturating_sub(before);
     match stopped {
-        // Nothing was written down, or the wall clock went back.
+        // Nothing was written by an earlier run, or the wall clock went back.
         _ if before == 0 => (unix_ms, None),
         0 => (before, None),
-        _ if stopped <= millis(STOP_AT_ONCE_MAX) => (unix_ms, None),
+        _ if stopped <= to_millis(STOP_AT_ONCE_MAX) => (unix_ms, None),
         _ => {
-            let counted = stopped.min(millis(STOP_COUNTED_MAX));
-            let at_once = before.saturating_add(millis(STOP_AT_ONCE_MAX));
+            let counted = stopped.min(to_millis(STOP_COUNTED_MAX));
+            let at_once = before.saturating_add(to_millis(STOP_AT_ONCE_MAX));
             (at_once, Some(before.saturating_add(counted)))
         }
     }
 }
 
-/// Brings a time closer to the wall clock, by at most a part of what has elapsed.
-fn lean(time: u64, unix_ms: u64, elapsed: u64) -> u64 {
+/// Moves a time toward the wall clock, by at most a fraction of the elapsed interval.
+fn lean_toward_wall(time: u64, unix_ms: u64, elapsed: u64) -> u64 {
     let part = elapsed / LEAN_PARTS;
     unix_ms.clamp(time.saturating_sub(part), time.saturating_add(part))
 }
@@ -117,9 +115,9 @@ mod tests {
     const HOUR: u64 = 60 * MINUTE;
     const NOON: u64 = 1_700_000_000_000;
 
-    fn at(now: u64, unix_ms: u64) -> At {
-        At {
-            now: Now(now),
+    fn at(now: u64, unix_ms: u64) -> Timestamps {
+        Timestamps {
+            now: MonotonicTime(now),
             unix_ms,
         }
     }
@@ -161,20 +159,20 @@ mod tests {
         let mut time = ElapsedTime::resume(NOON);
         let days = 72 * HOUR;
         let first = time.advance(at(0, NOON + days));
-        assert_eq!(first, NOON + millis(STOP_AT_ONCE_MAX));
-        let grace = millis(START_GRACE);
+        assert_eq!(first, NOON + to_millis(STOP_AT_ONCE_MAX));
+        let grace = to_millis(START_GRACE);
         let during = time.advance(at(grace - 1, NOON + days + grace - 1));
         assert!(during < NOON + 11 * MINUTE, "{}", during - NOON);
         let after = time.advance(at(grace, NOON + days + grace));
-        assert!(after >= NOON + millis(STOP_COUNTED_MAX));
-        assert!(after <= NOON + millis(STOP_COUNTED_MAX) + grace);
+        assert!(after >= NOON + to_millis(STOP_COUNTED_MAX));
+        assert!(after <= NOON + to_millis(STOP_COUNTED_MAX) + grace);
     }
 
     #[test]
     fn wall_put_right_during_grace_counts_only_truth() {
         let mut time = ElapsedTime::resume(NOON);
         time.advance(at(0, NOON + 72 * HOUR));
-        let grace = millis(START_GRACE);
+        let grace = to_millis(START_GRACE);
         let after = time.advance(at(grace, NOON + 20 * MINUTE));
         assert!(after <= NOON + 20 * MINUTE, "{}", after - NOON);
     }

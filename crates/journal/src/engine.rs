@@ -1,4 +1,4 @@
-//! The contract of every engine: what it promises when it says that something is stored.
+//! Contract of every journal engine: operations, types, limits and durability guarantees.
 
 use std::fmt;
 use std::future::Future;
@@ -6,16 +6,16 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_core::time::Now;
+use bowline_core::time::MonotonicTime;
 use bytes::Bytes;
 use thiserror::Error;
 use tokio::sync::watch;
 
-/// A future behind a pointer, so that a trait can hand it out.
+/// Boxed future, so that a trait method can return a future.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// What an operation gives, once it is durable.
-pub type Pending<'a, T> = BoxFuture<'a, Result<T, JournalError>>;
+/// Future of a journal operation; resolves once the operation is durable.
+pub type JournalFuture<'a, T> = BoxFuture<'a, Result<T, JournalError>>;
 
 /// Longest name of a lane, in bytes.
 pub const LANE_BYTES_MAX: usize = 256;
@@ -23,54 +23,53 @@ pub const LANE_BYTES_MAX: usize = 256;
 /// Longest dedupe id and longest key of a value, in bytes.
 pub const KEY_BYTES_MAX: usize = 512;
 
-/// Largest body of a message, kept result and value, in bytes.
+/// Largest message body, kept result and value, in bytes.
 pub const BODY_BYTES_MAX: usize = 9 * 1024 * 1024;
 
-/// Messages that wait in one lane at most.
+/// Queued messages per lane at most.
 pub const LANE_MESSAGES_MAX: u64 = 50_000;
 
-/// Dead letters that are kept at most in all; the oldest go first.
-pub const DEAD_MAX: u64 = 50_000;
+/// Dead letters kept in total; the oldest are evicted first.
+pub const DEAD_LETTERS_MAX: u64 = 50_000;
 
-/// How long it is remembered that a message was done, and what came of it.
-pub const DONE_KEPT: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+/// How long a completed message and its result are remembered.
+pub const COMPLETED_TTL: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
-/// Ends of messages that are remembered at most; the oldest go first.
-pub const DONE_MAX: u64 = 50_000;
+/// Completed messages remembered at most; the oldest are evicted first.
+pub const COMPLETED_MAX: u64 = 50_000;
 
-/// Results of ended messages that are kept at most in all, in bytes; the oldest go first.
-pub const DONE_BYTES_MAX: u64 = 256 * 1024 * 1024;
+/// Bytes of kept results in total; the oldest are evicted first.
+pub const COMPLETED_BYTES_MAX: u64 = 256 * 1024 * 1024;
 
-/// Messages that one call makes dead letters at most because they are past their time.
+/// Messages expired per call at most.
 pub const EXPIRE_MAX: usize = 256;
 
-/// Bodies that one call shows at most, in bytes; one body is always shown.
-pub const SHOWN_BYTES_MAX: u64 = 32 * 1024 * 1024;
+/// Bytes of bodies returned per call at most; the first body is always returned.
+pub const LISTED_BYTES_MAX: u64 = 32 * 1024 * 1024;
 
-/// A moment, on both clocks.
+/// A moment on both clocks.
 ///
-/// Leases and delays go by the monotonic one and are void when the journal is opened anew: then
-/// everything that waits is due. What must hold over a restart, like the time until which a
-/// message is worth sending, goes by elapsed time: the monotonic clock while the journal is open,
-/// and the wall clock, within limits, over the time that it was closed. A wall clock that jumps
-/// expires nothing by itself.
+/// Leases and delays use the monotonic clock and are void after a reopen: every queued message is
+/// then due. Times that must survive a restart, such as message expiry, use elapsed time: the
+/// monotonic clock while the journal is open, plus the wall clock, within limits, for the time
+/// while the journal was closed. A wall clock jump alone expires nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct At {
-    /// On the clock of this process.
-    pub now: Now,
-    /// Milliseconds since 1970.
+pub struct Timestamps {
+    /// Monotonic clock of this process.
+    pub now: MonotonicTime,
+    /// Wall clock in milliseconds since 1970.
     pub unix_ms: u64,
 }
 
-/// The name of an ordered queue; a mailbox is one whose messages may be handed out side by side.
+/// Name of an ordered queue. A mailbox is a lane whose messages are leased in any order.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Lane(Arc<str>);
+pub struct LaneName(Arc<str>);
 
-impl Lane {
-    /// Returns the lane of this name: 1 to [`LANE_BYTES_MAX`] bytes without control characters.
+impl LaneName {
+    /// Returns the lane with this name: 1 to [`LANE_BYTES_MAX`] bytes without control characters.
     ///
     /// # Errors
-    /// The name cannot be one.
+    /// The name is invalid.
     pub fn new(name: &str) -> Result<Self, JournalError> {
         let fits = (1..=LANE_BYTES_MAX).contains(&name.len()) && !name.contains(char::is_control);
         match fits {
@@ -86,281 +85,278 @@ impl Lane {
     }
 }
 
-impl fmt::Display for Lane {
+impl fmt::Display for LaneName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-/// Numbers the messages of a journal in the order in which they were stored; never used again.
+/// Number of a message, in order of publication; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MessageId(pub u64);
 
-/// A message to be stored.
+/// Message to publish.
 #[derive(Clone, Debug)]
-pub struct Draft {
-    /// Where it goes.
-    pub lane: Lane,
-    /// Two drafts of one lane with the same id are the same message; with other bodies they are a
-    /// conflict.
+pub struct MessageDraft {
+    /// Target lane.
+    pub lane: LaneName,
+    /// Dedupe id: two drafts of a lane with the same id are the same message; with different
+    /// digests the second is a conflict.
     pub dedupe: Arc<str>,
-    /// What two drafts of the same id must agree on. Bodies may differ in what does not count.
+    /// Digest that drafts with the same id must share. Bodies may differ in insignificant parts.
     pub digest: [u8; 32],
-    /// What it says.
+    /// Message body.
     pub body: Bytes,
-    /// How long it is worth delivering; for ever where absent.
+    /// Time until expiry; `None` never expires.
     pub ttl: Option<Duration>,
-    /// Asks to hold the message from the start, as if it were leased for so long: granted only
-    /// where nothing waits in the lane, so that nobody overtakes.
-    pub hold: Option<Duration>,
+    /// Requests a lease of this duration on publication. Granted only if nothing is queued in the
+    /// lane, so no message is overtaken.
+    pub lease: Option<Duration>,
 }
 
-/// What became of a draft. It is durable when this is told.
+/// Outcome of a publication; durable once returned.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Published {
-    /// It is stored.
+pub enum PublishOutcome {
+    /// The message was stored.
     Stored {
-        /// Its number.
+        /// Message number.
         id: MessageId,
-        /// How many are before it in its lane, itself counted: the first is 1.
+        /// Position in the lane, starting at 1.
         position: u64,
-        /// What proves that the caller holds it, where it asked to and nothing waited.
-        held: Option<Receipt>,
+        /// Receipt of the requested lease, if granted.
+        held: Option<LeaseReceipt>,
     },
-    /// The same message was stored before, and this is how it stands.
-    Known(Known),
+    /// The same message was published before.
+    Duplicate(Duplicate),
 }
 
-/// How a message stands that was stored before.
+/// Current state of a message published before.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Known {
-    /// It waits, or somebody holds it.
-    Waiting {
-        /// Its number.
+pub enum Duplicate {
+    /// Queued or leased.
+    Queued {
+        /// Message number.
         id: MessageId,
-        /// How many are before it, itself counted.
+        /// Position in the lane, starting at 1.
         position: u64,
-        /// Whether somebody holds it.
+        /// Whether the message is leased.
         held: bool,
     },
-    /// It is a dead letter.
-    Dead(MessageId),
-    /// It was done.
-    Done(Done),
+    /// Dead letter.
+    DeadLetter(MessageId),
+    /// Completed.
+    Completed(CompletedMessage),
 }
 
-/// How a message ended that was done.
+/// Completed message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Done {
-    /// Its number.
+pub struct CompletedMessage {
+    /// Message number.
     pub id: MessageId,
-    /// What came of it, where that was kept.
+    /// Result passed to `ack`, if any.
     pub result: Option<Bytes>,
-    /// When, in milliseconds since 1970.
+    /// Completion time in milliseconds since 1970.
     pub unix_ms: u64,
 }
 
-/// Proves that its holder was given a message; worth nothing once the lease has run out and the
-/// message was handed to somebody else.
+/// Proof of a lease. Void once the lease expired and the message was leased again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Receipt {
-    /// The message.
+pub struct LeaseReceipt {
+    /// Leased message.
     pub id: MessageId,
-    /// Which of its leases.
+    /// Lease number.
     pub lease: u64,
 }
 
-/// Which messages of a lane may be handed out.
+/// Which messages of a lane can be leased.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
-    /// Only the first, and only when it is due and nobody holds it: an outbox.
+pub enum LeaseOrder {
+    /// Only the first message, and only when due and not leased: an outbox.
     Strict,
-    /// All that are due and that nobody holds, the oldest first: a mailbox.
+    /// All messages that are due and not leased, oldest first: a mailbox.
     Any,
 }
 
-/// A message that was handed out.
+/// Message with its lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Delivery {
-    /// What proves it.
-    pub receipt: Receipt,
-    /// Its dedupe id.
+pub struct LeasedMessage {
+    /// Receipt for `ack` and `nak`.
+    pub receipt: LeaseReceipt,
+    /// Dedupe id.
     pub dedupe: Arc<str>,
-    /// What it says.
+    /// Message body.
     pub body: Bytes,
-    /// How often it was handed out, this time counted.
+    /// Number of leases so far, including this lease.
     pub attempts: u32,
-    /// When it was stored, in milliseconds since 1970.
+    /// Publication time in milliseconds since 1970.
     pub stored_unix_ms: u64,
-    /// Until when it is worth delivering, likewise.
+    /// Expiry time in milliseconds since 1970.
     pub expires_unix_ms: Option<u64>,
-    /// How long ago it was stored, by elapsed time.
+    /// Time since publication, by elapsed time.
     pub age: Duration,
-    /// How much longer it is worth delivering, by elapsed time.
-    pub left: Option<Duration>,
+    /// Time until expiry, by elapsed time.
+    pub remaining: Option<Duration>,
 }
 
-/// How a stored message stands.
+/// Status of a stored message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Standing {
-    /// It waits its turn.
-    Waiting,
-    /// Somebody holds it.
-    Held,
-    /// It is a dead letter, for the reason that was given.
-    Dead(Arc<str>),
-    /// What is on the disk is not what was written; the rest of the entry may be empty. It can be
-    /// removed.
+pub enum MessageStatus {
+    /// Queued.
+    Queued,
+    /// Leased by a consumer.
+    Leased,
+    /// Dead letter, with the recorded reason.
+    DeadLetter(Arc<str>),
+    /// The stored row is damaged; fields of the view may be empty. The message can be removed.
     Damaged,
 }
 
-/// A message as it is shown.
+/// Stored message as returned by queries.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
-    /// Its number.
+pub struct MessageView {
+    /// Message number.
     pub id: MessageId,
-    /// Its lane.
-    pub lane: Lane,
-    /// Its dedupe id.
+    /// Lane of the message.
+    pub lane: LaneName,
+    /// Dedupe id.
     pub dedupe: Arc<str>,
-    /// How it stands.
-    pub standing: Standing,
-    /// How many are before it, itself counted; 0 for a dead letter, and where a message of the
-    /// lane is damaged.
+    /// Message status.
+    pub status: MessageStatus,
+    /// Position in the lane, starting at 1; 0 for a dead letter and in a lane with a damaged
+    /// message.
     pub position: u64,
-    /// What it says.
+    /// Message body.
     pub body: Bytes,
-    /// How often it was handed out.
+    /// Number of leases so far.
     pub attempts: u32,
-    /// When it was stored, in milliseconds since 1970.
+    /// Publication time in milliseconds since 1970.
     pub stored_unix_ms: u64,
-    /// Until when it is worth delivering, likewise.
+    /// Expiry time in milliseconds since 1970.
     pub expires_unix_ms: Option<u64>,
 }
 
-/// Which messages to show.
+/// Filter of a message query.
 #[derive(Clone, Debug, Default)]
-pub struct Filter {
-    /// Those of lanes whose names begin so.
+pub struct MessageFilter {
+    /// Prefix of lane names.
     pub lanes: String,
-    /// Those after this one.
+    /// Only messages after this number.
     pub after: Option<MessageId>,
-    /// Dead letters only, or only those that are not; both where absent.
+    /// Only dead letters, or only live messages; `None` matches both.
     pub dead: Option<bool>,
-    /// So many at most.
+    /// Messages returned at most.
     pub limit: usize,
 }
 
-/// A lane as it is shown.
+/// Counters of a lane.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LaneView {
-    /// Its name.
-    pub lane: Lane,
-    /// Messages that wait or are held.
-    pub waiting: u64,
-    /// Its dead letters.
-    pub dead: u64,
-    /// When the first that waits was stored, in milliseconds since 1970.
+pub struct LaneStats {
+    /// Lane name.
+    pub lane: LaneName,
+    /// Queued and leased messages.
+    pub queued: u64,
+    /// Dead letters.
+    pub dead_letters: u64,
+    /// Publication time of the first queued message, in milliseconds since 1970.
     pub oldest_unix_ms: Option<u64>,
 }
 
-/// A lane of which nothing is handed out, since a message of it is damaged on the disk. It goes
-/// on when that message is removed.
+/// Lane stopped by a damaged message: nothing is leased until the message is removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoppedLane {
-    /// Its name.
-    pub lane: Lane,
-    /// What is damaged, in words.
+    /// Lane name.
+    pub lane: LaneName,
+    /// Description of the damage.
     pub reason: Arc<str>,
 }
 
-/// What a value must be for it to be replaced.
+/// Precondition of a put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Expect {
-    /// Whatever it is.
+pub enum ExpectedRevision {
+    /// No precondition.
     Any,
-    /// There is none.
+    /// The key must be absent.
     Absent,
-    /// The one with this revision.
+    /// The value must have this revision.
     Revision(u64),
 }
 
-/// A value and which one it is.
+/// Value with its revision.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Value {
-    /// Grows with every change of any key, and is never used again.
+pub struct VersionedValue {
+    /// Revision number; increases with every change of any key and is never reused.
     pub revision: u64,
-    /// The value.
+    /// Value bytes.
     pub bytes: Bytes,
 }
 
-/// Sees that something under a prefix changed: the newest revision there. What it was is to be
-/// read; changes in between may be seen as one.
-pub type Watch = watch::Receiver<u64>;
+/// Watch on a key prefix: carries the newest revision below the prefix. Receivers read the changed
+/// values themselves; several changes may collapse into a single notification.
+pub type RevisionWatch = watch::Receiver<u64>;
 
-/// What an engine can do at the moment.
+/// Health of an engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Health {
-    /// Everything.
+pub enum JournalHealth {
+    /// All operations succeed.
     Good,
-    /// There is no room: nothing new is taken, what is there can be ended.
-    Full,
-    /// It no longer knows what is on the disk; it must be opened anew.
+    /// The disk is full: new data is refused, existing messages can still be settled.
+    DiskFull,
+    /// A write or sync failed, so the disk content is unknown; the journal must be reopened.
     Poisoned(Arc<str>),
-    /// Its files were deleted, moved or replaced while they were open; it must be opened anew.
+    /// The files were deleted, moved or replaced while open; the journal must be reopened.
     Replaced,
 }
 
-/// Why an operation did not take effect. Whatever it was about is as it was before, unless it is
-/// `Poisoned` or `Replaced`: then a restart will tell.
+/// Error of a journal operation. A failed operation leaves the state unchanged, except after
+/// `Poisoned` and `Replaced`, where only a reopen shows the state.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum JournalError {
-    /// A name is empty, too long, or holds what no name can.
+    /// A name is empty, too long, or contains control characters.
     #[error("a name is empty, too long, or holds control characters")]
     BadName,
-    /// A body is larger than may be stored.
+    /// A body, result or value exceeds the size limit.
     #[error("{bytes} bytes are more than the {bytes_max} that can be stored")]
     TooLarge {
-        /// How large it is.
+        /// Actual size.
         bytes: usize,
-        /// How large it may be.
+        /// Size limit.
         bytes_max: usize,
     },
     /// The lane is full.
     #[error("{limit} messages wait in the lane already")]
     LaneFull {
-        /// How many may wait.
+        /// Message limit of a lane.
         limit: u64,
     },
-    /// A message of this id says something else.
+    /// A message with the same dedupe id has a different digest.
     #[error("a message with the same id says something else")]
     Conflict,
-    /// The value is not the one that was expected.
+    /// The value does not have the expected revision.
     #[error("the value was changed by somebody else")]
-    Changed,
-    /// The receipt is of a lease that ran out, or the message is gone.
+    RevisionMismatch,
+    /// The receipt's lease was replaced, or the message is gone.
     #[error("the message is no longer held under this receipt")]
-    Lapsed,
-    /// There is no message of this number.
+    LeaseLost,
+    /// No message has this number.
     #[error("there is no such message")]
-    Unknown,
-    /// There is no room on the disk for anything new.
+    NotFound,
+    /// The disk has no room for new data.
     #[error("there is no room left on the disk")]
-    Full,
-    /// What was read is not what was written.
+    DiskFull,
+    /// A stored row does not match its checksum.
     #[error("{what} is damaged on the disk")]
     Damaged {
-        /// Which row, in words.
+        /// Description of the damaged row.
         what: Arc<str>,
     },
-    /// The disk failed; nothing can be promised until the journal is opened anew.
+    /// The disk failed; nothing is acknowledged until the journal is reopened.
     #[error("the journal cannot be written: {reason}")]
     Poisoned {
-        /// What the system said.
+        /// Error of the operating system.
         reason: Arc<str>,
     },
-    /// The files are not where they were opened, so that the next start would not find what is
-    /// written to them, nor what was written before.
+    /// The paths no longer name the open files, so the next start would find neither new nor
+    /// earlier writes.
     #[error("the files of the journal were deleted, moved or replaced while it was open")]
     Replaced,
     /// The journal is closed.
@@ -368,87 +364,126 @@ pub enum JournalError {
     Closed,
 }
 
-/// Something that remembers.
+/// Durable queues and values.
 ///
-/// Every change is durable when its future ends well, and takes effect as a whole or not at all.
-/// A future that is dropped may or may not have taken effect. No operation waits for another
-/// message to come.
+/// A change is durable and atomic once its future resolves with `Ok`. A dropped future may or may
+/// not have taken effect. No operation waits for future messages.
 pub trait Journal: fmt::Debug + Send + Sync {
-    /// Stores a message.
-    fn publish(&self, draft: Draft, at: At) -> Pending<'_, Published>;
+    /// Publishes a message.
+    fn publish(&self, draft: MessageDraft, at: Timestamps) -> JournalFuture<'_, PublishOutcome>;
 
-    /// Hands out up to `max` messages of a lane; nobody else is given them for `hold`. Messages
-    /// past their time are not handed out; see [`expire`](Self::expire).
+    /// Leases up to `max` messages of a lane for `hold`. Expired messages are not leased; see
+    /// [`expire_messages`](Self::expire_messages).
     fn lease<'a>(
         &'a self,
-        lane: &'a Lane,
-        order: Order,
+        lane: &'a LaneName,
+        order: LeaseOrder,
         max: usize,
         hold: Duration,
-        at: At,
-    ) -> Pending<'a, Vec<Delivery>>;
+        at: Timestamps,
+    ) -> JournalFuture<'a, Vec<LeasedMessage>>;
 
-    /// Ends a message that was done, and remembers under its dedupe id what came of it.
-    fn ack(&self, receipt: Receipt, result: Option<Bytes>, at: At) -> Pending<'_, ()>;
+    /// Completes a leased message and stores the result under its dedupe id.
+    fn ack(
+        &self,
+        receipt: LeaseReceipt,
+        result: Option<Bytes>,
+        at: Timestamps,
+    ) -> JournalFuture<'_, ()>;
 
-    /// Gives a message back; it keeps its place, and is due again after `delay`.
-    fn nak(&self, receipt: Receipt, delay: Duration, at: At) -> Pending<'_, ()>;
+    /// Returns a leased message to its position; due again after `delay`.
+    fn nak(&self, receipt: LeaseReceipt, delay: Duration, at: Timestamps) -> JournalFuture<'_, ()>;
 
-    /// Makes a message that is held a dead letter: it is kept, and stands in nobody's way.
-    fn bury(&self, receipt: Receipt, reason: Arc<str>, at: At) -> Pending<'_, ()>;
+    /// Turns a leased message into a dead letter: kept, but no longer in the lane's order.
+    fn dead_letter(
+        &self,
+        receipt: LeaseReceipt,
+        reason: Arc<str>,
+        at: Timestamps,
+    ) -> JournalFuture<'_, ()>;
 
-    /// Puts a dead letter back, behind all others of its lane, with another `ttl` from now on.
-    fn revive(&self, id: MessageId, ttl: Option<Duration>, at: At) -> Pending<'_, ()>;
+    /// Requeues a dead letter at the end of its lane, with a new `ttl`.
+    fn requeue(
+        &self,
+        id: MessageId,
+        ttl: Option<Duration>,
+        at: Timestamps,
+    ) -> JournalFuture<'_, ()>;
 
-    /// Forgets a message that nobody holds, or a dead letter; its dedupe id is free again.
-    fn remove(&self, id: MessageId, at: At) -> Pending<'_, ()>;
+    /// Removes an unleased message or a dead letter and frees its dedupe id.
+    fn remove_message(&self, id: MessageId, at: Timestamps) -> JournalFuture<'_, ()>;
 
-    /// Forgets a message that is held: it was never to be done. Its dedupe id is free again.
-    fn withdraw(&self, receipt: Receipt, at: At) -> Pending<'_, ()>;
+    /// Discards a leased message without completing it and frees its dedupe id.
+    fn discard_leased(&self, receipt: LeaseReceipt, at: Timestamps) -> JournalFuture<'_, ()>;
 
-    /// Makes dead letters of messages of these lanes that nobody holds and that are past their
-    /// time, oldest first, and returns them: up to [`EXPIRE_MAX`] and [`SHOWN_BYTES_MAX`] a time.
-    fn expire<'a>(&'a self, lanes: &'a str, at: At) -> Pending<'a, Vec<Entry>>;
+    /// Turns expired, unleased messages of the lanes with this prefix into dead letters, oldest
+    /// first, and returns up to [`EXPIRE_MAX`] messages and [`LISTED_BYTES_MAX`] bytes per call.
+    fn expire_messages<'a>(
+        &'a self,
+        lanes: &'a str,
+        at: Timestamps,
+    ) -> JournalFuture<'a, Vec<MessageView>>;
 
-    /// Returns all lanes whose names begin so and that are not empty.
-    fn lanes<'a>(&'a self, prefix: &'a str, at: At) -> Pending<'a, Vec<LaneView>>;
+    /// Returns the counters of all non-empty lanes with this prefix.
+    fn lane_stats<'a>(
+        &'a self,
+        prefix: &'a str,
+        at: Timestamps,
+    ) -> JournalFuture<'a, Vec<LaneStats>>;
 
-    /// Returns how many bytes the bodies of each lane have whose name begins so. It is for quotas:
-    /// rows that are damaged count as they are written.
-    fn lane_bytes<'a>(&'a self, prefix: &'a str) -> Pending<'a, Vec<(Lane, u64)>>;
+    /// Returns the body bytes of each lane with this prefix. Used for quotas: damaged rows count
+    /// with their stored length.
+    fn lane_bytes<'a>(&'a self, prefix: &'a str) -> JournalFuture<'a, Vec<(LaneName, u64)>>;
 
-    /// Returns messages, oldest first; fewer than were asked for where they are larger than
-    /// [`SHOWN_BYTES_MAX`] together, but none only where there is none left.
-    fn inspect(&self, filter: Filter, at: At) -> Pending<'_, Vec<Entry>>;
+    /// Returns matching messages, oldest first. A page is shorter than the limit if its bodies
+    /// exceed [`LISTED_BYTES_MAX`], and empty only at the end.
+    fn list_messages(
+        &self,
+        filter: MessageFilter,
+        at: Timestamps,
+    ) -> JournalFuture<'_, Vec<MessageView>>;
 
-    /// Returns one message.
-    fn entry(&self, id: MessageId, at: At) -> Pending<'_, Option<Entry>>;
+    /// Returns a message by number.
+    fn get_message(&self, id: MessageId, at: Timestamps) -> JournalFuture<'_, Option<MessageView>>;
 
-    /// Returns how a message ended that was done, by its lane and dedupe id.
-    fn result<'a>(&'a self, lane: &'a Lane, dedupe: &'a str) -> Pending<'a, Option<Done>>;
+    /// Returns a completed message by lane and dedupe id.
+    fn get_result<'a>(
+        &'a self,
+        lane: &'a LaneName,
+        dedupe: &'a str,
+    ) -> JournalFuture<'a, Option<CompletedMessage>>;
 
     /// Returns a value.
-    fn get<'a>(&'a self, key: &'a str) -> Pending<'a, Option<Value>>;
+    fn get_value<'a>(&'a self, key: &'a str) -> JournalFuture<'a, Option<VersionedValue>>;
 
-    /// Returns the keys that begin so, sorted, `limit` at most, with their values.
-    fn list<'a>(&'a self, prefix: &'a str, limit: usize) -> Pending<'a, Vec<(Arc<str>, Value)>>;
+    /// Returns up to `limit` keys with this prefix, sorted, with their values.
+    fn list_values<'a>(
+        &'a self,
+        prefix: &'a str,
+        limit: usize,
+    ) -> JournalFuture<'a, Vec<(Arc<str>, VersionedValue)>>;
 
-    /// Sets a value where it is the expected one, and returns its revision; without `bytes` the
-    /// key is forgotten.
-    fn put<'a>(&'a self, key: &'a str, bytes: Option<Bytes>, expect: Expect) -> Pending<'a, u64>;
+    /// Sets a value if `expect` holds, and returns the new revision; without `bytes` the key is
+    /// deleted.
+    fn put_value<'a>(
+        &'a self,
+        key: &'a str,
+        bytes: Option<Bytes>,
+        expect: ExpectedRevision,
+    ) -> JournalFuture<'a, u64>;
 
-    /// Returns what sees every change of a value whose key begins so.
-    fn watch(&self, prefix: &str) -> Watch;
+    /// Returns a watch on all keys with this prefix.
+    fn watch_prefix(&self, prefix: &str) -> RevisionWatch;
 
-    /// Returns what it can do at the moment. Looks whether the files are still in place.
-    fn health(&self) -> Health;
+    /// Returns the health of the engine. Also checks for replaced files.
+    fn health(&self) -> JournalHealth;
 
-    /// Returns the lanes that are known to be stopped by damage, sorted; an engine that cannot
-    /// lose what it holds has none.
+    /// Returns the lanes known to be stopped by damage, sorted; always empty for engines without
+    /// durable storage.
     fn stopped_lanes(&self) -> Vec<StoppedLane> {
         Vec::new()
     }
 
-    /// Writes what is still to be written and takes no more; later operations are `Closed`.
+    /// Writes pending changes and closes the journal; later operations fail with `Closed`.
     fn close(&self) -> BoxFuture<'_, ()>;
 }

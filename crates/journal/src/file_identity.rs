@@ -1,11 +1,11 @@
-//! Device and inode of a file that is open, to notice that its path names another one or none.
+//! Device and inode of an open file, to detect a deleted, moved or replaced path.
 
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-/// Device and inode of a file that is open. An open file keeps its inode, so no other file can
-/// have the same pair.
+/// Device and inode of an open file. The inode stays allocated while the file is open, so the pair
+/// is unique.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FileIdentity {
     path: PathBuf,
@@ -14,7 +14,7 @@ pub(crate) struct FileIdentity {
 }
 
 impl FileIdentity {
-    /// Reads the identity of the file that a path names, which must be the one that is open.
+    /// Reads the identity of the file at `path`, which the caller has open.
     pub(crate) fn read(path: PathBuf) -> io::Result<Self> {
         let found = path.symlink_metadata()?;
         Ok(Self {
@@ -24,7 +24,8 @@ impl FileIdentity {
         })
     }
 
-    /// A path that cannot be read names nothing that the next start could open.
+    /// Returns whether the path still names the file. An unreadable path counts as replaced, since
+    /// the next start could not open the file either.
     pub(crate) fn is_in_place(&self) -> bool {
         let found = self.path.symlink_metadata();
         found.is_ok_and(|found| (found.dev(), found.ino()) == (self.device, self.inode))
@@ -35,8 +36,8 @@ impl FileIdentity {
     }
 }
 
-/// The path of a file that belongs to another.
-pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
+/// Returns the path of a companion file such as the WAL.
+pub(crate) fn sibling_path(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(suffix);
     path.with_file_name(name)

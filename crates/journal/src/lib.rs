@@ -1,24 +1,25 @@
-//! What is remembered: lanes and mailboxes, results by idempotency key, values with
-//! compare-and-set, and the audit trail.
+//! Durable state: lanes and mailboxes, results by idempotency key, values with compare-and-set, and
+//! the audit trail.
 //!
-//! [`Journal`] is the one contract; [`Sqlite`] keeps it on a disk, and [`Memory`] for tests and for
-//! hosts without one.
-//! Nothing here knows MCP: a message is bytes, and a lane is a name.
+//! [`Journal`] is the common contract. [`SqliteJournal`] stores everything on disk,
+//! [`MemoryJournal`] in memory for tests and hosts without a disk. The crate knows nothing of MCP:
+//! a message is bytes, and a lane is a name.
 
 pub mod audit;
 pub mod contract;
 pub mod elapsed;
 pub mod engine;
 mod file_identity;
-mod limits;
 pub mod memory;
 pub mod sqlite;
+mod validation;
 mod watches;
 
 pub use engine::{
-    At, BoxFuture, Delivery, Done, Draft, Entry, Expect, Filter, Health, Journal, JournalError,
-    Known, Lane, LaneView, MessageId, Order, Pending, Published, Receipt, Standing, StoppedLane,
-    Value, Watch,
+    BoxFuture, CompletedMessage, Duplicate, ExpectedRevision, Journal, JournalError, JournalFuture,
+    JournalHealth, LaneName, LaneStats, LeaseOrder, LeaseReceipt, LeasedMessage, MessageDraft,
+    MessageFilter, MessageId, MessageStatus, MessageView, PublishOutcome, RevisionWatch,
+    StoppedLane, Timestamps, VersionedValue,
 };
-pub use memory::Memory;
-pub use sqlite::Sqlite;
+pub use memory::MemoryJournal;
+pub use sqlite::SqliteJournal;

@@ -1,7 +1,6 @@
-//! A journal that forgets everything when the process ends: for tests, and for hosts without a
-//! disk.
+//! In-memory journal for tests and hosts without a disk; all state is lost at process exit.
 
-mod table;
+mod memory_table;
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -9,133 +8,175 @@ use std::time::Duration;
 use bowline_core::sync::lock;
 use bytes::Bytes;
 
-use self::table::Table;
+use self::memory_table::MemoryTable;
 use crate::elapsed::ElapsedTime;
 use crate::engine::{
-    At, BoxFuture, Delivery, Done, Draft, Entry, Expect, Filter, Health, Journal, JournalError,
-    Lane, LaneView, MessageId, Order, Pending, Published, Receipt, Value, Watch,
+    BoxFuture, CompletedMessage, ExpectedRevision, Journal, JournalError, JournalFuture,
+    JournalHealth, LaneName, LaneStats, LeaseOrder, LeaseReceipt, LeasedMessage, MessageDraft,
+    MessageFilter, MessageId, MessageView, PublishOutcome, RevisionWatch, Timestamps,
+    VersionedValue,
 };
 
-/// Keeps everything in memory.
+/// Journal in memory.
 #[derive(Debug, Default)]
-pub struct Memory {
-    table: Mutex<Table>,
-    /// By which messages expire.
+pub struct MemoryJournal {
+    table: Mutex<MemoryTable>,
+    /// Clock for message expiry.
     time: Mutex<ElapsedTime>,
 }
 
-impl Memory {
-    /// Does one thing to the table, all of it or nothing.
-    fn with<'a, T: Send + 'a>(
+impl MemoryJournal {
+    /// Runs an operation on the table, unless closed.
+    fn with_table<'a, T: Send + 'a>(
         &self,
-        act: impl FnOnce(&mut Table) -> Result<T, JournalError>,
-    ) -> Pending<'a, T> {
+        act: impl FnOnce(&mut MemoryTable) -> Result<T, JournalError>,
+    ) -> JournalFuture<'a, T> {
         let mut table = lock(&self.table);
-        let outcome = match table.closed {
+        let outcome = match table.is_closed {
             true => Err(JournalError::Closed),
             false => act(&mut table),
         };
         Box::pin(std::future::ready(outcome))
     }
 
-    /// Returns the moment by which messages expire.
-    fn moment(&self, at: At) -> At {
+    /// Returns `at` with elapsed time in place of the wall clock.
+    fn elapsed_timestamps(&self, at: Timestamps) -> Timestamps {
         let unix_ms = lock(&self.time).advance(at);
-        At { unix_ms, ..at }
+        Timestamps { unix_ms, ..at }
     }
 }
 
-impl Journal for Memory {
-    fn publish(&self, draft: Draft, at: At) -> Pending<'_, Published> {
-        let at = self.moment(at);
-        self.with(|table| table.publish(draft, at))
+impl Journal for MemoryJournal {
+    fn publish(&self, draft: MessageDraft, at: Timestamps) -> JournalFuture<'_, PublishOutcome> {
+        let at = self.elapsed_timestamps(at);
+        self.with_table(|table| table.publish(draft, at))
     }
 
     fn lease<'a>(
         &'a self,
-        lane: &'a Lane,
-        order: Order,
+        lane: &'a LaneName,
+        order: LeaseOrder,
         max: usize,
         hold: Duration,
-        at: At,
-    ) -> Pending<'a, Vec<Delivery>> {
-        let at = self.moment(at);
-        self.with(|table| Ok(table.lease(lane, order, max, hold, at)))
+        at: Timestamps,
+    ) -> JournalFuture<'a, Vec<LeasedMessage>> {
+        let at = self.elapsed_timestamps(at);
+        self.with_table(|table| Ok(table.lease(lane, order, max, hold, at)))
     }
 
-    fn ack(&self, receipt: Receipt, result: Option<Bytes>, at: At) -> Pending<'_, ()> {
-        let at = self.moment(at);
-        self.with(|table| table.ack(receipt, result, at))
+    fn ack(
+        &self,
+        receipt: LeaseReceipt,
+        result: Option<Bytes>,
+        at: Timestamps,
+    ) -> JournalFuture<'_, ()> {
+        let at = self.elapsed_timestamps(at);
+        self.with_table(|table| table.ack(receipt, result, at))
     }
 
-    fn nak(&self, receipt: Receipt, delay: Duration, at: At) -> Pending<'_, ()> {
-        self.with(|table| table.nak(receipt, delay, at))
+    fn nak(&self, receipt: LeaseReceipt, delay: Duration, at: Timestamps) -> JournalFuture<'_, ()> {
+        self.with_table(|table| table.nak(receipt, delay, at))
     }
 
-    fn bury(&self, receipt: Receipt, reason: Arc<str>, _at: At) -> Pending<'_, ()> {
-        self.with(|table| table.bury(receipt, reason))
+    fn dead_letter(
+        &self,
+        receipt: LeaseReceipt,
+        reason: Arc<str>,
+        _at: Timestamps,
+    ) -> JournalFuture<'_, ()> {
+        self.with_table(|table| table.dead_letter(receipt, reason))
     }
 
-    fn revive(&self, id: MessageId, ttl: Option<Duration>, at: At) -> Pending<'_, ()> {
-        let at = self.moment(at);
-        self.with(|table| table.revive(id, ttl, at))
+    fn requeue(
+        &self,
+        id: MessageId,
+        ttl: Option<Duration>,
+        at: Timestamps,
+    ) -> JournalFuture<'_, ()> {
+        let at = self.elapsed_timestamps(at);
+        self.with_table(|table| table.requeue(id, ttl, at))
     }
 
-    fn remove(&self, id: MessageId, at: At) -> Pending<'_, ()> {
-        self.with(|table| table.remove(id, at))
+    fn remove_message(&self, id: MessageId, at: Timestamps) -> JournalFuture<'_, ()> {
+        self.with_table(|table| table.remove_message(id, at))
     }
 
-    fn withdraw(&self, receipt: Receipt, _at: At) -> Pending<'_, ()> {
-        self.with(|table| table.withdraw(receipt))
+    fn discard_leased(&self, receipt: LeaseReceipt, _at: Timestamps) -> JournalFuture<'_, ()> {
+        self.with_table(|table| table.discard_leased(receipt))
     }
 
-    fn expire<'a>(&'a self, lanes: &'a str, at: At) -> Pending<'a, Vec<Entry>> {
-        let at = self.moment(at);
-        self.with(|table| Ok(table.expire(lanes, at)))
+    fn expire_messages<'a>(
+        &'a self,
+        lanes: &'a str,
+        at: Timestamps,
+    ) -> JournalFuture<'a, Vec<MessageView>> {
+        let at = self.elapsed_timestamps(at);
+        self.with_table(|table| Ok(table.expire_messages(lanes, at)))
     }
 
-    fn lanes<'a>(&'a self, prefix: &'a str, _at: At) -> Pending<'a, Vec<LaneView>> {
-        self.with(|table| Ok(table.lanes(prefix)))
+    fn lane_stats<'a>(
+        &'a self,
+        prefix: &'a str,
+        _at: Timestamps,
+    ) -> JournalFuture<'a, Vec<LaneStats>> {
+        self.with_table(|table| Ok(table.lane_stats(prefix)))
     }
 
-    fn lane_bytes<'a>(&'a self, prefix: &'a str) -> Pending<'a, Vec<(Lane, u64)>> {
-        self.with(|table| Ok(table.lane_bytes(prefix)))
+    fn lane_bytes<'a>(&'a self, prefix: &'a str) -> JournalFuture<'a, Vec<(LaneName, u64)>> {
+        self.with_table(|table| Ok(table.lane_bytes(prefix)))
     }
 
-    fn inspect(&self, filter: Filter, at: At) -> Pending<'_, Vec<Entry>> {
-        self.with(|table| Ok(table.inspect(&filter, at)))
+    fn list_messages(
+        &self,
+        filter: MessageFilter,
+        at: Timestamps,
+    ) -> JournalFuture<'_, Vec<MessageView>> {
+        self.with_table(|table| Ok(table.list_messages(&filter, at)))
     }
 
-    fn entry(&self, id: MessageId, at: At) -> Pending<'_, Option<Entry>> {
-        self.with(|table| Ok(table.entry(id, at)))
+    fn get_message(&self, id: MessageId, at: Timestamps) -> JournalFuture<'_, Option<MessageView>> {
+        self.with_table(|table| Ok(table.get_message(id, at)))
     }
 
-    fn result<'a>(&'a self, lane: &'a Lane, dedupe: &'a str) -> Pending<'a, Option<Done>> {
-        self.with(|table| Ok(table.result(lane, dedupe)))
+    fn get_result<'a>(
+        &'a self,
+        lane: &'a LaneName,
+        dedupe: &'a str,
+    ) -> JournalFuture<'a, Option<CompletedMessage>> {
+        self.with_table(|table| Ok(table.get_result(lane, dedupe)))
     }
 
-    fn get<'a>(&'a self, key: &'a str) -> Pending<'a, Option<Value>> {
-        self.with(|table| Ok(table.get(key)))
+    fn get_value<'a>(&'a self, key: &'a str) -> JournalFuture<'a, Option<VersionedValue>> {
+        self.with_table(|table| Ok(table.get_value(key)))
     }
 
-    fn list<'a>(&'a self, prefix: &'a str, limit: usize) -> Pending<'a, Vec<(Arc<str>, Value)>> {
-        self.with(|table| Ok(table.list(prefix, limit)))
+    fn list_values<'a>(
+        &'a self,
+        prefix: &'a str,
+        limit: usize,
+    ) -> JournalFuture<'a, Vec<(Arc<str>, VersionedValue)>> {
+        self.with_table(|table| Ok(table.list_values(prefix, limit)))
     }
 
-    fn put<'a>(&'a self, key: &'a str, bytes: Option<Bytes>, expect: Expect) -> Pending<'a, u64> {
-        self.with(|table| table.put(key, bytes, expect))
+    fn put_value<'a>(
+        &'a self,
+        key: &'a str,
+        bytes: Option<Bytes>,
+        expect: ExpectedRevision,
+    ) -> JournalFuture<'a, u64> {
+        self.with_table(|table| table.put_value(key, bytes, expect))
     }
 
-    fn watch(&self, prefix: &str) -> Watch {
-        lock(&self.table).watches.add(prefix)
+    fn watch_prefix(&self, prefix: &str) -> RevisionWatch {
+        lock(&self.table).watches.add_watch(prefix)
     }
 
-    fn health(&self) -> Health {
-        Health::Good
+    fn health(&self) -> JournalHealth {
+        JournalHealth::Good
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {
-        lock(&self.table).closed = true;
+        lock(&self.table).is_closed = true;
         Box::pin(std::future::ready(()))
     }
 }

@@ -1,53 +1,53 @@
-//! A journal in one file of SQLite.
+//! Journal in a single SQLite file.
 //!
-//! # What is promised
-//! - What was answered is on the disk: the log of SQLite was synced (`synchronous=FULL`) before.
-//!   One thread writes; it takes what waits, up to 256 operations, writes it in one transaction
-//!   and never waits for more. An operation that fails does not fail those beside it.
-//! - Only attempts may be lost by a crash: they are written along with the next change.
+//! # Guarantees
+//! - An acknowledged operation is on disk: SQLite synced the WAL (`synchronous=FULL`) before the
+//!   response. One writer thread takes up to 256 queued operations, commits them in one transaction
+//!   and never waits for more. A failing operation does not fail the rest of its batch.
+//! - A crash loses only attempt counters: they are written with the next change.
 //! - Every row carries a checksum, every lane the total of its rows, and the ledger the totals of
-//!   lanes, ends and values. A row that was changed is told as `Damaged` and never read as
-//!   something else, and one that is gone is missed, whichever index has lost it.
-//! - A message whose row is damaged stops its lane, and no other: it may have been the next one,
-//!   and its id may be the one that comes again. One of which only the body is damaged stops a
-//!   strict lane when it is first; in a mailbox nobody waits for it. `remove` takes either away,
-//!   and the lane goes on. What a page of SQLite itself has lost is found by `quick_check` when
-//!   the file was not closed in order; then the journal is read only.
-//! - After a failed write or sync nothing is acknowledged any more, whatever the disk says later;
-//!   reads go on. A full disk refuses what is new; what is there can be ended, in the room of a
-//!   ballast file that is given up for it and made again when there is room.
-//! - Files that were deleted, moved or replaced are noticed before the next acknowledgement, and
-//!   whenever the health is asked for; from then on nothing is written. One `stat` of each file
-//!   per batch, per commit and per look does it.
-//! - Memory does not grow with what waits: a lane keeps a compact index (about twelve bytes for a
-//!   message), and the rows of those segments are in memory that were used last.
+//!   lanes, completed messages and values. A changed row is reported as `Damaged` and never read as
+//!   valid; a missing row is detected, whichever index lost the row.
+//! - A message with a damaged row stops its lane and no other lane: the message may have been next,
+//!   and its dedupe id may be published again. A message with only a damaged body stops a strict
+//!   lane when first; a mailbox skips the message. `remove_message` removes either, and the lane
+//!   resumes. Damaged SQLite pages are found by `quick_check` after an unclean shutdown; the
+//!   journal is then read-only.
+//! - After a failed write or sync nothing is acknowledged any more, whatever the disk reports
+//!   later; reads continue. A full disk refuses new data; existing messages can still be settled in
+//!   the space of a reserve file, which is deleted for this purpose and allocated again later.
+//! - Deleted, moved or replaced files are detected before the next acknowledgement and on every
+//!   health check; from then on nothing is written. Detection costs a `stat` of each file per
+//!   batch, commit and health check.
+//! - Memory does not grow with the queue: a lane keeps a compact index (about twelve bytes per
+//!   message), and only rows of recently used segments are in memory.
 //!
-//! # What cannot be seen
-//! A file that was replaced as a whole by an older one of itself, while it was not open or by
-//! writing over it, is whole. Neither can anybody
-//! tell the last transaction of a log that rotted away after a crash from one that the crash
-//! itself cut off.
+//! # Undetectable changes
+//! A file replaced as a whole by an older copy, while closed or by overwriting, looks intact. After
+//! a crash, a last WAL transaction lost to bit rot looks the same as a transaction cut off by the
+//! crash.
 //!
-//! # Who reads
-//! The writer answers reads as well, between two transactions: it alone has the checked list of
-//! what there must be. A read waits for one sync at most, and never for a transaction to begin.
+//! # Reads
+//! The writer thread also serves reads, between two transactions: only the writer has the verified
+//! index. A read waits for at most one sync, and never for a transaction to begin.
 
-mod book;
-mod check;
-mod fault;
-mod files;
-mod identity;
-mod log;
-mod room;
+mod checksum;
+mod disk_reserve;
+mod integrity_check;
+mod journal_files;
+mod journal_open_error;
+mod journal_state;
+mod open_files;
 mod rows;
 mod schema;
-mod sum;
-mod writer;
+mod sqlite_error;
+mod sqlite_writer;
+mod wal_check;
 
 #[cfg(test)]
 mod tests;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -55,171 +55,100 @@ use std::time::Duration;
 use bowline_core::sync::lock;
 use bytes::Bytes;
 use rusqlite::{Connection, OpenFlags};
-use thiserror::Error;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
-use self::book::Book;
-use self::check::Check;
-use self::fault::{Fault, Meaning};
-use self::identity::OpenFiles;
-use self::room::Ballast;
-use self::rows::Ledger;
-use self::sum::of_bytes;
-use self::writer::{Job, Kind, Shared, Task, Writer};
+use self::checksum::checksum_bytes;
+use self::disk_reserve::DiskReserve;
+use self::integrity_check::IntegrityCheck;
+use self::journal_state::JournalState;
+use self::open_files::OpenFiles;
+use self::rows::LedgerRow;
+use self::sqlite_error::{OperationError, SqliteErrorClass};
+use self::sqlite_writer::{ClosureJob, OperationKind, SqliteShared, SqliteWriter, WriterJob};
 use crate::engine::{
-    At, BoxFuture, Delivery, Done, Draft, Entry, Expect, Filter, Health, Journal, JournalError,
-    Lane, LaneView, MessageId, Order, Pending, Published, Receipt, StoppedLane, Value, Watch,
+    BoxFuture, CompletedMessage, ExpectedRevision, Journal, JournalError, JournalFuture,
+    JournalHealth, LaneName, LaneStats, LeaseOrder, LeaseReceipt, LeasedMessage, MessageDraft,
+    MessageFilter, MessageId, MessageView, PublishOutcome, RevisionWatch, StoppedLane, Timestamps,
+    VersionedValue,
 };
-use crate::limits::{fits, names};
-use crate::watches::Watches;
+use crate::validation::{check_key, check_size};
+use crate::watches::RevisionWatches;
 
-/// Operations that wait for the writer at most; whoever comes then waits to be let in.
+pub use self::journal_open_error::JournalOpenError;
+
+/// Operations queued for the writer at most; further callers wait.
 const QUEUE_MAX: usize = 1024;
 
-/// Bodies, results and values that wait for the writer at most, in bytes.
+/// Bytes of bodies, results and values queued for the writer at most.
 const QUEUE_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// Why a journal cannot be opened.
-#[derive(Debug, Error)]
-pub enum OpenError {
-    /// An operation of the file system failed.
-    #[error("cannot {action} `{path}`")]
-    Io {
-        /// What was tried.
-        action: &'static str,
-        /// With which file.
-        path: PathBuf,
-        /// Why it failed.
-        source: std::io::Error,
-    },
-    /// A link could point anywhere tomorrow.
-    #[error("`{0}` is a symbolic link")]
-    Symlink(PathBuf),
-    /// It is a directory, or something else again.
-    #[error("`{0}` is not a file")]
-    NotFile(PathBuf),
-    /// Another user could change it under us.
-    #[error("`{0}` belongs to another user")]
-    Foreign(PathBuf),
-    /// Others may read or write it.
-    #[error("`{path}` is open to other users (mode {mode:03o}, not {wanted:03o})")]
-    Exposed {
-        /// The file or directory.
-        path: PathBuf,
-        /// Its permissions.
-        mode: u32,
-        /// Those it must have.
-        wanted: u32,
-    },
-    /// Over a network a write that was acknowledged may not be there.
-    #[error("`{path}` is on a network file system ({kind}), where no write can be relied on")]
-    Network {
-        /// The directory.
-        path: PathBuf,
-        /// What it is on.
-        kind: &'static str,
-    },
-    /// Somebody has it open.
-    #[error("the journal `{0}` is in use by another gateway, or twice by this one")]
-    InUse(PathBuf),
-    /// A later version of this program wrote it.
-    #[error("`{path}` was written by a newer version (format {found}, known is {known})")]
-    Newer {
-        /// The file.
-        path: PathBuf,
-        /// Its format.
-        found: usize,
-        /// The newest format that is known.
-        known: usize,
-    },
-    /// The SQLite in this program has known faults.
-    #[error("this program was built with SQLite {found}, which can corrupt its files")]
-    Library {
-        /// Its version.
-        found: &'static str,
-    },
-    /// The file is not what was written.
-    #[error("the journal `{path}` is damaged: {what}")]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        what: String,
-    },
-    /// SQLite cannot open it.
-    #[error("the journal `{path}` cannot be opened")]
-    Sqlite {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: rusqlite::Error,
-    },
-}
-
-/// Keeps everything in one file.
+/// Journal in a SQLite file.
 #[derive(Debug)]
-pub struct Sqlite {
-    /// None once it is closed.
-    inbox: Mutex<Option<mpsc::Sender<Box<dyn Job>>>>,
-    room: Arc<Semaphore>,
-    shared: Arc<Shared>,
-    /// True when the file is closed.
+pub struct SqliteJournal {
+    /// `None` once closed.
+    inbox: Mutex<Option<mpsc::Sender<Box<dyn WriterJob>>>>,
+    byte_permits: Arc<Semaphore>,
+    shared: Arc<SqliteShared>,
+    /// True once the file is closed.
     closed: watch::Receiver<bool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Sqlite {
-    /// Opens the journal in this file, made where it is missing, in a directory of its own or of
-    /// other private files.
+impl SqliteJournal {
+    /// Opens the journal in this file, created if missing, in a private directory.
     ///
     /// # Errors
-    /// The file cannot be used; the error says why.
-    pub fn open(path: &Path) -> Result<Self, OpenError> {
-        schema::library()?;
-        let (path, lock) = files::prepare(path)?;
-        let ballast = Ballast::new(files::beside(&path, ".ballast"));
-        let opened = open_book(&path).or_else(|error| match &error {
-            OpenError::Sqlite { source, .. } if fault::meaning(source) == Meaning::Full => {
-                ballast.free();
-                open_book(&path)
+    /// The file cannot be used; the error names the reason.
+    pub fn open(path: &Path) -> Result<Self, JournalOpenError> {
+        schema::check_library_version()?;
+        let (path, lock) = journal_files::prepare_files(path)?;
+        let reserve = DiskReserve::new(journal_files::sibling_path(&path, ".ballast"));
+        let opened = open_state(&path).or_else(|error| match &error {
+            JournalOpenError::Sqlite { source, .. }
+                if sqlite_error::classify_error(source) == SqliteErrorClass::Full =>
+            {
+                reserve.release();
+                open_state(&path)
             }
             _ => Err(error),
         })?;
-        let (book, found) = opened;
-        files::settle(&path)?;
-        let files = OpenFiles::read(&path)?;
+        let (state, found) = opened;
+        journal_files::sync_directory(&path)?;
+        let files = OpenFiles::read_identities(&path)?;
         let health = match &found {
-            Found::Wrong(wrong) => Health::Poisoned(check::reason(wrong)),
-            // Without room for the ballast there is no room.
-            Found::Well | Found::Unchecked => match ballast.make() {
-                Ok(()) => Health::Good,
-                Err(_) => Health::Full,
+            IntegrityStatus::Corrupt(wrong) => {
+                JournalHealth::Poisoned(integrity_check::corruption_reason(wrong))
+            }
+            // Without room for the reserve the disk counts as full.
+            IntegrityStatus::Intact | IntegrityStatus::Unchecked => match reserve.allocate() {
+                Ok(()) => JournalHealth::Good,
+                Err(_) => JournalHealth::DiskFull,
             },
         };
-        let watches = Watches::new(book.revision());
-        let shared = Arc::new(Shared {
+        let watches = RevisionWatches::new(state.revision());
+        let shared = Arc::new(SqliteShared {
             health: Mutex::new(health),
             watches: Mutex::new(watches),
             files,
             stopped: Mutex::default(),
         });
         let check = match found {
-            Found::Unchecked => {
-                let check = Check::start(path.clone(), Arc::clone(&shared));
-                Some(check.map_err(|source| OpenError::Sqlite {
+            IntegrityStatus::Unchecked => {
+                let check = IntegrityCheck::start(path.clone(), Arc::clone(&shared));
+                Some(check.map_err(|source| JournalOpenError::Sqlite {
                     path: path.clone(),
                     source,
                 })?)
             }
-            Found::Well | Found::Wrong(_) => None,
+            IntegrityStatus::Intact | IntegrityStatus::Corrupt(_) => None,
         };
         let (sender, inbox) = mpsc::channel(QUEUE_MAX);
         let (ended, closed) = watch::channel(false);
-        let writer = Writer {
+        let writer = SqliteWriter {
             inbox,
-            book,
+            state,
             shared: Arc::clone(&shared),
-            ballast,
+            reserve,
             check,
             lock,
         };
@@ -230,10 +159,10 @@ impl Sqlite {
         });
         Ok(Self {
             inbox: Mutex::new(Some(sender)),
-            room: Arc::new(Semaphore::new(QUEUE_BYTES_MAX)),
+            byte_permits: Arc::new(Semaphore::new(QUEUE_BYTES_MAX)),
             shared,
             closed,
-            thread: Some(thread.map_err(|source| OpenError::Io {
+            thread: Some(thread.map_err(|source| JournalOpenError::Io {
                 action: "start the writer of",
                 path,
                 source,
@@ -241,215 +170,275 @@ impl Sqlite {
         })
     }
 
-    /// Has the writer do something, and waits until it is durable.
-    fn ask<'a, T: Send + 'static>(
+    /// Runs an operation on the writer thread and waits until the operation is durable.
+    fn run_on_writer<'a, T: Send + 'static>(
         &self,
-        kind: Kind,
+        kind: OperationKind,
         bytes: usize,
-        act: impl FnMut(&mut Book) -> Result<T, Fault> + Send + 'static,
-    ) -> Pending<'a, T> {
+        act: impl FnMut(&mut JournalState) -> Result<T, OperationError> + Send + 'static,
+    ) -> JournalFuture<'a, T> {
         let inbox = lock(&self.inbox).clone();
-        let room = Arc::clone(&self.room);
+        let room = Arc::clone(&self.byte_permits);
         Box::pin(async move {
             let inbox = inbox.ok_or(JournalError::Closed)?;
-            // No body is near as large as all that may wait, so the room is always enough.
+            // A single body is far smaller than the budget, so the permits always suffice.
             let permits = u32::try_from(bytes.min(QUEUE_BYTES_MAX)).unwrap_or(u32::MAX);
             let _room = room.acquire_many_owned(permits).await;
-            let (reply, answer) = oneshot::channel();
-            let job: Box<dyn Job> = Box::new(Task::new(kind, act, reply));
+            let (reply, outcome) = oneshot::channel();
+            let job: Box<dyn WriterJob> = Box::new(ClosureJob::new(kind, act, reply));
             inbox.send(job).await.map_err(|_| JournalError::Closed)?;
             drop(inbox);
-            answer.await.unwrap_or(Err(JournalError::Closed))
+            outcome.await.unwrap_or(Err(JournalError::Closed))
         })
     }
 }
 
-/// How a file was found.
-enum Found {
-    /// As it was closed, or looked through.
-    Well,
-    /// Not closed in order, and too large to be looked through at once.
+/// Integrity of a file at opening.
+enum IntegrityStatus {
+    /// Cleanly closed, or checked now.
+    Intact,
+    /// Not cleanly closed, and too large to check before use.
     Unchecked,
-    /// Its pages do not hang together.
-    Wrong(String),
+    /// The check found corrupt pages.
+    Corrupt(String),
 }
 
-/// Opens the file, brings it up to date, and looks through it where it was not closed in order.
-fn open_book(path: &Path) -> Result<(Book, Found), OpenError> {
-    let failed = |source| OpenError::Sqlite {
+/// Opens the file, migrates its schema, and checks the pages after an unclean shutdown.
+fn open_state(path: &Path) -> Result<(JournalState, IntegrityStatus), JournalOpenError> {
+    let failed = |source| JournalOpenError::Sqlite {
         path: path.to_owned(),
         source,
     };
-    let broken = |what: String| OpenError::Damaged {
+    let broken = |what: String| JournalOpenError::Damaged {
         path: path.to_owned(),
         what,
     };
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
         | OpenFlags::SQLITE_OPEN_NO_MUTEX
         | OpenFlags::SQLITE_OPEN_NOFOLLOW;
-    log::check(&files::beside(path, "-wal"))?;
+    wal_check::check_wal(&journal_files::sibling_path(path, "-wal"))?;
     let conn = Connection::open_with_flags(path, flags).map_err(failed)?;
-    schema::prepare(&conn).map_err(failed)?;
-    let found = schema::version(&conn).map_err(failed)?;
-    let known = schema::STEPS.len();
+    schema::set_up_writer(&conn).map_err(failed)?;
+    let found = schema::file_version(&conn).map_err(failed)?;
+    let known = schema::MIGRATIONS.len();
     if found > known {
-        return Err(OpenError::Newer {
+        return Err(JournalOpenError::Newer {
             path: path.to_owned(),
             found,
             known,
         });
     }
     let is_new = found == 0;
-    schema::migrate(&conn, schema::STEPS).map_err(failed)?;
+    schema::migrate(&conn, schema::MIGRATIONS).map_err(failed)?;
     if is_new {
-        Ledger::default().write(&conn).map_err(failed)?;
+        LedgerRow::default().write(&conn).map_err(failed)?;
     }
-    let ledger = Ledger::read(&conn).map_err(failed)?;
+    let ledger = LedgerRow::read(&conn).map_err(failed)?;
     let ledger = ledger.ok_or_else(|| broken("its ledger cannot be read".to_owned()))?;
     let found = match ledger.clean || is_new {
-        true => Found::Well,
-        false if !check::is_small(path) => Found::Unchecked,
-        false => match check::look(&conn).map_err(failed)? {
-            Some(wrong) => Found::Wrong(wrong),
-            None => Found::Well,
+        true => IntegrityStatus::Intact,
+        false if !integrity_check::is_small(path) => IntegrityStatus::Unchecked,
+        false => match integrity_check::quick_check(&conn).map_err(failed)? {
+            Some(wrong) => IntegrityStatus::Corrupt(wrong),
+            None => IntegrityStatus::Intact,
         },
     };
-    let mut book = Book::open(conn, ledger).map_err(failed)?;
-    if !matches!(found, Found::Wrong(_)) {
-        book.mark_used().map_err(failed)?;
+    let mut state = JournalState::open(conn, ledger).map_err(failed)?;
+    if !matches!(found, IntegrityStatus::Corrupt(_)) {
+        state.mark_open().map_err(failed)?;
     }
-    Ok((book, found))
+    Ok((state, found))
 }
 
-impl Drop for Sqlite {
+impl Drop for SqliteJournal {
     fn drop(&mut self) {
         lock(&self.inbox).take();
-        // So that whoever opens the file next finds it closed.
+        // The writer thread must end first, so the next open finds the file closed.
         if let Some(thread) = self.thread.take() {
             let _panicked = thread.join();
         }
     }
 }
 
-/// An answer that needs nobody.
-fn at_once<'a, T: Send + 'a>(outcome: Result<T, JournalError>) -> Pending<'a, T> {
+/// Returns a ready future.
+fn ready_future<'a, T: Send + 'a>(outcome: Result<T, JournalError>) -> JournalFuture<'a, T> {
     Box::pin(std::future::ready(outcome))
 }
 
-impl Journal for Sqlite {
-    fn publish(&self, draft: Draft, at: At) -> Pending<'_, Published> {
-        if let Err(error) = names(&draft.dedupe).and_then(|()| fits(&draft.body)) {
-            return at_once(Err(error));
+impl Journal for SqliteJournal {
+    fn publish(&self, draft: MessageDraft, at: Timestamps) -> JournalFuture<'_, PublishOutcome> {
+        if let Err(error) = check_key(&draft.dedupe).and_then(|()| check_size(&draft.body)) {
+            return ready_future(Err(error));
         }
-        let sum = of_bytes(&draft.body);
-        self.ask(Kind::New, draft.body.len(), move |book| {
-            book.publish(&draft, sum, at)
+        let sum = checksum_bytes(&draft.body);
+        self.run_on_writer(OperationKind::Insert, draft.body.len(), move |state| {
+            state.publish(&draft, sum, at)
         })
     }
 
     fn lease<'a>(
         &'a self,
-        lane: &'a Lane,
-        order: Order,
+        lane: &'a LaneName,
+        order: LeaseOrder,
         max: usize,
         hold: Duration,
-        at: At,
-    ) -> Pending<'a, Vec<Delivery>> {
+        at: Timestamps,
+    ) -> JournalFuture<'a, Vec<LeasedMessage>> {
         let lane = lane.clone();
-        self.ask(Kind::Work, 0, move |book| {
-            book.lease(&lane, order, max, hold, at)
+        self.run_on_writer(OperationKind::Update, 0, move |state| {
+            state.lease(&lane, order, max, hold, at)
         })
     }
 
-    fn ack(&self, receipt: Receipt, result: Option<Bytes>, at: At) -> Pending<'_, ()> {
-        if let Some(Err(error)) = result.as_ref().map(fits) {
-            return at_once(Err(error));
+    fn ack(
+        &self,
+        receipt: LeaseReceipt,
+        result: Option<Bytes>,
+        at: Timestamps,
+    ) -> JournalFuture<'_, ()> {
+        if let Some(Err(error)) = result.as_ref().map(check_size) {
+            return ready_future(Err(error));
         }
         let bytes = result.as_ref().map_or(0, Bytes::len);
-        self.ask(Kind::Work, bytes, move |book| {
-            book.ack(receipt, result.as_ref(), at)
+        self.run_on_writer(OperationKind::Update, bytes, move |state| {
+            state.ack(receipt, result.as_ref(), at)
         })
     }
 
-    fn nak(&self, receipt: Receipt, delay: Duration, at: At) -> Pending<'_, ()> {
-        self.ask(Kind::Work, 0, move |book| book.nak(receipt, delay, at))
+    fn nak(&self, receipt: LeaseReceipt, delay: Duration, at: Timestamps) -> JournalFuture<'_, ()> {
+        self.run_on_writer(OperationKind::Update, 0, move |state| {
+            state.nak(receipt, delay, at)
+        })
     }
 
-    fn bury(&self, receipt: Receipt, reason: Arc<str>, _at: At) -> Pending<'_, ()> {
-        self.ask(Kind::Work, 0, move |book| book.bury(receipt, &reason))
+    fn dead_letter(
+        &self,
+        receipt: LeaseReceipt,
+        reason: Arc<str>,
+        _at: Timestamps,
+    ) -> JournalFuture<'_, ()> {
+        self.run_on_writer(OperationKind::Update, 0, move |book| {
+            book.dead_letter(receipt, &reason)
+        })
     }
 
-    fn revive(&self, id: MessageId, ttl: Option<Duration>, at: At) -> Pending<'_, ()> {
-        self.ask(Kind::Work, 0, move |book| book.revive(id, ttl, at))
+    fn requeue(
+        &self,
+        id: MessageId,
+        ttl: Option<Duration>,
+        at: Timestamps,
+    ) -> JournalFuture<'_, ()> {
+        self.run_on_writer(OperationKind::Update, 0, move |book| {
+            book.requeue(id, ttl, at)
+        })
     }
 
-    fn remove(&self, id: MessageId, at: At) -> Pending<'_, ()> {
-        self.ask(Kind::Work, 0, move |book| book.remove(id, at))
+    fn remove_message(&self, id: MessageId, at: Timestamps) -> JournalFuture<'_, ()> {
+        self.run_on_writer(OperationKind::Update, 0, move |book| {
+            book.remove_message(id, at)
+        })
     }
 
-    fn withdraw(&self, receipt: Receipt, _at: At) -> Pending<'_, ()> {
-        self.ask(Kind::Work, 0, move |book| book.withdraw(receipt))
+    fn discard_leased(&self, receipt: LeaseReceipt, _at: Timestamps) -> JournalFuture<'_, ()> {
+        self.run_on_writer(OperationKind::Update, 0, move |book| {
+            book.discard_leased(receipt)
+        })
     }
 
-    fn expire<'a>(&'a self, lanes: &'a str, at: At) -> Pending<'a, Vec<Entry>> {
+    fn expire_messages<'a>(
+        &'a self,
+        lanes: &'a str,
+        at: Timestamps,
+    ) -> JournalFuture<'a, Vec<MessageView>> {
         let lanes = lanes.to_owned();
-        self.ask(Kind::Work, 0, move |book| book.expire(&lanes, at))
+        self.run_on_writer(OperationKind::Update, 0, move |book| {
+            book.expire_messages(&lanes, at)
+        })
     }
 
-    fn lanes<'a>(&'a self, prefix: &'a str, _at: At) -> Pending<'a, Vec<LaneView>> {
+    fn lane_stats<'a>(
+        &'a self,
+        prefix: &'a str,
+        _at: Timestamps,
+    ) -> JournalFuture<'a, Vec<LaneStats>> {
         let prefix = prefix.to_owned();
-        self.ask(Kind::Read, 0, move |book| book.lane_views(&prefix))
+        self.run_on_writer(OperationKind::Read, 0, move |book| book.lane_stats(&prefix))
     }
 
-    fn lane_bytes<'a>(&'a self, prefix: &'a str) -> Pending<'a, Vec<(Lane, u64)>> {
+    fn lane_bytes<'a>(&'a self, prefix: &'a str) -> JournalFuture<'a, Vec<(LaneName, u64)>> {
         let prefix = prefix.to_owned();
-        self.ask(Kind::Read, 0, move |book| book.lane_bytes(&prefix))
+        self.run_on_writer(OperationKind::Read, 0, move |state| {
+            state.lane_bytes(&prefix)
+        })
     }
 
-    fn inspect(&self, filter: Filter, at: At) -> Pending<'_, Vec<Entry>> {
-        self.ask(Kind::Read, 0, move |book| book.inspect(&filter, at))
+    fn list_messages(
+        &self,
+        filter: MessageFilter,
+        at: Timestamps,
+    ) -> JournalFuture<'_, Vec<MessageView>> {
+        self.run_on_writer(OperationKind::Read, 0, move |book| {
+            book.list_messages(&filter, at)
+        })
     }
 
-    fn entry(&self, id: MessageId, at: At) -> Pending<'_, Option<Entry>> {
-        self.ask(Kind::Read, 0, move |book| book.entry(id, at))
+    fn get_message(&self, id: MessageId, at: Timestamps) -> JournalFuture<'_, Option<MessageView>> {
+        self.run_on_writer(OperationKind::Read, 0, move |book| book.get_message(id, at))
     }
 
-    fn result<'a>(&'a self, lane: &'a Lane, dedupe: &'a str) -> Pending<'a, Option<Done>> {
+    fn get_result<'a>(
+        &'a self,
+        lane: &'a LaneName,
+        dedupe: &'a str,
+    ) -> JournalFuture<'a, Option<CompletedMessage>> {
         let (lane, dedupe) = (lane.clone(), dedupe.to_owned());
-        self.ask(Kind::Read, 0, move |book| book.result(&lane, &dedupe))
+        self.run_on_writer(OperationKind::Read, 0, move |book| {
+            book.get_result(&lane, &dedupe)
+        })
     }
 
-    fn get<'a>(&'a self, key: &'a str) -> Pending<'a, Option<Value>> {
+    fn get_value<'a>(&'a self, key: &'a str) -> JournalFuture<'a, Option<VersionedValue>> {
         let key = key.to_owned();
-        self.ask(Kind::Read, 0, move |book| book.get(&key))
+        self.run_on_writer(OperationKind::Read, 0, move |book| book.get_value(&key))
     }
 
-    fn list<'a>(&'a self, prefix: &'a str, limit: usize) -> Pending<'a, Vec<(Arc<str>, Value)>> {
+    fn list_values<'a>(
+        &'a self,
+        prefix: &'a str,
+        limit: usize,
+    ) -> JournalFuture<'a, Vec<(Arc<str>, VersionedValue)>> {
         let prefix = prefix.to_owned();
-        self.ask(Kind::Read, 0, move |book| book.list(&prefix, limit))
+        self.run_on_writer(OperationKind::Read, 0, move |book| {
+            book.list_values(&prefix, limit)
+        })
     }
 
-    fn put<'a>(&'a self, key: &'a str, bytes: Option<Bytes>, expect: Expect) -> Pending<'a, u64> {
-        let checked = names(key).and_then(|()| bytes.as_ref().map_or(Ok(()), fits));
+    fn put_value<'a>(
+        &'a self,
+        key: &'a str,
+        bytes: Option<Bytes>,
+        expect: ExpectedRevision,
+    ) -> JournalFuture<'a, u64> {
+        let checked = check_key(key).and_then(|()| bytes.as_ref().map_or(Ok(()), check_size));
         if let Err(error) = checked {
-            return at_once(Err(error));
+            return ready_future(Err(error));
         }
         let key = key.to_owned();
         let kind = match bytes {
-            Some(_) => Kind::New,
-            None => Kind::Work,
+            Some(_) => OperationKind::Insert,
+            None => OperationKind::Update,
         };
-        let sum = bytes.as_deref().map(of_bytes).unwrap_or_default();
-        self.ask(kind, bytes.as_ref().map_or(0, Bytes::len), move |book| {
-            book.put(&key, bytes.as_ref().map(|bytes| (bytes, sum)), expect)
+        let sum = bytes.as_deref().map(checksum_bytes).unwrap_or_default();
+        self.run_on_writer(kind, bytes.as_ref().map_or(0, Bytes::len), move |book| {
+            book.put_value(&key, bytes.as_ref().map(|bytes| (bytes, sum)), expect)
         })
     }
 
-    fn watch(&self, prefix: &str) -> Watch {
-        lock(&self.shared.watches).add(prefix)
+    fn watch_prefix(&self, prefix: &str) -> RevisionWatch {
+        lock(&self.shared.watches).add_watch(prefix)
     }
 
-    fn health(&self) -> Health {
+    fn health(&self) -> JournalHealth {
         self.shared.check_health()
     }
 
@@ -461,7 +450,7 @@ impl Journal for Sqlite {
         lock(&self.inbox).take();
         let mut closed = self.closed.clone();
         Box::pin(async move {
-            // An error is that the thread is gone, which is as closed as can be.
+            // An error means the thread is gone, so the journal is closed.
             let _closed = closed.wait_for(|closed| *closed).await;
         })
     }

@@ -1,39 +1,40 @@
-//! Who wants to know of changed values.
+//! Watches on value changes, by key prefix.
 
 use std::sync::Arc;
 
 use tokio::sync::watch;
 
-use crate::engine::Watch;
+use crate::engine::RevisionWatch;
 
-/// The watchers of a journal and the newest revision.
+/// Watches of a journal and the newest revision.
 #[derive(Debug, Default)]
-pub(crate) struct Watches {
-    /// The newest revision of all values.
+pub(crate) struct RevisionWatches {
+    /// Newest revision of all values.
     revision: u64,
-    all: Vec<(Arc<str>, watch::Sender<u64>)>,
+    senders: Vec<(Arc<str>, watch::Sender<u64>)>,
 }
 
-impl Watches {
-    /// Nobody yet; the newest revision is this.
+impl RevisionWatches {
+    /// Returns an empty set of watches at this revision.
     pub(crate) const fn new(revision: u64) -> Self {
-        let all = Vec::new();
-        Self { revision, all }
+        let senders = Vec::new();
+        Self { revision, senders }
     }
 
-    /// Returns what sees every change of a value whose key begins so.
-    pub(crate) fn add(&mut self, prefix: &str) -> Watch {
-        // Those that nobody listens to any more go here too: a prefix may never change again.
-        self.all.retain(|(_, sender)| sender.receiver_count() > 0);
+    /// Adds a watch on all keys with this prefix.
+    pub(crate) fn add_watch(&mut self, prefix: &str) -> RevisionWatch {
+        // Dropped watches are pruned here too, since their prefix may never change again.
+        self.senders
+            .retain(|(_, sender)| sender.receiver_count() > 0);
         let (sender, receiver) = watch::channel(self.revision);
-        self.all.push((prefix.into(), sender));
+        self.senders.push((prefix.into(), sender));
         receiver
     }
 
-    /// Tells those whom it concerns that a value was changed.
-    pub(crate) fn tell(&mut self, key: &str, revision: u64) {
+    /// Notifies the watches whose prefix matches the changed key.
+    pub(crate) fn notify_change(&mut self, key: &str, revision: u64) {
         self.revision = revision;
-        self.all.retain(|(prefix, sender)| {
+        self.senders.retain(|(prefix, sender)| {
             if key.starts_with(&**prefix) {
                 sender.send_replace(revision);
             }

@@ -1,34 +1,34 @@
-//! Every engine keeps every rule.
+//! Runs the contract suite on every engine.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::sync::Arc;
 
-use bowline_journal::contract::Maker;
-use bowline_journal::{BoxFuture, Journal, Memory, Sqlite, journal_contract};
+use bowline_journal::contract::EngineFactory;
+use bowline_journal::{BoxFuture, Journal, MemoryJournal, SqliteJournal, journal_contract};
 use tempfile::TempDir;
 
-struct InMemory;
+struct MemoryFactory;
 
-impl Maker for InMemory {
-    fn open(&self) -> BoxFuture<'_, Arc<dyn Journal>> {
-        Box::pin(async { Arc::new(Memory::default()) as Arc<dyn Journal> })
+impl EngineFactory for MemoryFactory {
+    fn open_journal(&self) -> BoxFuture<'_, Arc<dyn Journal>> {
+        Box::pin(async { Arc::new(MemoryJournal::default()) as Arc<dyn Journal> })
     }
 
-    fn is_kept(&self) -> bool {
+    fn is_durable(&self) -> bool {
         false
     }
 }
 
-struct OnDisk(TempDir);
+struct SqliteFactory(TempDir);
 
-impl Maker for OnDisk {
-    fn open(&self) -> BoxFuture<'_, Arc<dyn Journal>> {
+impl EngineFactory for SqliteFactory {
+    fn open_journal(&self) -> BoxFuture<'_, Arc<dyn Journal>> {
         let path = self.0.path().join("state.db");
-        let opened = Sqlite::open(&path).unwrap();
+        let opened = SqliteJournal::open(&path).unwrap();
         Box::pin(async { Arc::new(opened) as Arc<dyn Journal> })
     }
 
-    fn is_kept(&self) -> bool {
+    fn is_durable(&self) -> bool {
         true
     }
 }
@@ -36,11 +36,11 @@ impl Maker for OnDisk {
 mod memory {
     use super::*;
 
-    journal_contract!(InMemory);
+    journal_contract!(MemoryFactory);
 }
 
 mod sqlite {
     use super::*;
 
-    journal_contract!(OnDisk(TempDir::new().unwrap()));
+    journal_contract!(SqliteFactory(TempDir::new().unwrap()));
 }

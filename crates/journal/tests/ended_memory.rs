@@ -1,4 +1,4 @@
-//! Memory that ended messages take. A test program of its own: nothing else allocates.
+//! Memory use of completed messages, in a separate test binary without unrelated allocations.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -11,30 +11,30 @@ use std::io::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_core::time::Now;
-use bowline_journal::{At, Draft, Journal, Lane, Published, Sqlite};
+use bowline_core::time::MonotonicTime;
+use bowline_journal::{Journal, LaneName, MessageDraft, PublishOutcome, SqliteJournal, Timestamps};
 use bytes::Bytes;
 
-/// Messages before the first reading, which fill the cache of SQLite in part.
+/// Messages before the first reading, to fill part of the SQLite cache.
 const WARM_UP: usize = 4_000;
 
 const MESSAGES: usize = 20_000;
 
-/// Workers, so that the writer thread commits whole batches.
+/// Workers, so the writer thread commits full batches.
 const WORKERS: usize = 32;
 
-/// Growth from the first reading to the last: the rest of the 2 MiB cache of SQLite, and at most
-/// 64 bytes for each message.
+/// Allowed growth between the readings: the rest of the 2 MiB SQLite cache, and at most 64 bytes
+/// per message.
 const GROWTH_BYTES_MAX: u64 = 2 * 1024 * 1024 + (MESSAGES - WARM_UP) as u64 * 64;
 
-fn at(ms: u64) -> At {
-    At {
-        now: Now(ms),
+fn moment_at(ms: u64) -> Timestamps {
+    Timestamps {
+        now: MonotonicTime(ms),
         unix_ms: 1_700_000_000_000 + ms,
     }
 }
 
-/// Anonymous memory of this process, in bytes.
+/// Returns the anonymous memory of this process in bytes.
 fn anonymous_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("RssAnon:"));
@@ -42,27 +42,30 @@ fn anonymous_bytes() -> u64 {
     kib.parse::<u64>().unwrap() * 1024
 }
 
-/// Stores and acknowledges each message of a range, with a result.
-async fn finish_messages(journal: &Arc<Sqlite>, lane: &Lane, from: usize, to: usize) {
+/// Publishes and acks each message of a range, with a result.
+async fn complete_messages(journal: &Arc<SqliteJournal>, lane: &LaneName, from: usize, to: usize) {
     let mut workers = tokio::task::JoinSet::new();
     for first in 0..WORKERS {
         let (journal, lane) = (Arc::clone(journal), lane.clone());
         workers.spawn(async move {
             for number in (from + first..to).step_by(WORKERS) {
-                let draft = Draft {
+                let draft = MessageDraft {
                     lane: lane.clone(),
                     dedupe: format!("write_note\n{number:08}-6f1c-4a35-9d5e-0123456789ab").into(),
                     digest: [7; 32],
                     body: Bytes::from_static(b"{\"number\":1}"),
                     ttl: None,
-                    hold: Some(Duration::from_secs(60)),
+                    lease: Some(Duration::from_secs(60)),
                 };
-                let stored = journal.publish(draft, at(1)).await.unwrap();
-                let Published::Stored { held, .. } = stored else {
+                let stored = journal.publish(draft, moment_at(1)).await.unwrap();
+                let PublishOutcome::Stored { held, .. } = stored else {
                     panic!("{stored:?}");
                 };
                 let result = Some(Bytes::from_static(b"{\"content\":[]}"));
-                journal.ack(held.unwrap(), result, at(2)).await.unwrap();
+                journal
+                    .ack(held.unwrap(), result, moment_at(2))
+                    .await
+                    .unwrap();
             }
         });
     }
@@ -72,19 +75,19 @@ async fn finish_messages(journal: &Arc<Sqlite>, lane: &Lane, from: usize, to: us
 }
 
 #[tokio::test]
-async fn ended_messages_take_bounded_memory() {
+async fn completed_messages_take_bounded_memory() {
     let directory = tempfile::tempdir().unwrap();
-    let journal = Arc::new(Sqlite::open(&directory.path().join("state.db")).unwrap());
-    let lane = Lane::new("outbox/principal/server").unwrap();
-    finish_messages(&journal, &lane, 0, WARM_UP).await;
+    let journal = Arc::new(SqliteJournal::open(&directory.path().join("state.db")).unwrap());
+    let lane = LaneName::new("outbox/principal/server").unwrap();
+    complete_messages(&journal, &lane, 0, WARM_UP).await;
     let before = anonymous_bytes();
-    finish_messages(&journal, &lane, WARM_UP, MESSAGES).await;
+    complete_messages(&journal, &lane, WARM_UP, MESSAGES).await;
     let growth = anonymous_bytes().saturating_sub(before);
     let figures = format!("growth of {growth} bytes, {GROWTH_BYTES_MAX} allowed");
     writeln!(std::io::stderr(), "{figures}").unwrap();
     assert!(growth <= GROWTH_BYTES_MAX, "{figures}");
     let oldest = journal
-        .result(&lane, "write_note\n00000000-6f1c-4a35-9d5e-0123456789ab")
+        .get_result(&lane, "write_note\n00000000-6f1c-4a35-9d5e-0123456789ab")
         .await;
     assert!(oldest.unwrap().is_some());
     journal.close().await;

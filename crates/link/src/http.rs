@@ -1,75 +1,76 @@
-//! A server that is reached over HTTP.
+//! Link to a server over HTTP.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_core::caller::CallerEnd;
-use bowline_core::era::{Era, Speaks};
+use bowline_core::client_handle::ClientHandle;
+use bowline_core::era::{Era, EraSetting};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::link::{
-    Answer, BoxFuture, Exit, Link, LinkError, LinkEvent, Request, ServerInfo, Spawner,
+    BoxFuture, Link, LinkError, LinkEvent, LinkExit, LinkRequest, LinkResponse, ServerInfo,
+    TaskSpawner,
 };
-use crate::message_limits::LargeLimits;
-use crate::modern::discover::Found;
-use crate::modern::listen::{Filter, Listener, listen as listen_to};
-use crate::modern::{params, rounds};
-use crate::peer::frame;
-use crate::stdio::handshake::Failure;
-use crate::stdio::{ClientInfo, ConnectError};
+use crate::message_limits::LargeResponseLimits;
+use crate::modern::change_listen::{ChangeListener, ListenFilter, run_listener as listen_to};
+use crate::modern::era_discovery::DiscoverOutcome;
+use crate::modern::{era_params, input_rounds};
+use crate::rpc::rpc_frame;
+use crate::stdio::mcp_handshake::HandshakeError;
+use crate::stdio::{ClientInfo, LinkConnectError};
 
-mod carry;
-mod changes;
-pub mod client;
+mod background;
+mod change_stream;
 pub(crate) mod clock;
-pub mod credentials;
-mod discover;
-mod elder;
+mod conversation;
 pub mod endpoint;
-pub mod hyper_client;
-mod labels;
-mod listen;
-mod mirrors;
-mod refusal;
-pub(crate) mod road;
-mod session;
-mod stream;
-mod talk;
-mod tasks;
-mod waiting;
+mod event_stream;
+mod header_retry;
+pub mod http1;
+pub mod http_client;
+mod http_discover;
+mod http_session;
+mod legacy_session;
+mod pending_guard;
+mod post_request;
+mod routing_headers;
+pub(crate) mod sender;
+mod sse_listener;
+mod status_error;
+pub mod upstream_credentials;
 
-use client::HttpClient;
-use credentials::Credentials;
-use elder::{Elder, Making};
-use endpoint::Endpoint;
-pub use road::RedirectError;
-use stream::Stream;
-use talk::{Ends, Form, Talk, message};
+use conversation::{ConversationQueues, HttpConversation, HttpMode, strip_newline};
+use endpoint::HttpEndpoint;
+use event_stream::EventStream;
+use http_client::HttpClient;
+use legacy_session::{LegacySession, LegacySessionConfig};
+pub use sender::RedirectError;
+use upstream_credentials::UpstreamCredentials;
 
-/// How to reach a server.
+/// Configuration of an HTTP link.
 #[derive(Clone, Debug)]
 pub struct HttpSpec {
-    /// The server's name, for messages.
+    /// Server name, for messages.
     pub server: Arc<str>,
-    /// Where it is.
-    pub url: Endpoint,
-    /// How it speaks.
-    pub transport: Transport,
-    /// What proves who we are, read for every request.
-    pub credentials: Arc<dyn Credentials>,
-    /// What is known beforehand of whether it keeps sessions.
-    pub speaks: Speaks,
-    /// The one session that this link belongs to; absent where it is shared.
-    pub owner: Option<Arc<dyn CallerEnd>>,
-    /// The bounds.
+    /// Server address.
+    pub url: HttpEndpoint,
+    /// HTTP transport.
+    pub transport: HttpTransport,
+    /// Credentials, read for every request.
+    pub credentials: Arc<dyn UpstreamCredentials>,
+    /// Configured era, if known.
+    pub era_setting: EraSetting,
+    /// Session that owns the link exclusively; absent for a shared link.
+    pub owner: Option<Arc<dyn ClientHandle>>,
+    /// Limits.
     pub limits: HttpLimits,
 }
 
-/// Which HTTP transport is spoken.
+/// HTTP transport of MCP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Transport {
-    /// Streamable HTTP, and where the server does not know it, the one before.
+pub enum HttpTransport {
+    /// Streamable HTTP, with fallback to HTTP+SSE.
     #[default]
     Auto,
     /// Streamable HTTP.
@@ -78,128 +79,148 @@ pub enum Transport {
     Sse,
 }
 
-/// The bounds of one link.
+/// Limits of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HttpLimits {
-    /// The longest body, line or event.
+    /// Longest body, line or event.
     pub body_bytes_max: usize,
-    /// The longest bodies and events that are lists or results; one of a link is read at a time.
-    pub large: LargeLimits,
-    /// Requests that may wait for an answer at once.
+    /// Longest list and result; one such response of a link is read at a time.
+    pub large: LargeResponseLimits,
+    /// Requests in flight.
     pub in_flight_max: usize,
-    /// Messages without an answer that may wait to be sent.
+    /// Queued messages without a response.
     pub outbox_max: usize,
-    /// Events that may wait to be read.
+    /// Queued events.
     pub events_max: usize,
-    /// How long a server may take to accept a message that wants no answer.
-    pub post: Duration,
-    /// How long it may take to end the session.
-    pub stop: Duration,
+    /// Timeout for a message without a response.
+    pub post_timeout: Duration,
+    /// Timeout for ending the session.
+    pub stop_timeout: Duration,
 }
 
 impl Default for HttpLimits {
     fn default() -> Self {
         Self {
             body_bytes_max: 8 * 1024 * 1024,
-            large: LargeLimits::default(),
+            large: LargeResponseLimits::default(),
             in_flight_max: 1024,
             outbox_max: 256,
             events_max: 64,
-            post: Duration::from_secs(10),
-            stop: Duration::from_secs(3),
+            post_timeout: Duration::from_secs(10),
+            stop_timeout: Duration::from_secs(3),
         }
     }
 }
 
-/// Reaches a server and shakes hands with it. The link lives in tasks of `spawner`; the receiver
-/// hears what the server says outside calls.
+/// Connects to a server and performs the handshake. The link runs in tasks of `spawner`; the
+/// receiver gets events outside calls.
 ///
 /// # Errors
-/// Every failure names the server, and leaves nothing behind.
+/// Every error names the server; nothing is left running.
 pub async fn connect(
     spec: &HttpSpec,
     client: Arc<dyn HttpClient>,
     info: ClientInfo,
     deadline: Instant,
-    spawner: &dyn Spawner,
-) -> Result<(Arc<dyn Link>, mpsc::Receiver<LinkEvent>), ConnectError> {
-    let dialing = Dialing {
+    spawner: &dyn TaskSpawner,
+) -> Result<(Arc<dyn Link>, mpsc::Receiver<LinkEvent>), LinkConnectError> {
+    let dialing = HttpDialer {
         spec,
         client,
         info,
         deadline,
         spawner,
     };
-    let connected = match (spec.speaks, spec.transport) {
-        (Speaks::Only(Era::Legacy), _) | (Speaks::Auto, Transport::Sse) => dialing.legacy().await,
-        (Speaks::Only(Era::Modern), _) => match dialing.modern().await {
+    let connected = match (spec.era_setting, spec.transport) {
+        (EraSetting::Only(Era::Legacy), _) | (EraSetting::Auto, HttpTransport::Sse) => {
+            dialing.connect_legacy().await
+        }
+        (EraSetting::Only(Era::Modern), _) => match dialing.connect_modern().await {
             Ok(Some(connected)) => Ok(connected),
-            Ok(None) => Err(Failure::Bad("it does not speak without a handshake")),
+            Ok(None) => Err(HandshakeError::Malformed(
+                "it does not speak without a handshake",
+            )),
             Err(failure) => Err(failure),
         },
-        (Speaks::Auto, Transport::Auto | Transport::Streamable) => match dialing.modern().await {
-            Ok(Some(connected)) => Ok(connected),
-            Ok(None) => dialing.legacy().await,
-            Err(failure) => Err(failure),
-        },
+        (EraSetting::Auto, HttpTransport::Auto | HttpTransport::Streamable) => {
+            match dialing.connect_modern().await {
+                Ok(Some(connected)) => Ok(connected),
+                Ok(None) => dialing.connect_legacy().await,
+                Err(failure) => Err(failure),
+            }
+        }
     };
-    connected.map_err(|failure| dialing.explain(failure))
+    connected.map_err(|failure| dialing.to_connect_error(failure))
 }
 
-type Connection = (Arc<dyn Link>, mpsc::Receiver<LinkEvent>);
-type Connected = Result<Connection, Failure>;
+type LinkAndEvents = (Arc<dyn Link>, mpsc::Receiver<LinkEvent>);
+type DialResult = Result<LinkAndEvents, HandshakeError>;
 
-/// A link that does not exist yet.
-struct Dialing<'a> {
+/// Builder of an HTTP link.
+struct HttpDialer<'a> {
     spec: &'a HttpSpec,
     client: Arc<dyn HttpClient>,
     info: ClientInfo,
     deadline: Instant,
-    spawner: &'a dyn Spawner,
+    spawner: &'a dyn TaskSpawner,
 }
 
-impl Dialing<'_> {
-    /// Meets a server that keeps no sessions; nothing where it is one that does.
-    async fn modern(&self) -> Result<Option<Connection>, Failure> {
+impl HttpDialer<'_> {
+    /// Connects to a modern server; `None` for a legacy server.
+    async fn connect_modern(&self) -> Result<Option<LinkAndEvents>, HandshakeError> {
         let (events, heard) = mpsc::channel(self.spec.limits.events_max.max(1));
-        let (talk, ends) = self.talk((Form::Stateless, self.spec.url.clone()), events.clone());
-        let mut starting = Starting(Some(Arc::clone(&talk)));
-        let info = match talk.discover(self.deadline).await.map_err(Failure::Link)? {
-            Found::Modern(info) => info,
-            Found::Refused { code, message } => return Err(Failure::Refused { code, message }),
-            Found::Legacy => {
-                let leaving = Arc::clone(&talk).leave();
+        let (conversation, ends) =
+            self.new_conversation(HttpMode::Stateless, self.spec.url.clone(), events.clone());
+        let mut starting = ConversationGuard(Some(Arc::clone(&conversation)));
+        let info = match conversation
+            .discover_era(self.deadline)
+            .await
+            .map_err(HandshakeError::Link)?
+        {
+            DiscoverOutcome::Modern(info) => info,
+            DiscoverOutcome::Refused { code, message } => {
+                return Err(HandshakeError::Refused { code, message });
+            }
+            DiscoverOutcome::Legacy => {
+                let leaving = Arc::clone(&conversation).end_stray_session();
                 self.spawner.spawn("link.leave", Box::pin(leaving));
                 return Ok(None);
             }
         };
         starting.0 = None;
-        let listener = Arc::new(Listener::default());
-        let declared = Filter::declared(&info.initialize);
-        let (ear, client) = (Arc::clone(&talk), self.info.clone());
-        let listening = listen_to(ear, Arc::clone(&listener), client, declared);
+        let listener = Arc::new(ChangeListener::default());
+        let declared = ListenFilter::from_capabilities(&info.initialize);
+        let (transport, client) = (Arc::clone(&conversation), self.info.clone());
+        let listening = listen_to(transport, Arc::clone(&listener), client, declared);
         self.spawner.spawn("link.listener", Box::pin(listening));
-        let elder = self.elder(&talk, events);
-        let link = self.begin(talk, ends, info, (Some(Arc::clone(&listener)), elder));
-        listener.begun(self.deadline).await;
+        let legacy_session = self.start_legacy_session(&conversation, events);
+        let link = self.start_link(
+            conversation,
+            ends,
+            info,
+            Some(Arc::clone(&listener)),
+            legacy_session,
+        );
+        listener.wait_started(self.deadline).await;
         Ok(Some((link, heard)))
     }
 
-    /// Shakes hands with a server.
-    async fn legacy(&self) -> Connected {
-        if self.spec.transport == Transport::Sse {
-            return self.sse().await;
+    /// Connects to a legacy server.
+    async fn connect_legacy(&self) -> DialResult {
+        if self.spec.transport == HttpTransport::Sse {
+            return self.connect_sse().await;
         }
-        match self.streamable().await {
-            // It knows of no such thing here: it may be of the time before.
-            Err(Failure::Link(LinkError::Http { status, preview }))
-                if self.spec.transport == Transport::Auto && matches!(status, 400 | 404 | 405) =>
+        match self.connect_streamable().await {
+            // The server does not know Streamable HTTP: try HTTP+SSE.
+            Err(HandshakeError::Link(LinkError::Http { status, preview }))
+                if self.spec.transport == HttpTransport::Auto
+                    && matches!(status, 400 | 404 | 405) =>
             {
-                self.sse().await.map_err(|second| match second {
-                    // It does not know that either; what it said first tells more.
-                    Failure::Link(LinkError::Http { .. } | LinkError::ContentType { .. }) => {
-                        Failure::Link(LinkError::Http { status, preview })
-                    }
+                self.connect_sse().await.map_err(|second| match second {
+                    // HTTP+SSE is unknown as well; the first error tells more.
+                    HandshakeError::Link(
+                        LinkError::Http { .. } | LinkError::ContentType { .. },
+                    ) => HandshakeError::Link(LinkError::Http { status, preview }),
                     second => second,
                 })
             }
@@ -207,85 +228,108 @@ impl Dialing<'_> {
         }
     }
 
-    async fn streamable(&self) -> Connected {
-        self.shake((Form::Streamable, self.spec.url.clone()), None)
+    async fn connect_streamable(&self) -> DialResult {
+        self.connect_session(HttpMode::Streamable, self.spec.url.clone(), None)
             .await
     }
 
-    async fn sse(&self) -> Connected {
-        let found = listen::find_endpoint(self.spec, &self.client, self.deadline).await;
-        let (endpoint, stream) = found.map_err(Failure::Link)?;
-        self.shake((Form::Sse, endpoint), Some(stream)).await
+    async fn connect_sse(&self) -> DialResult {
+        let found = sse_listener::find_endpoint(self.spec, &self.client, self.deadline).await;
+        let (endpoint, stream) = found.map_err(HandshakeError::Link)?;
+        self.connect_session(HttpMode::Sse, endpoint, Some(stream))
+            .await
     }
 
-    async fn shake(&self, how: (Form, Endpoint), stream: Option<Stream>) -> Connected {
+    async fn connect_session(
+        &self,
+        mode: HttpMode,
+        endpoint: HttpEndpoint,
+        stream: Option<EventStream>,
+    ) -> DialResult {
         let (events, heard) = mpsc::channel(self.spec.limits.events_max.max(1));
-        let (talk, ends) = self.talk(how, events);
-        // Dropped before the end, it stops what was started.
-        let mut starting = Starting(Some(Arc::clone(&talk)));
+        let (conversation, ends) = self.new_conversation(mode, endpoint, events);
+        // Dropping the guard early stops the conversation.
+        let mut starting = ConversationGuard(Some(Arc::clone(&conversation)));
         if let Some(stream) = stream {
-            let task = listen::listen_only(Arc::clone(&talk), stream);
+            let task = sse_listener::run_sse_transport(Arc::clone(&conversation), stream);
             self.spawner.spawn("link.stream", Box::pin(task));
         }
-        let info = talk.shake(self.deadline).await?;
+        let info = conversation.initialize_session(self.deadline).await?;
         starting.0 = None;
-        if talk.form == Form::Streamable {
-            let listening = listen::listen(Arc::clone(&talk));
+        if conversation.mode == HttpMode::Streamable {
+            let listening = sse_listener::run_sse_listener(Arc::clone(&conversation));
             self.spawner.spawn("link.stream", Box::pin(listening));
         }
-        Ok((self.begin(talk, ends, info, (None, None)), heard))
+        Ok((self.start_link(conversation, ends, info, None, None), heard))
     }
 
-    fn talk(&self, how: (Form, Endpoint), events: mpsc::Sender<LinkEvent>) -> (Arc<Talk>, Ends) {
+    fn new_conversation(
+        &self,
+        mode: HttpMode,
+        endpoint: HttpEndpoint,
+        events: mpsc::Sender<LinkEvent>,
+    ) -> (Arc<HttpConversation>, ConversationQueues) {
         let (client, info) = (Arc::clone(&self.client), self.info.clone());
-        Talk::new(self.spec, client, info, how, events)
+        HttpConversation::new(self.spec, client, info, mode, endpoint, events)
     }
 
-    /// Has a session made with a server that keeps none, should one be needed.
-    fn elder(&self, talk: &Arc<Talk>, events: mpsc::Sender<LinkEvent>) -> Option<Arc<Elder>> {
-        if self.spec.speaks != Speaks::Auto {
+    /// Prepares a legacy session with a modern server, opened on demand.
+    fn start_legacy_session(
+        &self,
+        conversation: &Arc<HttpConversation>,
+        events: mpsc::Sender<LinkEvent>,
+    ) -> Option<Arc<LegacySession>> {
+        if self.spec.era_setting != EraSetting::Auto {
             return None;
         }
-        let elder = Arc::new(Elder::default());
-        let making = Making {
+        let legacy_session = Arc::new(LegacySession::default());
+        let making = LegacySessionConfig {
             spec: self.spec.clone(),
             client: Arc::clone(&self.client),
             info: self.info.clone(),
             events,
         };
-        let keeping = elder::keep(Arc::clone(&elder), Arc::clone(talk), making);
+        let keeping = legacy_session::run_legacy_session(
+            Arc::clone(&legacy_session),
+            Arc::clone(conversation),
+            making,
+        );
         self.spawner.spawn("link.elder", Box::pin(keeping));
-        Some(elder)
+        Some(legacy_session)
     }
 
-    /// Starts what goes on beside the requests of a conversation.
-    fn begin(
+    /// Starts the background tasks of a conversation.
+    fn start_link(
         &self,
-        talk: Arc<Talk>,
-        ends: Ends,
+        conversation: Arc<HttpConversation>,
+        ends: ConversationQueues,
         info: ServerInfo,
-        (listener, elder): (Option<Arc<Listener>>, Option<Arc<Elder>>),
+        listener: Option<Arc<ChangeListener>>,
+        legacy_session: Option<Arc<LegacySession>>,
     ) -> Arc<dyn Link> {
         let spawn = |name, task| self.spawner.spawn(name, task);
-        let post = tasks::post(Arc::clone(&talk), ends.outbox);
+        let post = background::run_outbox(Arc::clone(&conversation), ends.outbox);
         spawn("link.post", Box::pin(post));
-        let rest = tasks::rest(Arc::clone(&talk), ends.rests);
+        let rest = background::run_background(Arc::clone(&conversation), ends.trailing_bodies);
         spawn("link.rest", Box::pin(rest));
-        spawn("link.keeper", Box::pin(tasks::keep(Arc::clone(&talk))));
+        spawn(
+            "link.keeper",
+            Box::pin(background::end_session_on_stop(Arc::clone(&conversation))),
+        );
         Arc::new(HttpLink {
-            talk,
+            conversation,
             info,
             listener,
-            elder,
+            legacy_session,
         })
     }
 
-    fn explain(&self, failure: Failure) -> ConnectError {
+    fn to_connect_error(&self, failure: HandshakeError) -> LinkConnectError {
         let server = Arc::clone(&self.spec.server);
         match failure {
-            Failure::Link(
+            HandshakeError::Link(
                 error @ (LinkError::Unreachable(_)
-                | LinkError::Cut(_)
+                | LinkError::ConnectionLost(_)
                 | LinkError::NotSent(_)
                 | LinkError::Credentials(_)
                 | LinkError::Unauthorized { .. }
@@ -294,24 +338,24 @@ impl Dialing<'_> {
                 | LinkError::ContentType { .. }
                 | LinkError::BadHead(_)
                 | LinkError::Redirect(_)
-                | LinkError::Elsewhere(_)),
-            ) => ConnectError::Refused {
+                | LinkError::RemoteFailure(_)),
+            ) => LinkConnectError::Refused {
                 server,
                 source: error,
             },
-            other => other.explain(server, Exit::Closed, Vec::new()),
+            other => other.into_connect_error(server, LinkExit::Closed, Vec::new()),
         }
     }
 }
 
-/// A conversation whose handshake is not over.
+/// Guard of a conversation during its handshake.
 #[derive(Debug)]
-struct Starting(Option<Arc<Talk>>);
+struct ConversationGuard(Option<Arc<HttpConversation>>);
 
-impl Drop for Starting {
+impl Drop for ConversationGuard {
     fn drop(&mut self) {
-        if let Some(talk) = &self.0 {
-            talk.finish(Exit::Stopping);
+        if let Some(conversation) = &self.0 {
+            conversation.finish(LinkExit::Stopping);
         }
     }
 }
@@ -319,76 +363,89 @@ impl Drop for Starting {
 /// A link over HTTP.
 #[derive(Debug)]
 struct HttpLink {
-    talk: Arc<Talk>,
+    conversation: Arc<HttpConversation>,
     info: ServerInfo,
-    /// Present where the server keeps no sessions.
-    listener: Option<Arc<Listener>>,
-    /// Present where it may keep them nevertheless.
-    elder: Option<Arc<Elder>>,
+    /// Present for a modern server.
+    listener: Option<Arc<ChangeListener>>,
+    /// Present if a modern server may support legacy sessions as well.
+    legacy_session: Option<Arc<LegacySession>>,
 }
 
 impl HttpLink {
-    /// Carries a request to a server of the modern era.
-    async fn drive(&self, request: Request) -> Result<Answer, LinkError> {
-        let talk = &self.talk;
-        let once = |round| talk.stand_alone(round);
+    /// Sends a request to a modern server.
+    async fn request_modern(&self, request: LinkRequest) -> Result<LinkResponse, LinkError> {
+        let conversation = &self.conversation;
+        let once = |round| conversation.request_stateless(round);
         match request.era {
             Era::Modern => once(request).await,
-            // Boxed, so that a request that needs no rounds carries no room for them.
+            // Boxed: requests without rounds do not reserve memory for rounds.
             Era::Legacy => {
-                let (server, client) = (&talk.spec.server, &talk.client);
-                Box::pin(rounds::drive(server, client, request, once)).await
+                let (server, client) = (&conversation.spec.server, &conversation.client);
+                Box::pin(input_rounds::request_with_rounds(
+                    server, client, request, once,
+                ))
+                .await
             }
         }
     }
 
-    /// The same, over the session where that can be had.
-    async fn drive_over(&self, elder: &Elder, mut request: Request) -> Result<Answer, LinkError> {
-        let Some(session) = elder.session(request.deadline).await else {
-            return self.drive(request).await;
+    /// Sends a request over the legacy session if available.
+    async fn request_over_session(
+        &self,
+        legacy_session: &LegacySession,
+        mut request: LinkRequest,
+    ) -> Result<LinkResponse, LinkError> {
+        let Some(session) = legacy_session.get_or_open(request.deadline).await else {
+            return self.request_modern(request).await;
         };
         if request.era == Era::Modern {
-            params::to_legacy(&mut request);
+            era_params::to_legacy(&mut request);
         }
         session.request(request).await
     }
 }
 
 impl Link for HttpLink {
-    fn request(&self, mut request: Request) -> BoxFuture<'_, Result<Answer, LinkError>> {
-        let talk = &self.talk;
-        match (request.era, talk.form.era()) {
-            (Era::Legacy, Era::Legacy) => Box::pin(talk.request(request)),
+    fn request(&self, mut request: LinkRequest) -> BoxFuture<'_, Result<LinkResponse, LinkError>> {
+        let conversation = &self.conversation;
+        match (request.era, conversation.mode.era()) {
+            (Era::Legacy, Era::Legacy) => Box::pin(conversation.request(request)),
             (Era::Modern, Era::Legacy) => {
-                params::to_legacy(&mut request);
-                Box::pin(talk.request(request))
+                era_params::to_legacy(&mut request);
+                Box::pin(conversation.request(request))
             }
-            (_, Era::Modern) => match &self.elder {
-                Some(elder) if elder.is_for(&request) => Box::pin(self.drive_over(elder, request)),
-                Some(_) | None => Box::pin(self.drive(request)),
+            (_, Era::Modern) => match &self.legacy_session {
+                Some(legacy_session) if legacy_session.is_preferred_for(&request) => {
+                    Box::pin(self.request_over_session(legacy_session, request))
+                }
+                Some(_) | None => Box::pin(self.request_modern(request)),
             },
         }
     }
 
     fn notify(&self, method: &str, params: Option<&[u8]>) -> Result<(), LinkError> {
-        let note = message(frame::notification(method, params));
-        match self.elder.as_ref().and_then(|elder| elder.open()) {
-            Some(elder) => elder.post_later(note),
-            None => self.talk.post_later(note),
+        let note = strip_newline(rpc_frame::notification_frame(method, params));
+        match self
+            .legacy_session
+            .as_ref()
+            .and_then(|legacy_session| legacy_session.current())
+        {
+            Some(legacy_session) => legacy_session.queue_post(note),
+            None => self.conversation.queue_post(note),
         }
     }
 
     fn is_open(&self) -> bool {
-        self.talk.exit().is_none()
+        self.conversation.exit().is_none()
     }
 
-    fn closed(&self) -> BoxFuture<'_, Exit> {
-        Box::pin(self.talk.ended())
+    fn wait_closed(&self) -> BoxFuture<'_, LinkExit> {
+        Box::pin(self.conversation.wait_ended())
     }
 
-    fn close(&self) -> BoxFuture<'_, Exit> {
-        self.talk.end();
-        Box::pin(self.talk.ended())
+    fn close(&self) -> BoxFuture<'_, LinkExit> {
+        self.conversation.begin_shutdown();
+        Box::pin(self.conversation.wait_ended())
     }
 
     fn pid(&self) -> Option<u32> {
@@ -396,22 +453,26 @@ impl Link for HttpLink {
     }
 
     fn in_flight(&self) -> usize {
-        let elder = self.elder.as_ref().and_then(|elder| elder.open());
-        self.talk.in_flight() + elder.map_or(0, |elder| elder.in_flight())
+        let legacy_session = self
+            .legacy_session
+            .as_ref()
+            .and_then(|legacy_session| legacy_session.current());
+        self.conversation.in_flight()
+            + legacy_session.map_or(0, |legacy_session| legacy_session.in_flight())
     }
 
-    fn server(&self) -> &ServerInfo {
+    fn server_info(&self) -> &ServerInfo {
         &self.info
     }
 
-    fn listen_to(
+    fn subscribe_resources(
         &self,
         uris: Vec<Arc<str>>,
         deadline: Instant,
     ) -> BoxFuture<'_, Result<Vec<Arc<str>>, LinkError>> {
         Box::pin(async move {
             match &self.listener {
-                Some(listener) => listener.listen_to(uris, deadline).await,
+                Some(listener) => listener.set_resources(uris, deadline).await,
                 None => Ok(Vec::new()),
             }
         })
@@ -420,6 +481,6 @@ impl Link for HttpLink {
 
 impl Drop for HttpLink {
     fn drop(&mut self) {
-        self.talk.end();
+        self.conversation.begin_shutdown();
     }
 }

@@ -1,36 +1,36 @@
-//! How bytes travel: one link per live connection to a server.
+//! Links: live connections to MCP servers over stdio, HTTP and executors.
 
-mod desk;
-pub mod executor;
-mod flood;
+mod child_limits;
+mod demux;
+pub mod executor_client;
 pub mod http;
-mod limits;
 pub mod link;
-mod marks;
 mod message_limits;
 mod modern;
-mod peer;
-mod processes;
+mod process_mark;
+mod process_usage;
+mod read_throttle;
 #[cfg(target_os = "linux")]
 pub mod reaper;
+mod rpc;
 pub mod sandbox;
 pub mod stderr;
 pub mod stdio;
 pub mod websocket;
 
 pub use bowline_wire::mcp::Revision;
-pub use desk::{ASKED_MAX, Unfit, ability, relayed};
-pub use limits::ChildLimits;
+pub use child_limits::ChildLimits;
+pub use demux::{CLIENT_WAIT_MAX, RelayError, relay_input_requests, required_capability};
 pub use link::{
-    Answer, BoxFuture, Exit, KeyHeader, Link, LinkError, LinkEvent, NoAnswer, NotSent, OnBehalf,
-    Rename, Request, ServerInfo, Spawner,
+    BoxFuture, CallerIdentity, IdempotencyHeader, InputRequestError, Link, LinkError, LinkEvent,
+    LinkExit, LinkRequest, LinkResponse, NotSentReason, ParamRename, ServerInfo, TaskSpawner,
 };
-pub use marks::{Ended, Instance, MARK_VARIABLE, end_instances};
-pub use message_limits::{LARGE_BYTES_MAX, LargeLimits};
-pub use modern::Filter;
-pub use processes::{Processes, Usage};
-pub use stderr::{LogLine, Stamps, StderrLimits, StderrLog};
+pub use message_limits::{LARGE_BYTES_MAX, LargeResponseLimits};
+pub use modern::ListenFilter;
+pub use process_mark::{GatewayInstance, MARK_VARIABLE, SweepReport, end_instances};
+pub use process_usage::{ProcessSet, ProcessUsage};
+pub use stderr::{LogLine, LogSequencer, StderrLimits, StderrLog};
 pub use stdio::{
-    ClientInfo, ConnectError, Opening, Process, Reaper, Seat, Spawn, StdioLimits, StdioSpec,
-    connect, connect_over,
+    ClientInfo, EraNegotiation, LinkConnectError, ProcessSpawner, ReaperCommand, ServerProcess,
+    StdioLimits, StdioOptions, StdioSpec, connect, connect_process,
 };

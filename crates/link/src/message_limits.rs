@@ -1,16 +1,16 @@
-//! How long a response may be, by what it answers.
+//! Size limits of responses, by request method.
 
 use bowline_wire::mcp::method;
 
-/// Bytes of the longest list or result that is read as one message.
+/// Longest list or result as a single message.
 pub const LARGE_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// What a request asks for, as far as the length of its response goes.
+/// Kind of a response, for the size limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ResponseKind {
     /// One of the four lists.
     List,
-    /// The result of a tool.
+    /// A tool result.
     Result,
     /// A resource or a prompt.
     Content,
@@ -19,7 +19,7 @@ pub(crate) enum ResponseKind {
 }
 
 impl ResponseKind {
-    /// Returns what responses to `method` are.
+    /// Returns the response kind of a method.
     pub(crate) fn from_method(method: &str) -> Self {
         match method {
             method::TOOLS_LIST
@@ -33,19 +33,18 @@ impl ResponseKind {
     }
 }
 
-/// The longest responses of those kinds that may be longer than others; the usual limit of a link
-/// counts where it is larger.
+/// Limits of large responses; the usual limit applies if larger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LargeLimits {
+pub struct LargeResponseLimits {
     /// Bytes of a list.
     pub list_bytes_max: usize,
-    /// Bytes of the result of a tool.
+    /// Bytes of a tool result.
     pub result_bytes_max: usize,
     /// Bytes of a resource or a prompt.
     pub content_bytes_max: usize,
 }
 
-impl Default for LargeLimits {
+impl Default for LargeResponseLimits {
     fn default() -> Self {
         Self {
             list_bytes_max: LARGE_BYTES_MAX,
@@ -55,8 +54,8 @@ impl Default for LargeLimits {
     }
 }
 
-impl LargeLimits {
-    /// Returns the limit of one kind; never less than the `usual` one.
+impl LargeResponseLimits {
+    /// Returns the limit of a kind; at least `usual`.
     pub(crate) fn bytes_max(&self, kind: ResponseKind, usual: usize) -> usize {
         match kind {
             ResponseKind::List => self.list_bytes_max.max(usual),

@@ -1,18 +1,17 @@
-//! What links with servers of the modern era share, whatever carries their messages: how such a
-//! server is recognised, how requests of the other era are written for it, how its questions are
-//! brought to a caller that knows no rounds, and how it is listened to.
+//! Modern-era support shared by all transports: detection of modern servers, translation of
+//! requests between eras, rounds of input requests for legacy clients, and change streams.
 //!
-//! A link does this with a request, by the era of its server and that of the request:
-//! the same: it is sent as it is. A modern request for a legacy server: [`params::to_legacy`].
-//! A legacy request for a modern server: [`rounds::drive`], which writes it with
-//! [`params::to_modern`] and sends it as often as its server asks. A request always says the era
-//! that it is sent in, and so does the answer to it.
+//! A link translates by the eras of request and server. Same era: sent unchanged. Modern request,
+//! legacy server: [`era_params::to_legacy`]. Legacy request, modern server:
+//! [`input_rounds::request_with_rounds`], which translates with [`era_params::to_modern`] and
+//! repeats the request as often as the server requires input. A request and its response always
+//! state the era on the wire.
 
-mod ask;
-pub(crate) mod discover;
-pub(crate) mod listen;
-pub(crate) mod params;
-pub(crate) mod rounds;
-mod tasks;
+pub(crate) mod change_listen;
+pub(crate) mod era_discovery;
+pub(crate) mod era_params;
+mod input_requests;
+pub(crate) mod input_rounds;
+mod legacy_tasks;
 
-pub use listen::Filter;
+pub use change_listen::ListenFilter;

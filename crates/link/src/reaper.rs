@@ -1,8 +1,8 @@
-//! A small process between the gateway and a server: when either goes, no descendant stays.
+//! A small process between the gateway and a server: when either ends, no descendant remains.
 //!
-//! It is the subreaper of all that the server starts, so that whatever detaches itself becomes
-//! its child. It takes SIGTERM as the wish for an orderly end and SIGINT as the order to kill,
-//! and it follows the gateway into death, however that died.
+//! The reaper is the subreaper of the server, so detached descendants become its children. SIGTERM
+//! requests a graceful end, SIGINT a kill. The reaper follows the gateway into death, however the
+//! gateway died.
 
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
@@ -20,82 +20,91 @@ use rustix::process::{
 use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM};
 use signal_hook::low_level::pipe;
 
-use crate::limits::{ChildLimits, EXIT_OVER_MEMORY, EXIT_OVER_PROCESSES, EXIT_PROGRAM_NOT_FOUND};
-use crate::marks::{MARK_VARIABLE, MARK_WORD};
-use crate::processes;
-use crate::sandbox::{Confined, Level, NotConfined, PrivateTemp, Sandbox, confine};
-use crate::stdio::command_not_found;
+use crate::child_limits::{
+    ChildLimits, EXIT_OVER_MEMORY, EXIT_OVER_PROCESSES, EXIT_PROGRAM_NOT_FOUND,
+};
+use crate::process_mark::{MARK_ARG_PREFIX, MARK_VARIABLE};
+use crate::process_usage;
+use crate::sandbox::{
+    ConfineError, ConfinedProgram, PrivateTempDir, SandboxLevel, SandboxPolicy, spawn_confined,
+};
+use crate::stdio::command_not_found_text;
 
-mod police;
-use police::{Over, Police};
+mod resource_limits;
+use resource_limits::{LimitExceeded, UsageMonitor};
 
-/// How long a server may take to go after SIGTERM.
+/// Grace of a server after SIGTERM.
 const TERM_GRACE: Duration = Duration::from_secs(2);
 
-/// The same when the gateway is gone: nobody listens any more.
+/// Grace after the death of the gateway.
 const ORPHAN_GRACE: Duration = Duration::from_millis(700);
 
-/// How long killed processes are waited for; longer, the system itself is stuck.
+/// Longest wait for killed processes; beyond it the system itself is stuck.
 const KILL_GRACE: Duration = Duration::from_secs(5);
 
-/// How often killed processes are looked for again when none has reported its end.
-const SWEEP_EVERY: Duration = Duration::from_millis(20);
+/// Interval of the search for killed processes without an exit report.
+const SWEEP_INTERVAL: Duration = Duration::from_millis(20);
 
-/// How often the gateway is looked for where the system cannot report its end.
-const PARENT_EVERY: Duration = Duration::from_secs(1);
+/// Interval of the gateway check on systems without pidfd.
+const PARENT_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 const EXIT_USAGE: u8 = 2;
 const EXIT_FAILED: u8 = 125;
 const EXIT_NOT_RUNNABLE: u8 = 126;
 
-/// Codes of the reaper itself: a server that exits with one of them is reported as failed.
-const RESERVED: [u8; 3] = [
+/// Exit codes of the reaper itself: a server with such a code is reported as failed.
+const RESERVED_CODES: [u8; 3] = [
     EXIT_OVER_MEMORY,
     EXIT_OVER_PROCESSES,
     EXIT_PROGRAM_NOT_FOUND,
 ];
 
-/// Runs `PARENT_PID [LIMIT]... -- COMMAND ARGS...` and returns how it ended: its own code, or 128
-/// and the signal that ended it.
+/// Runs `PARENT_PID [LIMIT]... -- COMMAND ARGS...` and returns the exit code of the command, or 128
+/// plus its signal.
 pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
-    let code = match Order::read(args) {
-        Some(order) => order.serve().unwrap_or_else(|error| {
-            say(&format!("reaper: {error}"));
+    let code = match ReaperArgs::parse(args) {
+        Some(order) => order.run_server().unwrap_or_else(|error| {
+            print_error(&format!("reaper: {error}"));
             EXIT_FAILED
         }),
         None => {
-            say("usage: PARENT_PID [LIMIT]... -- COMMAND ARGS...");
+            print_error("usage: PARENT_PID [LIMIT]... -- COMMAND ARGS...");
             EXIT_USAGE
         }
     };
     ExitCode::from(code)
 }
 
-/// What is to be run, and for whom.
+/// Arguments of the reaper.
 #[derive(Debug)]
-struct Order {
+struct ReaperArgs {
     parent: Pid,
     limits: ChildLimits,
-    sandbox: Sandbox,
-    /// The value of the variable by which all that the server starts is found.
+    sandbox: SandboxPolicy,
+    /// Value of the mark variable of all descendants.
     mark: Option<OsString>,
     command: OsString,
     args: Vec<OsString>,
 }
 
-impl Order {
-    fn read(mut args: impl Iterator<Item = OsString>) -> Option<Self> {
+impl ReaperArgs {
+    fn parse(mut args: impl Iterator<Item = OsString>) -> Option<Self> {
         let parent = args.next()?.to_str()?.parse().ok()?;
-        let (mut limits, mut sandbox) = (ChildLimits::default(), Sandbox::off());
+        let (mut limits, mut sandbox) = (ChildLimits::default(), SandboxPolicy::allow_all());
         let mut mark = None;
         loop {
             let word = args.next()?;
             if word == "--" {
                 break;
             }
-            match word.to_str().and_then(|word| word.strip_prefix(MARK_WORD)) {
+            match word
+                .to_str()
+                .and_then(|word| word.strip_prefix(MARK_ARG_PREFIX))
+            {
                 Some(value) => mark = Some(value.into()),
-                None => limits.take(&word).or_else(|| sandbox.take(&word))?,
+                None => limits
+                    .parse_arg(&word)
+                    .or_else(|| sandbox.parse_arg(&word))?,
             }
         }
         Some(Self {
@@ -108,28 +117,28 @@ impl Order {
         })
     }
 
-    fn serve(self) -> io::Result<u8> {
-        let signals = Signals::new()?;
+    fn run_server(self) -> io::Result<u8> {
+        let signals = SignalStreams::new()?;
         let parent = pidfd_open(self.parent, PidfdFlags::empty()).ok();
-        // Checked after it is watched: the number could have come to mean another process.
+        // Checked after the pidfd is open: the process id could have been reused before.
         if getppid() != Some(self.parent) {
             return Ok(EXIT_FAILED);
         }
         set_child_subreaper(Some(getpid()))?;
         rustix::thread::set_no_new_privs(true)?;
-        police::limit_children(&self.limits);
+        resource_limits::set_child_rlimits(&self.limits);
 
-        // Removed when all that the server started is gone.
+        // Removed after the last descendant.
         let temp = match self.sandbox.level {
-            Level::Off => None,
-            Level::Default | Level::Strict => Some(PrivateTemp::new()?),
+            SandboxLevel::Off => None,
+            SandboxLevel::Default | SandboxLevel::Strict => Some(PrivateTempDir::new()?),
         };
-        let child = match self.spawn(temp.as_ref()) {
+        let child = match self.spawn_server(temp.as_ref()) {
             Ok(child) => child,
-            Err(NotConfined::Program(error)) => return Ok(self.not_started(&error)),
-            Err(NotConfined::Sandbox(error)) => {
+            Err(ConfineError::Program(error)) => return Ok(self.report_spawn_error(&error)),
+            Err(ConfineError::Sandbox(error)) => {
                 let level = self.sandbox.level.as_str();
-                say(&format!(
+                print_error(&format!(
                     "no sandbox of level `{level}` can be had here: {error}"
                 ));
                 return Ok(EXIT_FAILED);
@@ -137,8 +146,8 @@ impl Order {
         };
         let child = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         let child = child.ok_or(io::ErrorKind::InvalidData)?;
-        police::put_last(child);
-        // The server's pipes end with the server, not with us.
+        resource_limits::lower_priority(child);
+        // The server's pipes end with the server, not with the reaper.
         let null = std::fs::File::options()
             .read(true)
             .write(true)
@@ -146,58 +155,58 @@ impl Order {
         rustix::stdio::dup2_stdin(&null)?;
         rustix::stdio::dup2_stdout(&null)?;
 
-        let mut watch = Watch {
+        let mut watch = ChildWatch {
             parent_pid: self.parent,
             parent,
             signals,
             child,
-            stage: Stage::Serving,
-            police: Police::new(self.limits, getpid(), now()),
-            over: None,
+            stage: ShutdownStage::Serving,
+            monitor: UsageMonitor::new(self.limits, getpid(), now()),
+            exceeded: None,
         };
-        let status = watch.until_child_is_gone();
-        watch.sweep();
-        Ok(match (watch.over, status) {
-            (Some(over), _) => over.code(),
-            (None, Some(status)) => exit_code(status),
+        let status = watch.wait_child();
+        watch.kill_descendants();
+        Ok(match (watch.exceeded, status) {
+            (Some(over), _) => over.exit_code(),
+            (None, Some(status)) => to_exit_code(status),
             (None, None) => EXIT_FAILED,
         })
     }
 }
 
-impl Order {
-    fn spawn(&self, temp: Option<&PrivateTemp>) -> Result<Child, NotConfined> {
+impl ReaperArgs {
+    fn spawn_server(&self, temp: Option<&PrivateTempDir>) -> Result<Child, ConfineError> {
         let mut command = Command::new(&self.command);
         command.args(&self.args).process_group(0);
         if let Some(mark) = &self.mark {
             command.env(MARK_VARIABLE, mark);
         }
-        let Some(temp) = temp.map(PrivateTemp::path) else {
-            return command.spawn().map_err(NotConfined::Program);
+        let Some(temp) = temp.map(PrivateTempDir::path) else {
+            return command.spawn().map_err(ConfineError::Program);
         };
         command.env("TMPDIR", temp);
-        let program = Confined {
+        let program = ConfinedProgram {
             command: &self.command,
             args: &self.args,
             temp,
         };
-        confine(&self.sandbox, &program, command)
+        spawn_confined(&self.sandbox, &program, command)
     }
 
-    fn not_started(&self, error: &io::Error) -> u8 {
+    fn report_spawn_error(&self, error: &io::Error) -> u8 {
         let command = self.command.to_string_lossy();
         match error.kind() {
             io::ErrorKind::NotFound => {
-                say(&command_not_found(&self.command));
+                print_error(&command_not_found_text(&self.command));
                 return EXIT_PROGRAM_NOT_FOUND;
             }
-            io::ErrorKind::PermissionDenied if self.sandbox.level != Level::Off => {
+            io::ErrorKind::PermissionDenied if self.sandbox.level != SandboxLevel::Off => {
                 let level = self.sandbox.level.as_str();
-                say(&format!(
+                print_error(&format!(
                     "cannot run {command}: {error}; sandbox is \"{level}\", add its directory to fs"
                 ));
             }
-            _ => say(&format!("cannot run {command}: {error}")),
+            _ => print_error(&format!("cannot run {command}: {error}")),
         }
         EXIT_NOT_RUNNABLE
     }
@@ -205,13 +214,13 @@ impl Order {
 
 /// Signals as readable streams.
 #[derive(Debug)]
-struct Signals {
+struct SignalStreams {
     child: UnixStream,
     terminate: UnixStream,
     kill: UnixStream,
 }
 
-impl Signals {
+impl SignalStreams {
     fn new() -> io::Result<Self> {
         let listen = |signal| {
             let (ours, handler) = UnixStream::pair()?;
@@ -227,141 +236,141 @@ impl Signals {
     }
 }
 
-/// How far the end has come.
+/// Progress of the shutdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum ShutdownStage {
     Serving,
-    /// Told to go; killed at that moment.
+    /// SIGTERM was sent; SIGKILL follows at this time.
     Terminating(Instant),
     Killed,
 }
 
-/// What happened.
+/// Events of a wait.
 #[derive(Debug, Default)]
-struct Seen {
+struct ReaperEvents {
     parent_gone: bool,
     terminate: bool,
     kill: bool,
 }
 
 #[derive(Debug)]
-struct Watch {
+struct ChildWatch {
     parent_pid: Pid,
-    /// Readable when the gateway is gone; absent where the system has no such thing.
+    /// Pidfd of the gateway; absent on systems without pidfd.
     parent: Option<OwnedFd>,
-    signals: Signals,
+    signals: SignalStreams,
     child: Pid,
-    stage: Stage,
-    police: Police,
-    /// Why we ended the server, where we did so by ourselves.
-    over: Option<Over>,
+    stage: ShutdownStage,
+    monitor: UsageMonitor,
+    /// Limit that the reaper enforced.
+    exceeded: Option<LimitExceeded>,
 }
 
-impl Watch {
-    fn until_child_is_gone(&mut self) -> Option<WaitStatus> {
+impl ChildWatch {
+    fn wait_child(&mut self) -> Option<WaitStatus> {
         loop {
-            match self.reap() {
-                Reaped::Child(status) => return Some(status),
-                Reaped::All => return None,
-                Reaped::Waiting => {}
+            match self.reap_children() {
+                ReapResult::Child(status) => return Some(status),
+                ReapResult::NoChildren => return None,
+                ReapResult::Running => {}
             }
-            let seen = self.pause(self.patience());
+            let seen = self.wait_events(self.next_timeout());
             if seen.kill {
-                self.kill();
+                self.kill_child();
             }
-            self.look();
-            if let Stage::Terminating(until) = self.stage
+            self.check_limits();
+            if let ShutdownStage::Terminating(until) = self.stage
                 && now() >= until
             {
-                self.kill();
+                self.kill_child();
             }
-            if self.stage == Stage::Serving && (seen.parent_gone || seen.terminate) {
+            if self.stage == ShutdownStage::Serving && (seen.parent_gone || seen.terminate) {
                 let grace = if seen.parent_gone {
                     ORPHAN_GRACE
                 } else {
                     TERM_GRACE
                 };
                 let _ = kill_process_group(self.child, Signal::TERM);
-                self.stage = Stage::Terminating(now() + grace);
+                self.stage = ShutdownStage::Terminating(now() + grace);
             }
-            if self.stage != Stage::Serving && seen.parent_gone {
+            if self.stage != ShutdownStage::Serving && seen.parent_gone {
                 self.parent = None;
             }
         }
     }
 
-    /// How long nothing need be done.
-    fn patience(&self) -> Option<Duration> {
-        let look = self.police.patience(now());
+    /// Returns the time until the next check.
+    fn next_timeout(&self) -> Option<Duration> {
+        let look = self.monitor.next_check_in(now());
         let own = match self.stage {
-            Stage::Terminating(until) => Some(until.saturating_duration_since(now())),
-            Stage::Serving if self.parent.is_none() => Some(PARENT_EVERY),
-            Stage::Serving => None,
-            Stage::Killed => return None,
+            ShutdownStage::Terminating(until) => Some(until.saturating_duration_since(now())),
+            ShutdownStage::Serving if self.parent.is_none() => Some(PARENT_CHECK_INTERVAL),
+            ShutdownStage::Serving => None,
+            ShutdownStage::Killed => return None,
         };
         look.into_iter().chain(own).min()
     }
 
-    /// Ends the server when it uses too much.
-    fn look(&mut self) {
-        if self.stage == Stage::Killed {
+    /// Kills the server if it exceeds a limit.
+    fn check_limits(&mut self) {
+        if self.stage == ShutdownStage::Killed {
             return;
         }
-        if let Some(over) = self.police.look(now()) {
-            self.over = Some(over);
-            self.kill();
+        if let Some(over) = self.monitor.check(now()) {
+            self.exceeded = Some(over);
+            self.kill_child();
         }
     }
 
-    fn kill(&mut self) {
+    fn kill_child(&mut self) {
         let _ = kill_process_group(self.child, Signal::KILL);
         let _ = kill_process(self.child, Signal::KILL);
-        self.stage = Stage::Killed;
+        self.stage = ShutdownStage::Killed;
     }
 
-    /// Kills whatever has become our child, until nothing does any more.
-    fn sweep(&mut self) {
-        // Its end would wake us over and over, and changes nothing any more.
+    /// Kills all descendants until none is left.
+    fn kill_descendants(&mut self) {
+        // The death of the gateway would wake the poll again and again.
         self.parent = None;
-        // The leader is reaped, but as long as one of its group lives the number is theirs.
+        // The leader is reaped, but its group id stays reserved while a member lives.
         let _ = kill_process_group(self.child, Signal::KILL);
         let until = now() + KILL_GRACE;
         loop {
-            // Who forks faster than one generation is killed is caught with its parents.
-            for pid in processes::below(getpid().as_raw_pid().unsigned_abs()) {
+            // A fast-forking process is killed together with its parents.
+            for pid in process_usage::descendants(getpid().as_raw_pid().unsigned_abs()) {
                 let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
                 if let Some(pid) = pid {
                     let _ = kill_process(pid, Signal::KILL);
                 }
             }
-            if let Reaped::All = self.reap() {
+            if let ReapResult::NoChildren = self.reap_children() {
                 return;
             }
             if now() >= until {
                 return;
             }
-            self.pause(Some(SWEEP_EVERY));
+            self.wait_events(Some(SWEEP_INTERVAL));
         }
     }
 
-    /// Takes the ends of all children that have ended.
-    fn reap(&self) -> Reaped {
+    /// Reaps all exited children.
+    fn reap_children(&self) -> ReapResult {
         let mut of_child = None;
         loop {
             match wait(WaitOptions::NOHANG) {
                 Ok(Some((pid, status))) if pid == self.child => of_child = Some(status),
                 Ok(Some(_)) | Err(rustix::io::Errno::INTR) => {}
-                Ok(None) => return of_child.map_or(Reaped::Waiting, Reaped::Child),
-                Err(_) => return of_child.map_or(Reaped::All, Reaped::Child),
+                Ok(None) => return of_child.map_or(ReapResult::Running, ReapResult::Child),
+                Err(_) => return of_child.map_or(ReapResult::NoChildren, ReapResult::Child),
             }
         }
     }
 
-    /// Waits until something happens.
-    fn pause(&self, patience: Option<Duration>) -> Seen {
+    /// Waits for events.
+    fn wait_events(&self, patience: Option<Duration>) -> ReaperEvents {
         let patience = patience.and_then(|patience| Timespec::try_from(patience).ok());
         let signals = &self.signals;
-        // Without a handle on the gateway, a signal stream stands in and its place is not read.
+        // Without a pidfd, a signal stream fills the slot, and the slot is ignored.
         let parent = self
             .parent
             .as_ref()
@@ -373,33 +382,33 @@ impl Watch {
             PollFd::from_borrowed_fd(signals.kill.as_fd(), PollFlags::IN),
         ];
         if poll(&mut fds, patience.as_ref()).is_err() {
-            return Seen::default();
+            return ReaperEvents::default();
         }
-        drain(&signals.child);
+        drain_stream(&signals.child);
         let [handle, ..] = &fds;
         let ended = self.parent.is_some() && !handle.revents().is_empty();
-        Seen {
-            // Only the gateway is our parent; when it dies, another is.
+        ReaperEvents {
+            // A different parent means that the gateway died.
             parent_gone: ended || getppid() != Some(self.parent_pid),
-            terminate: drain(&signals.terminate),
-            kill: drain(&signals.kill),
+            terminate: drain_stream(&signals.terminate),
+            kill: drain_stream(&signals.kill),
         }
     }
 }
 
-/// What `wait` told.
+/// Result of reaping.
 #[derive(Debug)]
-enum Reaped {
-    /// The server is gone.
+enum ReapResult {
+    /// The server has exited.
     Child(WaitStatus),
-    /// Nothing is left.
-    All,
-    /// Some live on.
-    Waiting,
+    /// No child is left.
+    NoChildren,
+    /// Some children are running.
+    Running,
 }
 
-/// Empties a signal stream; `true` when there was something in it.
-fn drain(mut stream: &UnixStream) -> bool {
+/// Empties a signal stream; `true` if it had content.
+fn drain_stream(mut stream: &UnixStream) -> bool {
     let mut chunk = [0; 64];
     let mut any = false;
     while let Ok(1..) = stream.read(&mut chunk) {
@@ -408,17 +417,17 @@ fn drain(mut stream: &UnixStream) -> bool {
     any
 }
 
-fn exit_code(status: WaitStatus) -> u8 {
+fn to_exit_code(status: WaitStatus) -> u8 {
     let signal = status.terminating_signal().map(|signal| 128 + signal);
     let code = status.exit_status().or(signal);
     code.and_then(|code| u8::try_from(code).ok())
-        // These say something that only we know.
-        .filter(|code| !RESERVED.contains(code))
+        // Only the reaper itself may use these codes.
+        .filter(|code| !RESERVED_CODES.contains(code))
         .unwrap_or(EXIT_FAILED)
 }
 
-fn say(text: &str) {
-    // There is nobody to tell when this fails.
+fn print_error(text: &str) {
+    // Nothing can be done if stderr is closed.
     let _ = writeln!(io::stderr(), "{text}");
 }
 

@@ -1,7 +1,7 @@
-//! What a hosted server may reach beside its own program: files, TCP ports, other processes.
+//! Sandbox of a hosted server: files, TCP ports and processes beyond the program itself.
 //!
-//! The gateway says what is wanted, the reaper brings it into force with Landlock for the server
-//! and all that the server starts. The reaper itself stays outside.
+//! The gateway defines the policy; the reaper enforces the policy with Landlock, for the server and
+//! all descendants. The reaper itself stays outside.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
@@ -9,35 +9,35 @@ use std::path::PathBuf;
 
 #[cfg(target_os = "linux")]
 mod enforce;
+mod landlock_support;
 #[cfg(target_os = "linux")]
-mod grants;
-mod kernel;
-mod launcher;
+mod path_grants;
 #[cfg(target_os = "linux")]
-mod temp;
+mod private_temp;
+mod reaper_launcher;
 
 #[cfg(target_os = "linux")]
-pub(crate) use enforce::{Confined, NotConfined, confine};
-pub use kernel::{Kernel, Lack};
-pub use launcher::Launcher;
+pub(crate) use enforce::{ConfineError, ConfinedProgram, spawn_confined};
+pub use landlock_support::{LandlockGap, LandlockSupport};
 #[cfg(target_os = "linux")]
-pub(crate) use temp::PrivateTemp;
+pub(crate) use private_temp::PrivateTempDir;
+pub use reaper_launcher::ReaperLauncher;
 
-/// How much of the machine a server sees.
+/// Sandbox level.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Level {
-    /// All that the gateway's user may.
+pub enum SandboxLevel {
+    /// Everything the gateway's user may access.
     Off,
-    /// System directories, its own program, package caches, its working directory, and what its
-    /// entry names; every TCP port but the gateway's own.
+    /// System directories, the program itself, package caches, the working directory, and paths of
+    /// the entry; every TCP port except the gateway's own.
     #[default]
     Default,
-    /// Its own program, and what its entry names.
+    /// The program itself, and paths of the entry.
     Strict,
 }
 
-impl Level {
-    /// Returns the word of the configuration.
+impl SandboxLevel {
+    /// Returns the configuration keyword.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -48,26 +48,26 @@ impl Level {
     }
 }
 
-/// What may be done with a path.
+/// Access to a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FsAccess {
     /// Read and execute.
     ReadOnly,
-    /// Read, execute, write, make and remove.
+    /// Read, execute, write, create and remove.
     ReadWrite,
 }
 
-/// A path, with all beneath it, that a server may use.
+/// A path for a server, with everything below.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FsGrant {
     /// The path.
     pub path: PathBuf,
-    /// What for.
+    /// Access to the path.
     pub access: FsAccess,
 }
 
 impl FsGrant {
-    /// Reads `PATH`, `PATH:rw` or `PATH:ro`.
+    /// Parses `PATH`, `PATH:rw` or `PATH:ro`.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         let (path, access) = match text.rsplit_once(':') {
@@ -82,28 +82,28 @@ impl FsGrant {
     }
 }
 
-/// The TCP ports that a server may connect to.
+/// Permitted TCP ports of a server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Net {
-    /// Where the level is `default` every port but those of the gateway, else none.
+pub enum NetAccess {
+    /// At level `default` every port except the gateway's, otherwise none.
     #[default]
-    Unnamed,
-    /// Every port, those of the gateway included.
+    LevelDefault,
+    /// Every port, including the gateway's.
     Any,
-    /// These.
+    /// Only the listed ports.
     Ports(Vec<u16>),
 }
 
-/// The sandbox of one server.
+/// Sandbox policy of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sandbox {
-    /// How much it sees.
-    pub level: Level,
-    /// Paths that its entry names.
+pub struct SandboxPolicy {
+    /// Sandbox level.
+    pub level: SandboxLevel,
+    /// Paths of the entry.
     pub fs: Vec<FsGrant>,
-    /// Ports that its entry names.
-    pub net: Net,
-    /// Paths that stay closed whatever is granted.
+    /// Ports of the entry.
+    pub net: NetAccess,
+    /// Paths without access, despite any grant.
     pub hidden: Vec<PathBuf>,
 }
 
@@ -112,60 +112,60 @@ const READ_ONLY: &[u8] = b"fs-ro=";
 const READ_WRITE: &[u8] = b"fs-rw=";
 const HIDDEN: &[u8] = b"fs-hide=";
 const PORT: &[u8] = b"port=";
-/// Stands before all ports, since there may be none.
+/// Precedes all ports, as the list may be empty.
 const NET: &[u8] = b"net=";
 
-impl Sandbox {
-    /// Returns no sandbox.
+impl SandboxPolicy {
+    /// Returns a policy without a sandbox.
     #[must_use]
-    pub const fn off() -> Self {
+    pub const fn allow_all() -> Self {
         Self {
-            level: Level::Off,
+            level: SandboxLevel::Off,
             fs: Vec::new(),
-            net: Net::Unnamed,
+            net: NetAccess::LevelDefault,
             hidden: Vec::new(),
         }
     }
 
-    /// Whether the ports of the gateway are to be closed by the process that starts the reaper.
+    /// Whether the launcher must deny the gateway's ports.
     #[must_use]
-    pub fn closes_ports(&self) -> bool {
-        self.level == Level::Default && self.net == Net::Unnamed
+    pub fn denies_gateway_ports(&self) -> bool {
+        self.level == SandboxLevel::Default && self.net == NetAccess::LevelDefault
     }
 
-    /// Writes the words that a reaper reads.
-    pub(crate) fn words(&self) -> Vec<OsString> {
-        if self.level == Level::Off {
+    /// Returns the reaper arguments.
+    pub(crate) fn to_args(&self) -> Vec<OsString> {
+        if self.level == SandboxLevel::Off {
             return Vec::new();
         }
-        let mut words = vec![word(LEVEL, self.level.as_str().as_ref())];
+        let mut words = vec![format_arg(LEVEL, self.level.as_str().as_ref())];
         for grant in &self.fs {
             let name = match grant.access {
                 FsAccess::ReadOnly => READ_ONLY,
                 FsAccess::ReadWrite => READ_WRITE,
             };
-            words.push(word(name, grant.path.as_os_str()));
+            words.push(format_arg(name, grant.path.as_os_str()));
         }
         for path in &self.hidden {
-            words.push(word(HIDDEN, path.as_os_str()));
+            words.push(format_arg(HIDDEN, path.as_os_str()));
         }
         match &self.net {
-            Net::Unnamed => {}
-            Net::Any => words.push(word(NET, OsStr::new("any"))),
-            Net::Ports(ports) => {
-                words.push(word(NET, OsStr::new("named")));
+            NetAccess::LevelDefault => {}
+            NetAccess::Any => words.push(format_arg(NET, OsStr::new("any"))),
+            NetAccess::Ports(ports) => {
+                words.push(format_arg(NET, OsStr::new("named")));
                 words.extend(
                     ports
                         .iter()
-                        .map(|port| word(PORT, port.to_string().as_ref())),
+                        .map(|port| format_arg(PORT, port.to_string().as_ref())),
                 );
             }
         }
         words
     }
 
-    /// Takes one of those words; `None` when it is another one.
-    pub(crate) fn take(&mut self, word: &OsStr) -> Option<()> {
+    /// Parses a reaper argument; `None` for an unknown argument.
+    pub(crate) fn parse_arg(&mut self, word: &OsStr) -> Option<()> {
         let bytes = word.as_bytes();
         let path = |rest: &[u8]| PathBuf::from(OsString::from_vec(rest.to_vec()));
         let mut grant = |rest: &[u8], access| {
@@ -187,13 +187,13 @@ impl Sandbox {
         }
         let word = word.to_str()?;
         match word.split_once('=')? {
-            ("sandbox", "default") => self.level = Level::Default,
-            ("sandbox", "strict") => self.level = Level::Strict,
-            ("net", "any") => self.net = Net::Any,
-            ("net", "named") => self.net = Net::Ports(Vec::new()),
+            ("sandbox", "default") => self.level = SandboxLevel::Default,
+            ("sandbox", "strict") => self.level = SandboxLevel::Strict,
+            ("net", "any") => self.net = NetAccess::Any,
+            ("net", "named") => self.net = NetAccess::Ports(Vec::new()),
             ("port", port) => match &mut self.net {
-                Net::Ports(ports) => ports.push(port.parse().ok()?),
-                Net::Unnamed | Net::Any => return None,
+                NetAccess::Ports(ports) => ports.push(port.parse().ok()?),
+                NetAccess::LevelDefault | NetAccess::Any => return None,
             },
             _ => return None,
         }
@@ -201,7 +201,7 @@ impl Sandbox {
     }
 }
 
-fn word(name: &[u8], value: &OsStr) -> OsString {
+fn format_arg(name: &[u8], value: &OsStr) -> OsString {
     OsString::from_vec([name, value.as_bytes()].concat())
 }
 
@@ -210,36 +210,40 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reaper_reads_sandbox_that_was_written() {
-        let all = Sandbox {
-            level: Level::Strict,
+    fn sandbox_survives_reaper_args() {
+        let all = SandboxPolicy {
+            level: SandboxLevel::Strict,
             fs: vec![FsGrant::parse("/data"), FsGrant::parse("/srv/a b:ro")],
-            net: Net::Ports(vec![443, 5432]),
+            net: NetAccess::Ports(vec![443, 5432]),
             hidden: vec!["/home/x/.local/state/bowline".into()],
         };
-        let any = Sandbox {
-            level: Level::Default,
-            net: Net::Any,
-            ..Sandbox::off()
+        let any = SandboxPolicy {
+            level: SandboxLevel::Default,
+            net: NetAccess::Any,
+            ..SandboxPolicy::allow_all()
         };
-        let none = Sandbox {
-            net: Net::Ports(Vec::new()),
+        let none = SandboxPolicy {
+            net: NetAccess::Ports(Vec::new()),
             ..any.clone()
         };
-        for sandbox in [all, any, none, Sandbox::off()] {
-            let mut read = Sandbox::off();
-            for word in sandbox.words() {
-                read.take(&word).unwrap();
+        for sandbox in [all, any, none, SandboxPolicy::allow_all()] {
+            let mut read = SandboxPolicy::allow_all();
+            for word in sandbox.to_args() {
+                read.parse_arg(&word).unwrap();
             }
             assert_eq!(read, sandbox);
         }
         for word in ["", "sandbox", "sandbox=off", "port=1", "net=x", "--"] {
-            assert_eq!(Sandbox::off().take(word.as_ref()), None, "{word:?}");
+            assert_eq!(
+                SandboxPolicy::allow_all().parse_arg(word.as_ref()),
+                None,
+                "{word:?}"
+            );
         }
     }
 
     #[test]
-    fn grant_has_its_access_last() {
+    fn grant_access_is_parsed_from_suffix() {
         let grants = ["/a", "/a:ro", "/a:rw", "/a:b"].map(FsGrant::parse);
         let grants = grants.map(|grant| (grant.path.display().to_string(), grant.access));
         let (read, write) = (FsAccess::ReadOnly, FsAccess::ReadWrite);

@@ -1,4 +1,4 @@
-//! What servers write to stderr, or log without saying for whom, kept in a ring per server.
+//! Ring buffer of a server's stderr, and of its log messages without a single session.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -9,53 +9,55 @@ use bowline_core::sync::lock;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::sync::watch;
 
-use crate::desk::now;
-use crate::flood::{Allowance, cost};
+use crate::demux::now;
+use crate::read_throttle::{ReadThrottle, noise_cost};
 
-mod plain;
-use plain::Plain;
+mod line_sanitizer;
+use line_sanitizer::LineSanitizer;
 
-/// What is read from a stream at once.
+/// Bytes per read.
 const CHUNK_BYTES: usize = 16 * 1024;
 
-/// Lines of stderr that tell why a server failed.
+/// Last stderr lines in a failure report.
 pub const LAST_WORDS_LINES: usize = 5;
 
-/// Of each of those lines so many characters are shown.
+/// Characters per line in a failure report.
 const LAST_WORDS_LINE_CHARS_MAX: usize = 200;
 
-/// One line of a server's stderr.
+/// One stderr line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogLine {
-    /// Its number, growing over all servers.
+    /// Sequence number over all servers.
     pub seq: u64,
     /// The server.
     pub server: Arc<str>,
-    /// When it came, in milliseconds since the epoch.
+    /// Arrival time, in milliseconds since the epoch.
     pub at_ms: u64,
-    /// The text, without escapes and line end.
+    /// Text without escape sequences and line end.
     pub text: Arc<str>,
 }
 
-/// Gives the lines of all servers their number and time, and wakes who follows them.
-pub struct Stamps {
+/// Assigns sequence numbers and times to the lines of all servers, and notifies followers.
+pub struct LogSequencer {
     now_ms: Box<dyn Fn() -> u64 + Send + Sync>,
-    /// The number of the newest line. Lines are stored while it is held, so who sees a number
-    /// finds every line up to it.
+    /// Newest sequence number. Lines are stored under this lock, so every line up to a visible
+    /// number is readable.
     newest: Mutex<u64>,
-    /// Follows `newest`.
+    /// Mirrors `newest` for followers.
     followed: watch::Sender<u64>,
 }
 
-impl fmt::Debug for Stamps {
+impl fmt::Debug for LogSequencer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let newest = &self.newest;
-        f.debug_struct("Stamps").field("newest", newest).finish()
+        f.debug_struct("LogSequencer")
+            .field("newest", newest)
+            .finish()
     }
 }
 
-impl Stamps {
-    /// Returns stamps that begin with line 1; `now_ms` tells the time since the epoch.
+impl LogSequencer {
+    /// Starts with line 1; `now_ms` returns the time since the epoch.
     #[must_use]
     pub fn new(now_ms: impl Fn() -> u64 + Send + Sync + 'static) -> Arc<Self> {
         Arc::new(Self {
@@ -65,16 +67,16 @@ impl Stamps {
         })
     }
 
-    /// Follows the number of the newest line.
+    /// Follows the newest sequence number.
     #[must_use]
     pub fn subscribe(&self) -> watch::Receiver<u64> {
         self.followed.subscribe()
     }
 
-    /// Returns the number of the newest line. Who merges the logs of several servers asks for it
-    /// first and leaves out lines beyond it, or it may miss one that comes meanwhile.
+    /// Returns the newest sequence number. To merge logs of several servers, read it first and skip
+    /// later lines; otherwise a concurrent line may be missed.
     #[must_use]
-    pub fn newest(&self) -> u64 {
+    pub fn newest_seq(&self) -> u64 {
         *lock(&self.newest)
     }
 
@@ -82,7 +84,7 @@ impl Stamps {
         (self.now_ms)()
     }
 
-    fn stamp(&self, store: impl FnOnce(u64, u64)) {
+    fn assign_seq(&self, store: impl FnOnce(u64, u64)) {
         let at_ms = self.now_ms();
         let mut newest = lock(&self.newest);
         *newest += 1;
@@ -91,14 +93,14 @@ impl Stamps {
     }
 }
 
-/// The bounds of one server's ring.
+/// Limits of a ring buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StderrLimits {
     /// Lines kept.
     pub lines_max: usize,
-    /// Bytes of text kept.
+    /// Text bytes kept.
     pub bytes_max: usize,
-    /// Bytes of one line; the rest of it is cut off.
+    /// Bytes per line; longer lines are cut.
     pub line_bytes_max: usize,
 }
 
@@ -112,76 +114,76 @@ impl Default for StderrLimits {
     }
 }
 
-/// The last lines of one server's stderr, over all its generations.
+/// Last stderr lines of a server, over all generations.
 #[derive(Debug)]
 pub struct StderrLog {
     server: Arc<str>,
-    stamps: Arc<Stamps>,
+    sequencer: Arc<LogSequencer>,
     limits: StderrLimits,
-    /// What must not be kept.
+    /// Secrets to redact.
     secrets: Arc<Redactor>,
-    /// Shared with the logs of the same server under other secrets.
-    ring: Arc<Mutex<Ring>>,
+    /// Shared by logs of the same server with different secrets.
+    ring: Arc<Mutex<LineRing>>,
 }
 
 #[derive(Debug, Default)]
-struct Ring {
+struct LineRing {
     lines: VecDeque<LogLine>,
-    /// Invariant: the sum of the lengths of all texts.
+    /// Invariant: the sum of all text lengths.
     bytes: usize,
 }
 
 impl StderrLog {
-    /// Returns an empty log of a server that knows no secrets.
+    /// Returns an empty log without secrets.
     #[must_use]
-    pub fn new(server: Arc<str>, stamps: Arc<Stamps>, limits: StderrLimits) -> Arc<Self> {
-        Self::redacted(server, stamps, limits, Arc::default())
+    pub fn new(server: Arc<str>, stamps: Arc<LogSequencer>, limits: StderrLimits) -> Arc<Self> {
+        Self::with_redactor(server, stamps, limits, Arc::default())
     }
 
-    /// Returns an empty log that takes these secrets out of each line before it is kept.
+    /// Returns an empty log that redacts these secrets.
     #[must_use]
-    pub fn redacted(
+    pub fn with_redactor(
         server: Arc<str>,
-        stamps: Arc<Stamps>,
+        stamps: Arc<LogSequencer>,
         limits: StderrLimits,
         secrets: Arc<Redactor>,
     ) -> Arc<Self> {
         Arc::new(Self {
             server,
-            stamps,
+            sequencer: stamps,
             limits,
             secrets,
             ring: Arc::default(),
         })
     }
 
-    /// Returns a log of the same lines that takes other secrets out of those to come.
+    /// Returns a log of the same ring that redacts new secrets in later lines.
     #[must_use]
-    pub fn under(&self, secrets: Arc<Redactor>) -> Arc<Self> {
+    pub fn with_secrets(&self, secrets: Arc<Redactor>) -> Arc<Self> {
         Arc::new(Self {
             server: Arc::clone(&self.server),
-            stamps: Arc::clone(&self.stamps),
+            sequencer: Arc::clone(&self.sequencer),
             limits: self.limits,
             secrets,
             ring: Arc::clone(&self.ring),
         })
     }
 
-    /// Returns the stamps that number its lines.
+    /// Returns the sequencer.
     #[must_use]
-    pub const fn stamps(&self) -> &Arc<Stamps> {
-        &self.stamps
+    pub const fn sequencer(&self) -> &Arc<LogSequencer> {
+        &self.sequencer
     }
 
-    /// Returns up to `limit` lines after number `after`, oldest first.
+    /// Returns up to `limit` lines after sequence number `after`, oldest first.
     #[must_use]
-    pub fn read(&self, after: u64, limit: usize) -> Vec<LogLine> {
+    pub fn read_after(&self, after: u64, limit: usize) -> Vec<LogLine> {
         let ring = lock(&self.ring);
         let first = ring.lines.partition_point(|line| line.seq <= after);
         ring.lines.iter().skip(first).take(limit).cloned().collect()
     }
 
-    /// Returns the texts of the last `count` lines after number `after`, oldest first.
+    /// Returns the texts of the last `count` lines after sequence number `after`, oldest first.
     #[must_use]
     pub fn tail(&self, after: u64, count: usize) -> Vec<Arc<str>> {
         let ring = lock(&self.ring);
@@ -191,17 +193,17 @@ impl StderrLog {
         lines.map(|line| line.text.clone()).collect()
     }
 
-    /// Adds what a server said by another way than stderr, in plain lines and cut like those.
-    pub fn say(&self, text: &str) {
-        let mut plain = Plain::new(self.limits.line_bytes_max);
-        plain.push(text.as_bytes(), |line| self.push(line));
-        plain.end(|line| self.push(line));
+    /// Adds text from a source besides stderr, sanitized and cut in the same way.
+    pub fn push_text(&self, text: &str) {
+        let mut plain = LineSanitizer::new(self.limits.line_bytes_max);
+        plain.push(text.as_bytes(), |line| self.push_line(line));
+        plain.finish_line(|line| self.push_line(line));
     }
 
     /// Adds a line.
-    pub fn push(&self, text: &str) {
-        let text = self.secrets.clean(text);
-        self.stamps.stamp(|seq, at_ms| {
+    pub fn push_line(&self, text: &str) {
+        let text = self.secrets.redact_text(text);
+        self.sequencer.assign_seq(|seq, at_ms| {
             let mut ring = lock(&self.ring);
             ring.bytes += text.len();
             ring.lines.push_back(LogLine {
@@ -220,7 +222,7 @@ impl StderrLog {
     }
 }
 
-/// Writes the last lines of a server as the end of a clause; nothing where it said nothing.
+/// Formats the last lines of a server as the end of a clause; empty without lines.
 #[must_use]
 pub fn last_words(lines: &[Arc<str>]) -> String {
     let said = lines.iter().map(|line| line.trim());
@@ -234,26 +236,25 @@ pub fn last_words(lines: &[Arc<str>]) -> String {
     }
 }
 
-/// Reads a server's stderr to its end, whatever it holds: a server whose stderr is not read
-/// stands still sooner or later.
-pub(crate) async fn drain<R: AsyncRead + Unpin>(log: Arc<StderrLog>, mut stream: R) {
-    let mut plain = Plain::new(log.limits.line_bytes_max);
+/// Reads stderr to its end: a server whose stderr is not read blocks sooner or later.
+pub(crate) async fn drain_stderr<R: AsyncRead + Unpin>(log: Arc<StderrLog>, mut stream: R) {
+    let mut plain = LineSanitizer::new(log.limits.line_bytes_max);
     let mut chunk = vec![0; CHUNK_BYTES];
-    let mut allowance = Allowance::new(now());
+    let mut allowance = ReadThrottle::new(now());
     while let Ok(length @ 1..) = stream.read(&mut chunk).await {
         let mut lines = 0;
         plain.push(chunk.get(..length).unwrap_or_default(), |line| {
             lines += 1;
-            log.push(line);
+            log.push_line(line);
         });
-        if let Some(pause) = allowance.charge(now(), cost(lines, length)) {
+        if let Some(pause) = allowance.charge(now(), noise_cost(lines, length)) {
             if pause.is_first {
-                tracing::warn!(server = %log.server, "stderr is flooded and read slowly");
+                tracing::warn!(server = %log.server, "stderr is flooded; reading slowly");
             }
             tokio::time::sleep(pause.wait).await;
         }
     }
-    plain.end(|line| log.push(line));
+    plain.finish_line(|line| log.push_line(line));
 }
 
 #[cfg(test)]

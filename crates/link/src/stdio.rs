@@ -1,4 +1,4 @@
-//! A server as a child process that speaks over its standard streams.
+//! Link to a server as a child process over its standard streams.
 
 use std::ffi::OsString;
 use std::io;
@@ -6,103 +6,102 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_core::caller::{Abilities, Ability, CallerEnd};
+use bowline_core::client_handle::{ClientCapabilities, ClientCapability, ClientHandle};
 use bowline_core::era::Era;
 use thiserror::Error;
 use tokio::io::AsyncRead;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-use crate::desk::{Desk, Events};
-use crate::limits::ChildLimits;
+use crate::child_limits::ChildLimits;
+use crate::demux::{Demux, LinkEventSender};
 use crate::link::{
-    Answer, BoxFuture, Exit, Link, LinkError, LinkEvent, Request, ServerInfo, Spawner,
+    BoxFuture, Link, LinkError, LinkEvent, LinkExit, LinkRequest, LinkResponse, ServerInfo,
+    TaskSpawner,
 };
-use crate::marks::Instance;
-use crate::message_limits::{LARGE_BYTES_MAX, LargeLimits};
-use crate::modern::listen::Listener;
-use crate::modern::{params, rounds};
-use crate::peer::{Peer, Stop, read_loop, write_loop};
-use crate::processes::Processes;
-use crate::sandbox::{Launcher, Sandbox};
-use crate::stderr::{LAST_WORDS_LINES, StderrLog, drain, last_words};
+use crate::message_limits::{LARGE_BYTES_MAX, LargeResponseLimits};
+use crate::modern::change_listen::ChangeListener;
+use crate::modern::{era_params, input_rounds};
+use crate::process_mark::GatewayInstance;
+use crate::process_usage::ProcessSet;
+use crate::rpc::{RpcConnection, StopMode, read_loop, write_loop};
+use crate::sandbox::{ReaperLauncher, SandboxPolicy};
+use crate::stderr::{LAST_WORDS_LINES, StderrLog, drain_stderr, last_words};
 
-mod child;
-mod ear;
-pub(crate) mod handshake;
-pub(crate) mod keeper;
-mod opening;
-mod process;
-mod tree;
+mod child_process;
+pub(crate) mod mcp_handshake;
+mod negotiation;
+pub(crate) mod process_monitor;
+mod process_tree;
+mod server_process;
+mod stdio_listen;
 
-pub use child::Child;
-pub(crate) use child::command_not_found;
-use handshake::Meeting;
-pub use opening::Opening;
-pub use process::{Identity, Process, Spawn, Streams};
+pub use child_process::ChildProcess;
+pub(crate) use child_process::command_not_found_text;
+use mcp_handshake::StdioHandshake;
+pub use negotiation::EraNegotiation;
+pub use server_process::{ProcessIdentity, ProcessSpawner, ProcessStreams, ServerProcess};
 
-/// How to start a server.
+/// Configuration of a stdio server.
 #[derive(Clone, Debug)]
 pub struct StdioSpec {
-    /// The server's name, for messages.
+    /// Server name, for messages.
     pub server: Arc<str>,
-    /// The program.
+    /// Program.
     pub command: OsString,
-    /// Its arguments.
+    /// Arguments.
     pub args: Vec<OsString>,
-    /// Its whole environment; nothing is inherited beside it.
+    /// Complete environment; nothing is inherited.
     pub env: Vec<(OsString, OsString)>,
-    /// Where it runs; our own directory when absent.
+    /// Working directory; the gateway's own if absent.
     pub cwd: Option<PathBuf>,
-    /// What stands between us and the program, so that no descendant of it survives; absent where
-    /// the program is started directly.
-    pub reaper: Option<Reaper>,
-    /// What the program may use, with all it starts; kept by the reaper, where there is one.
+    /// Reaper that ends all descendants of the program; absent to start the program directly.
+    pub reaper: Option<ReaperCommand>,
+    /// Resource limits of the program and its descendants, enforced by the reaper.
     pub child_limits: ChildLimits,
-    /// What the program may reach, with all it starts; enforced by the reaper.
-    pub sandbox: Sandbox,
-    /// What starts the reaper where the gateway's own ports are closed to the program.
-    pub launcher: Option<Launcher>,
-    /// The life of the gateway whose mark its processes carry; absent where nobody looks for
-    /// processes of former lives.
-    pub instance: Option<Instance>,
-    /// The one session that this link belongs to; absent where it is shared.
-    pub owner: Option<Arc<dyn CallerEnd>>,
-    /// Which era its process is met in first.
-    pub opening: Opening,
-    /// The bounds.
+    /// Sandbox of the program and its descendants, enforced by the reaper.
+    pub sandbox: SandboxPolicy,
+    /// Launcher of the reaper, if the gateway's own ports are denied to the program.
+    pub launcher: Option<ReaperLauncher>,
+    /// Gateway instance in the process mark; absent if orphans of earlier runs are not searched.
+    pub instance: Option<GatewayInstance>,
+    /// Session that owns the link exclusively; absent for a shared link.
+    pub owner: Option<Arc<dyn ClientHandle>>,
+    /// Era negotiation.
+    pub negotiation: EraNegotiation,
+    /// Limits.
     pub limits: StdioLimits,
 }
 
-/// A program that runs `reaper::run` with what follows its own arguments.
+/// A program that runs `reaper::run` with the arguments after its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reaper {
-    /// Our own binary.
+pub struct ReaperCommand {
+    /// The gateway binary.
     pub program: PathBuf,
-    /// What makes it a reaper.
+    /// Arguments that select the reaper mode.
     pub args: Vec<OsString>,
 }
 
-/// The bounds of one link.
+/// Limits of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StdioLimits {
-    /// The longest line that is read as a message.
+    /// Longest line that is read as a message.
     pub line_bytes_max: usize,
-    /// The longest lines that are read as messages while a list or a result is waited for.
-    pub large: LargeLimits,
-    /// The longest line that is thrown away; a longer one ends the link.
+    /// Longest lines while a list or a result is pending.
+    pub large: LargeResponseLimits,
+    /// Longest line that is discarded; a longer line ends the link.
     pub discard_bytes_max: usize,
-    /// Requests that may wait for an answer at once.
+    /// Requests in flight.
     pub in_flight_max: usize,
-    /// Messages that may wait to be written.
+    /// Queued messages.
     pub queue_frames_max: usize,
-    /// Bytes that may wait to be written.
+    /// Queued bytes.
     pub queue_bytes_max: usize,
-    /// Events that may wait to be read.
+    /// Queued events.
     pub events_max: usize,
-    /// How long a child may take to go after its stdin was closed.
+    /// Grace of a child after its stdin is closed.
     pub stop_stdin: Duration,
-    /// How long it may take after it was told to terminate.
+    /// Grace of a child after SIGTERM.
     pub stop_term: Duration,
 }
 
@@ -110,7 +109,7 @@ impl Default for StdioLimits {
     fn default() -> Self {
         Self {
             line_bytes_max: 8 * 1024 * 1024,
-            large: LargeLimits::default(),
+            large: LargeResponseLimits::default(),
             discard_bytes_max: 2 * LARGE_BYTES_MAX,
             in_flight_max: 256,
             queue_frames_max: 256,
@@ -122,206 +121,211 @@ impl Default for StdioLimits {
     }
 }
 
-/// What we say of ourselves in the handshake.
+/// The gateway's identity in the handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientInfo {
-    /// Our name.
+    /// Name.
     pub name: Arc<str>,
-    /// Our version.
+    /// Version.
     pub version: Arc<str>,
 }
 
-/// Why a server could not be started. Each says what the server did; who shows it names the server.
+/// Why a server could not be started. Describes the server's failure; callers add the server name.
 #[derive(Debug, Error)]
-pub enum ConnectError {
-    /// The process could not be made.
+pub enum LinkConnectError {
+    /// The process could not be started.
     #[error("cannot run `{command}`")]
     Spawn {
         /// The server.
         server: Arc<str>,
         /// The program.
         command: String,
-        /// What the system said.
+        /// System error.
         #[source]
         source: io::Error,
     },
-    /// The program does not exist, so nothing ran.
+    /// The program does not exist; nothing ran.
     #[error("its program does not exist{}", last_words(.stderr_tail))]
     ProgramNotFound {
         /// The server.
         server: Arc<str>,
-        /// What was said about it, with the name of the program.
+        /// Error output with the program name.
         stderr_tail: Vec<Arc<str>>,
     },
-    /// The process ended before it answered.
+    /// The process exited before the handshake.
     #[error("ended before the handshake: {exit}{}", last_words(.stderr_tail))]
     ExitedBeforeHandshake {
         /// The server.
         server: Arc<str>,
-        /// How it ended.
-        exit: Exit,
-        /// The last lines of its stderr.
+        /// Exit of the process.
+        exit: LinkExit,
+        /// Last lines of stderr.
         stderr_tail: Vec<Arc<str>>,
     },
-    /// The process did not answer in time.
+    /// The handshake timed out.
     #[error("did not answer the handshake in time{}", last_words(.stderr_tail))]
     HandshakeTimeout {
         /// The server.
         server: Arc<str>,
-        /// The last lines of its stderr.
+        /// Last lines of stderr.
         stderr_tail: Vec<Arc<str>>,
     },
-    /// The server answered `initialize` with an error.
+    /// The server rejected `initialize`.
     #[error("refused the handshake with code {code}: {message}")]
     HandshakeRefused {
         /// The server.
         server: Arc<str>,
-        /// The JSON-RPC code.
+        /// JSON-RPC code.
         code: i64,
-        /// The server's words.
+        /// Error message.
         message: String,
     },
-    /// The server answered with a revision that we do not speak.
+    /// The server speaks an unsupported revision.
     #[error("speaks the unknown revision `{revision}`")]
     UnsupportedRevision {
         /// The server.
         server: Arc<str>,
-        /// What it wrote.
+        /// Revision of the server.
         revision: String,
     },
-    /// The answer to `initialize` is not one.
+    /// The response to `initialize` is invalid.
     #[error("gave no valid answer to the handshake: {reason}")]
     BadHandshake {
         /// The server.
         server: Arc<str>,
-        /// What was wrong with it.
+        /// Reason.
         reason: Arc<str>,
     },
-    /// The server was not reached, or said no before the handshake.
+    /// The server is unreachable, or refused before the handshake.
     #[error("cannot be used")]
     Refused {
         /// The server.
         server: Arc<str>,
-        /// Why.
+        /// Cause.
         #[source]
         source: LinkError,
     },
 }
 
-/// A server whose process is made by whoever is asked.
+/// Options of a stdio link whose process comes from any spawner.
 #[derive(Clone, Debug)]
-pub struct Seat {
-    /// The server's name, for messages.
+pub struct StdioOptions {
+    /// Server name, for messages.
     pub server: Arc<str>,
-    /// The one session that this link belongs to; absent where it is shared.
-    pub owner: Option<Arc<dyn CallerEnd>>,
-    /// Which era its process is met in first.
-    pub opening: Opening,
-    /// The bounds.
+    /// Session that owns the link exclusively; absent for a shared link.
+    pub owner: Option<Arc<dyn ClientHandle>>,
+    /// Era negotiation.
+    pub negotiation: EraNegotiation,
+    /// Limits.
     pub limits: StdioLimits,
 }
 
-/// Starts a child of ours and shakes hands with it. The link lives in tasks of `spawner`; the
-/// receiver hears what the server says outside calls.
+/// Starts a child process and performs the handshake. The link runs in tasks of `spawner`; the
+/// receiver gets events outside calls.
 ///
 /// # Errors
-/// Every failure says what the server did, and leaves no process behind.
+/// Every error describes the server's failure; no process is left running.
 pub async fn connect(
     spec: &StdioSpec,
     stderr: Arc<StderrLog>,
     client: ClientInfo,
     deadline: Instant,
-    spawner: &dyn Spawner,
-) -> Result<(Arc<dyn Link>, mpsc::Receiver<LinkEvent>), ConnectError> {
-    let seat = Seat {
+    spawner: &dyn TaskSpawner,
+) -> Result<(Arc<dyn Link>, mpsc::Receiver<LinkEvent>), LinkConnectError> {
+    let options = StdioOptions {
         server: spec.server.clone(),
         owner: spec.owner.clone(),
-        opening: spec.opening,
+        negotiation: spec.negotiation,
         limits: spec.limits,
     };
-    connect_over(spec, &seat, stderr, client, deadline, spawner).await
+    connect_process(spec, &options, stderr, client, deadline, spawner).await
 }
 
-/// Has a server started and shakes hands with it, like [`connect`], wherever its process runs.
+/// Starts a server and performs the handshake like [`connect`], with any process spawner.
 ///
 /// # Errors
-/// Every failure says what the server did, and leaves no process behind.
-pub async fn connect_over<S: Spawn + ?Sized>(
+/// Every error describes the server's failure; no process is left running.
+pub async fn connect_process<S: ProcessSpawner + ?Sized>(
     spawn: &S,
-    seat: &Seat,
+    options: &StdioOptions,
     stderr: Arc<StderrLog>,
     client: ClientInfo,
     deadline: Instant,
-    spawner: &dyn Spawner,
-) -> Result<(Arc<dyn Link>, mpsc::Receiver<LinkEvent>), ConnectError> {
-    let log_before = stderr.stamps().newest();
+    spawner: &dyn TaskSpawner,
+) -> Result<(Arc<dyn Link>, mpsc::Receiver<LinkEvent>), LinkConnectError> {
+    let log_before = stderr.sequencer().newest_seq();
     let mut process = spawn.spawn(deadline).await?;
     let identity = process.identity();
-    let peer = Peer::new(seat.server.clone(), seat.limits, seat.owner.clone());
-    // Dropped before the end, it kills what was started.
-    let mut starting = Starting(Some(peer.clone()));
-    let (events, heard) = mpsc::channel(seat.limits.events_max.max(1));
-    let events = Arc::new(Events::new(events));
+    let rpc = RpcConnection::new(
+        options.server.clone(),
+        options.limits,
+        options.owner.clone(),
+    );
+    // Dropping the guard early kills the process.
+    let mut starting = StartupGuard(Some(rpc.clone()));
+    let (events, heard) = mpsc::channel(options.limits.events_max.max(1));
+    let events = Arc::new(LinkEventSender::new(events));
     let mut followed = Vec::new();
-    let streams = process.streams();
+    let streams = process.take_streams();
     if let Some(stdin) = streams.stdin {
-        spawner.spawn("link.writer", Box::pin(write_loop(peer.clone(), stdin)));
+        spawner.spawn("link.writer", Box::pin(write_loop(rpc.clone(), stdin)));
     }
     if let Some(stdout) = streams.stdout {
-        let stamps = stderr.stamps().clone();
-        let task = read_loop(peer.clone(), Arc::clone(&events), stamps, stdout);
-        followed.push(spawn_followed(spawner, "link.reader", task));
+        let stamps = stderr.sequencer().clone();
+        let task = read_loop(rpc.clone(), Arc::clone(&events), stamps, stdout);
+        followed.push(spawn_tracked(spawner, "link.reader", task));
     }
     if let Some(pipe) = streams.stderr {
-        let task = drain_while_there(peer.clone(), stderr.clone(), pipe);
-        followed.push(spawn_followed(spawner, "link.stderr", task));
+        let task = drain_until_end(rpc.clone(), stderr.clone(), pipe);
+        followed.push(spawn_tracked(spawner, "link.stderr", task));
     }
-    let keeping = keeper::keep(process, peer.clone(), followed, seat.limits);
+    let keeping = process_monitor::monitor_process(process, rpc.clone(), followed, options.limits);
     spawner.spawn("link.keeper", Box::pin(keeping));
 
-    let meeting = Meeting {
-        peer: &peer,
+    let meeting = StdioHandshake {
+        rpc: &rpc,
         client: &client,
-        abilities: abilities(seat.owner.as_ref()),
+        capabilities: declared_capabilities(options.owner.as_ref()),
         deadline,
     };
-    let info = match meeting.meet(seat.opening).await {
+    let info = match meeting.negotiate(options.negotiation).await {
         Ok(info) => info,
         Err(failure) => {
             let exit = starting.stop().await;
             let stderr_tail = stderr.tail(log_before, LAST_WORDS_LINES);
-            return Err(failure.explain(seat.server.clone(), exit, stderr_tail));
+            return Err(failure.into_connect_error(options.server.clone(), exit, stderr_tail));
         }
     };
     starting.0 = None;
     let link = StdioLink {
         pid: identity.pid(),
         processes: identity.processes(),
-        listener: ear::listen(&info, &peer, events, &client, spawner),
-        peer,
+        listener: stdio_listen::start_listener(&info, &rpc, events, &client, spawner),
+        rpc,
         info,
         client,
     };
     if let Some(listener) = &link.listener {
-        listener.begun(deadline).await;
+        listener.wait_started(deadline).await;
     }
     Ok((Arc::new(link), heard))
 }
 
-/// A link of one session declares what that session's client can do; one that is shared declares
-/// all, since any client may come.
-pub(crate) fn abilities(owner: Option<&Arc<dyn CallerEnd>>) -> Abilities {
+/// Returns the client capabilities to declare: the owner's, or all for a shared link, as any client
+/// may use it.
+pub(crate) fn declared_capabilities(owner: Option<&Arc<dyn ClientHandle>>) -> ClientCapabilities {
     let all = || {
-        Ability::ALL
-            .into_iter()
-            .fold(Abilities::default(), Abilities::with)
+        ClientCapability::ALL.into_iter().fold(
+            ClientCapabilities::default(),
+            ClientCapabilities::with_capability,
+        )
     };
-    owner.map_or_else(all, |owner| owner.abilities())
+    owner.map_or_else(all, |owner| owner.capabilities())
 }
 
-/// Runs a task; what is returned tells when it is over.
-fn spawn_followed(
-    spawner: &dyn Spawner,
+/// Spawns a task; the receiver resolves at its end.
+fn spawn_tracked(
+    spawner: &dyn TaskSpawner,
     name: &'static str,
     task: impl Future<Output = ()> + Send + 'static,
 ) -> oneshot::Receiver<()> {
@@ -334,34 +338,38 @@ fn spawn_followed(
     follow
 }
 
-/// A descendant that was not killed may hold stderr open for ever; nobody waits for that.
-async fn drain_while_there(peer: Arc<Peer>, log: Arc<StderrLog>, pipe: impl AsyncRead + Unpin) {
+/// Drains stderr until the link ends: a surviving descendant may hold the pipe open forever.
+async fn drain_until_end(
+    peer: Arc<RpcConnection>,
+    log: Arc<StderrLog>,
+    pipe: impl AsyncRead + Unpin,
+) {
     tokio::select! {
         biased;
-        () = drain(log, pipe) => {}
-        _ = peer.ended() => {}
+        () = drain_stderr(log, pipe) => {}
+        _ = peer.wait_ended() => {}
     }
 }
 
-/// A link that does not exist yet.
+/// Guard of a link during its start.
 #[derive(Debug)]
-struct Starting(Option<Arc<Peer>>);
+struct StartupGuard(Option<Arc<RpcConnection>>);
 
-impl Starting {
-    /// Ends the process at once, and waits for its end.
-    async fn stop(mut self) -> Exit {
+impl StartupGuard {
+    /// Kills the process, and waits for its exit.
+    async fn stop(mut self) -> LinkExit {
         let Some(peer) = self.0.take() else {
-            return Exit::Gone;
+            return LinkExit::Gone;
         };
-        peer.end(Exit::Stopping, Stop::AtOnce);
-        peer.ended().await
+        peer.begin_shutdown(LinkExit::Stopping, StopMode::Immediate);
+        peer.wait_ended().await
     }
 }
 
-impl Drop for Starting {
+impl Drop for StartupGuard {
     fn drop(&mut self) {
         if let Some(peer) = &self.0 {
-            peer.end(Exit::Stopping, Stop::AtOnce);
+            peer.begin_shutdown(LinkExit::Stopping, StopMode::Immediate);
         }
     }
 }
@@ -369,75 +377,81 @@ impl Drop for Starting {
 /// A link with a process.
 #[derive(Debug)]
 struct StdioLink {
-    peer: Arc<Peer>,
+    rpc: Arc<RpcConnection>,
     pid: u32,
-    /// Where they are on this machine.
-    processes: Option<Processes>,
+    /// Processes on this machine.
+    processes: Option<ProcessSet>,
     info: ServerInfo,
     client: ClientInfo,
-    /// Present where the server is of the modern era.
-    listener: Option<Arc<Listener>>,
+    /// Present for a modern server.
+    listener: Option<Arc<ChangeListener>>,
 }
 
 impl Link for StdioLink {
-    fn request(&self, mut request: Request) -> BoxFuture<'_, Result<Answer, LinkError>> {
+    fn request(&self, mut request: LinkRequest) -> BoxFuture<'_, Result<LinkResponse, LinkError>> {
         match (request.era, self.era()) {
             (Era::Legacy, Era::Legacy) | (Era::Modern, Era::Modern) => {
-                Box::pin(self.peer.request(request))
+                Box::pin(self.rpc.request(request))
             }
             (Era::Modern, Era::Legacy) => {
-                params::to_legacy(&mut request);
-                Box::pin(self.peer.request(request))
+                era_params::to_legacy(&mut request);
+                Box::pin(self.rpc.request(request))
             }
             (Era::Legacy, Era::Modern) => {
-                let server = self.peer.server();
-                let once = |request| self.peer.request(request);
-                Box::pin(rounds::drive(server, &self.client, request, once))
+                let server = self.rpc.server_name();
+                let once = |request| self.rpc.request(request);
+                Box::pin(input_rounds::request_with_rounds(
+                    server,
+                    &self.client,
+                    request,
+                    once,
+                ))
             }
         }
     }
 
     fn notify(&self, method: &str, params: Option<&[u8]>) -> Result<(), LinkError> {
-        self.peer.notify(method, params)
+        self.rpc.notify(method, params)
     }
 
     fn is_open(&self) -> bool {
-        self.peer.is_open()
+        self.rpc.is_open()
     }
 
-    fn closed(&self) -> BoxFuture<'_, Exit> {
-        Box::pin(self.peer.ended())
+    fn wait_closed(&self) -> BoxFuture<'_, LinkExit> {
+        Box::pin(self.rpc.wait_ended())
     }
 
-    fn close(&self) -> BoxFuture<'_, Exit> {
-        self.peer.end(Exit::Stopping, Stop::Orderly);
-        Box::pin(self.peer.ended())
+    fn close(&self) -> BoxFuture<'_, LinkExit> {
+        self.rpc
+            .begin_shutdown(LinkExit::Stopping, StopMode::Graceful);
+        Box::pin(self.rpc.wait_ended())
     }
 
     fn pid(&self) -> Option<u32> {
         Some(self.pid)
     }
 
-    fn processes(&self) -> Option<Processes> {
+    fn processes(&self) -> Option<ProcessSet> {
         self.processes.filter(|_| self.is_open())
     }
 
     fn in_flight(&self) -> usize {
-        self.peer.in_flight()
+        self.rpc.in_flight()
     }
 
-    fn server(&self) -> &ServerInfo {
+    fn server_info(&self) -> &ServerInfo {
         &self.info
     }
 
-    fn listen_to(
+    fn subscribe_resources(
         &self,
         uris: Vec<Arc<str>>,
         deadline: Instant,
     ) -> BoxFuture<'_, Result<Vec<Arc<str>>, LinkError>> {
         Box::pin(async move {
             match &self.listener {
-                Some(listener) => listener.listen_to(uris, deadline).await,
+                Some(listener) => listener.set_resources(uris, deadline).await,
                 None => Ok(Vec::new()),
             }
         })
@@ -446,6 +460,7 @@ impl Link for StdioLink {
 
 impl Drop for StdioLink {
     fn drop(&mut self) {
-        self.peer.end(Exit::Stopping, Stop::Orderly);
+        self.rpc
+            .begin_shutdown(LinkExit::Stopping, StopMode::Graceful);
     }
 }

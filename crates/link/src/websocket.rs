@@ -1,6 +1,6 @@
-//! One WebSocket: messages both ways, bounded, with a heartbeat that finds a dead one.
+//! WebSocket connection: bounded messages in both directions, with a heartbeat.
 //!
-//! Shared by the broker and by executors. A connection costs little while nothing is said.
+//! Shared by the broker and executors. An idle connection needs little memory.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,252 +9,265 @@ use bytes::Bytes;
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use crate::link::Spawner;
+use crate::link::TaskSpawner;
 
-mod accept;
-mod dial;
-mod frame;
-mod handshake;
-mod read;
-mod shared;
-mod task;
+mod frame_codec;
+mod message_reader;
+mod socket_state;
+mod upgrade;
+mod upgrade_accept;
+mod websocket_dial;
+mod writer_task;
 
-pub use accept::{AcceptError, Caller, accept};
-pub use dial::{dial, dial_with};
-use frame::Encoder;
-pub use handshake::{Agreed, Fault, accept_key, check};
-use read::Reader;
-use shared::Shared;
-use task::Task;
+use frame_codec::FrameEncoder;
+use message_reader::MessageReader;
+use socket_state::WebSocketShared;
+pub use upgrade::{UpgradeError, UpgradeResponse, accept_key, check_upgrade};
+pub use upgrade_accept::{UpgradeRequest, WebSocketAcceptError, accept_upgrade};
+pub use websocket_dial::{dial, dial_with_tls};
+use writer_task::WriterTask;
 
-/// The bounds of a connection.
+/// Limits of a connection.
 #[derive(Clone, Copy, Debug)]
-pub struct SocketLimits {
-    /// What our messages are called.
-    pub form: Form,
+pub struct WebSocketLimits {
+    /// Format of our messages.
+    pub format: MessageFormat,
     /// Largest message, in bytes.
     pub message_bytes_max: usize,
-    /// Messages that wait to be written.
+    /// Queued messages.
     pub queue_max: usize,
-    /// Bytes that wait to be written.
+    /// Queued bytes.
     pub queue_bytes_max: usize,
-    /// How often we ask whether the other side is there.
-    pub ping_every: Duration,
-    /// How long the other side may say nothing at all, pongs included.
+    /// Ping interval.
+    pub ping_interval: Duration,
+    /// Longest silence of the peer, including pongs.
     pub silence_max: Duration,
-    /// How long one write may take.
+    /// Timeout of a write.
     pub write_timeout: Duration,
 }
 
-impl Default for SocketLimits {
+impl Default for WebSocketLimits {
     fn default() -> Self {
         Self {
-            form: Form::Text,
+            format: MessageFormat::Text,
             message_bytes_max: bowline_wire::broker::FRAME_BYTES_MAX,
             queue_max: 1_024,
             queue_bytes_max: 16 * 1024 * 1024,
-            ping_every: Duration::from_secs(10),
+            ping_interval: Duration::from_secs(10),
             silence_max: Duration::from_secs(25),
             write_timeout: Duration::from_secs(25),
         }
     }
 }
 
-/// What our messages are called, and which of the other side's are read.
+/// Format of our messages, and of accepted peer messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
-    /// Each is a text; bytes are skipped.
+pub enum MessageFormat {
+    /// Text only; binary messages are ignored.
     Text,
-    /// Each of ours is a text; bytes are read as one, and must be one.
+    /// We send text; binary messages are accepted if they are UTF-8.
     TextOrBytes,
-    /// Each is bytes; a text is read as its bytes.
+    /// We send binary; text is accepted as bytes.
     Binary,
 }
 
-/// Which side of the handshake we were.
+/// Our role in the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
+pub enum WebSocketRole {
     /// We dialled.
     Client,
     /// We were dialled.
     Server,
 }
 
-/// How a connection ended. The first cause is the one that is told, to both halves.
+/// Why a connection ended. The first cause wins, for both halves.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
-pub enum Ended {
-    /// The other side closed it, in order.
-    #[error("the other side closed it ({code}{})", said(.reason))]
+pub enum DisconnectReason {
+    /// The peer closed the connection.
+    #[error("the other side closed it ({code}{})", reason_suffix(.reason))]
     Closed {
         /// The close code.
         code: u16,
-        /// What it said.
+        /// Close reason of the peer.
         reason: Arc<str>,
     },
-    /// The other side is gone without a word, or the network is.
+    /// The connection broke.
     #[error("the connection broke: {0}")]
     Broken(Arc<str>),
-    /// Nothing was heard for too long.
+    /// The peer was silent for too long.
     #[error("nothing was heard for {} ms", .0.as_millis())]
     Silent(Duration),
-    /// The other side does not read.
+    /// The peer does not read.
     #[error("a write took longer than {} ms", .0.as_millis())]
     Stuck(Duration),
-    /// The other side broke the rules of the protocol, or sent too much at once.
+    /// The peer violated the protocol or a limit.
     #[error("what came is not valid: {0}")]
     Invalid(Arc<str>),
-    /// We closed it.
+    /// We closed the connection.
     #[error("it was closed here")]
     Local,
 }
 
-fn said(reason: &str) -> String {
+fn reason_suffix(reason: &str) -> String {
     match reason {
         "" => String::new(),
         reason => format!(": {reason}"),
     }
 }
 
-/// The writing half; many may hold it.
+/// Writing half; cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Outgoing {
-    writers: Arc<Writers>,
+pub struct WebSocketSender {
+    guard: Arc<SenderGuard>,
 }
 
-/// Tells the task when the last writing half is gone.
+/// Notifies the task when the last writing half is dropped.
 #[derive(Debug)]
-struct Writers(Arc<Shared>);
+struct SenderGuard(Arc<WebSocketShared>);
 
-impl Drop for Writers {
+impl Drop for SenderGuard {
     fn drop(&mut self) {
-        self.0.writers_left();
+        self.0.on_senders_dropped();
     }
 }
 
-impl Outgoing {
-    /// Queues a message; waits while too much waits to be written. A message is queued whole or,
-    /// where this is dropped before it returns, not at all.
+impl WebSocketSender {
+    /// Queues a message; waits while the queue is full. Dropping the future before it returns
+    /// queues nothing.
     ///
     /// # Errors
-    /// The connection is over, and the message did not leave.
-    pub async fn send(&self, message: Bytes) -> Result<(), Ended> {
-        self.writers.0.push(message).await
+    /// The connection has ended; the message was not sent.
+    pub async fn send(&self, message: Bytes) -> Result<(), DisconnectReason> {
+        self.guard.0.push(message).await
     }
 
-    /// Queues messages that are small together once there is room for all of them, so that they
-    /// are written at once. They are queued all or, where this is dropped before, none.
+    /// Queues several small messages for a write, once all of them fit. Dropping the future
+    /// before it returns queues none.
     ///
     /// # Errors
-    /// The connection is over, and they did not leave.
-    pub async fn send_all(&self, messages: Vec<Bytes>) -> Result<(), Ended> {
-        self.writers.0.push_all(messages).await
+    /// The connection has ended; no message was sent.
+    pub async fn send_all(&self, messages: Vec<Bytes>) -> Result<(), DisconnectReason> {
+        self.guard.0.push_all(messages).await
     }
 
-    /// Queues a message if there is room now; gives it back where there is none.
+    /// Queues a message if it fits now; returns the message otherwise.
     ///
     /// # Errors
-    /// There is no room, or the connection is over ([`ended`](Self::ended) tells).
+    /// The queue is full, or the connection has ended (see
+    /// [`disconnect_reason`](Self::disconnect_reason)).
     pub fn try_send(&self, message: Bytes) -> Result<(), Bytes> {
-        self.writers.0.try_push(message)
+        self.guard.0.try_push(message)
     }
 
-    /// Says why and closes, once what was queued is written; returns at once. What comes in
-    /// until then is still read; [`over`](Self::over) tells when it is done.
+    /// Closes the connection after the queued messages; returns at once. Input is still read until
+    /// then; [`wait_closed`](Self::wait_closed) resolves afterwards.
     pub fn close(&self, code: u16, reason: &str) {
-        self.writers.0.close(code, reason);
+        self.guard.0.close(code, reason);
     }
 
-    /// Returns what raises the limit of the messages that come in.
+    /// Returns a handle that raises the limit of incoming messages.
     #[must_use]
     pub fn message_limit(&self) -> MessageLimit {
-        MessageLimit(Arc::clone(&self.writers.0))
+        MessageLimit(Arc::clone(&self.guard.0))
     }
 
-    /// Returns how it ended, once it has.
+    /// Returns the cause of the disconnect, or `None` while connected.
     #[must_use]
-    pub fn ended(&self) -> Option<Ended> {
-        self.writers.0.ended()
+    pub fn disconnect_reason(&self) -> Option<DisconnectReason> {
+        self.guard.0.disconnect_reason()
     }
 
-    /// Waits for its end.
-    pub async fn over(&self) -> Ended {
-        self.writers.0.over().await
+    /// Waits for the end of the connection.
+    pub async fn wait_closed(&self) -> DisconnectReason {
+        self.guard.0.wait_closed().await
     }
 }
 
-/// The limit of the messages that come in. It keeps no connection open.
+/// Limit of incoming messages. Does not keep the connection open.
 #[derive(Debug)]
-pub struct MessageLimit(Arc<Shared>);
+pub struct MessageLimit(Arc<WebSocketShared>);
 
 impl MessageLimit {
-    /// Takes messages of up to so many bytes from now on.
-    pub fn allow(&self, message_bytes_max: usize) {
-        self.0.allow_message_bytes(message_bytes_max);
+    /// Sets the largest accepted message.
+    pub fn set_max(&self, message_bytes_max: usize) {
+        self.0.set_message_bytes_max(message_bytes_max);
     }
 }
 
-/// The reading half.
+/// Reading half.
 #[derive(Debug)]
-pub struct Incoming {
-    reader: Reader,
+pub struct WebSocketReceiver {
+    reader: MessageReader,
 }
 
-impl Incoming {
-    /// Returns the next message. While nobody calls this, the other side is slowed down, and is
-    /// not taken for dead. Nothing is lost where this is dropped before it returns.
+impl WebSocketReceiver {
+    /// Returns the next message. Without calls, the peer is slowed down but not considered dead.
+    /// Cancel-safe.
     ///
     /// # Errors
-    /// The connection is over.
-    pub async fn next(&mut self) -> Result<Bytes, Ended> {
+    /// The connection has ended.
+    pub async fn next(&mut self) -> Result<Bytes, DisconnectReason> {
         self.reader.next().await
     }
 }
 
-/// Takes over a stream whose handshake is done; `read` is what was read too far. It ends when
-/// both halves are dropped, once what was queued is written.
-pub fn join<S>(
+/// The two halves of a connection.
+#[derive(Debug)]
+pub struct WebSocketConnection {
+    /// Writing half.
+    pub sender: WebSocketSender,
+    /// Reading half.
+    pub receiver: WebSocketReceiver,
+}
+
+/// Takes a stream after the handshake; `read` is input beyond the handshake. The connection ends
+/// when both halves are dropped, after the queued messages are written.
+pub fn open_websocket<S>(
     stream: S,
-    side: Side,
+    side: WebSocketRole,
     read: Bytes,
-    limits: SocketLimits,
-    spawner: &dyn Spawner,
-) -> (Outgoing, Incoming)
+    limits: WebSocketLimits,
+    spawner: &dyn TaskSpawner,
+) -> WebSocketConnection
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let shared = Arc::new(Shared::new(&limits));
+    let shared = Arc::new(WebSocketShared::new(&limits));
     let (source, stream) = tokio::io::split(stream);
-    let task = Task {
+    let task = WriterTask {
         shared: Arc::clone(&shared),
         stream,
-        encoder: Encoder::new(side),
+        encoder: FrameEncoder::new(side),
         limits,
     };
     spawner.spawn("websocket", Box::pin(task.run()));
-    let reader = Reader::new(Arc::clone(&shared), Box::new(source), read, side, &limits);
-    let writers = Arc::new(Writers(shared));
-    (Outgoing { writers }, Incoming { reader })
+    let reader = MessageReader::new(Arc::clone(&shared), Box::new(source), read, side, &limits);
+    let writers = Arc::new(SenderGuard(shared));
+    WebSocketConnection {
+        sender: WebSocketSender { guard: writers },
+        receiver: WebSocketReceiver { reader },
+    }
 }
 
-/// Why there is no connection.
+/// Why dialling failed.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum DialError {
-    /// Nobody could be reached there.
+    /// The server is unreachable.
     #[error("cannot be reached: {0}")]
     Unreachable(Arc<str>),
     /// TLS failed.
     #[error("no trust: {0}")]
     Tls(Arc<str>),
-    /// It answered, and is no WebSocket, or does not want us.
+    /// The server refused the upgrade.
     #[error("the upgrade was refused with status {status}")]
     Refused {
-        /// The status.
+        /// HTTP status.
         status: u16,
     },
-    /// It took too long.
+    /// Dialling timed out.
     #[error("no connection in time")]
     Timeout,
-    /// The token holds what no header can.
+    /// The token cannot be a header value.
     #[error("the token cannot be sent in a header")]
     Token,
 }

@@ -1,5 +1,5 @@
-//! What a connection costs while nothing is said, and after much was: memory of a process of its
-//! own, so that no other test is counted.
+//! Memory of an idle connection, also after a burst, measured in a separate process without further
+//! tests.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -10,58 +10,68 @@
 
 use std::time::Duration;
 
-use bowline_link::websocket::{Ended, Outgoing, Side, SocketLimits, join};
-use bowline_link::{BoxFuture, Spawner};
+use bowline_link::websocket::{
+    DisconnectReason, WebSocketConnection, WebSocketLimits, WebSocketRole, WebSocketSender,
+    open_websocket,
+};
+use bowline_link::{BoxFuture, TaskSpawner};
 use bytes::Bytes;
 use tokio::io::DuplexStream;
 use tokio::sync::mpsc;
 
-/// Pairs of connections: one side each as a gateway has it, one as a worker.
+/// Connection pairs: a gateway side and a worker side each.
 const PAIRS: usize = 1_000;
 
-/// What one side of a quiet connection may cost, in bytes, its reader's task included.
+/// Memory bound of a quiet side in bytes, including the reader task.
 const IDLE_BYTES_MAX: usize = 10 * 1024;
 
-/// What some then say once, in bytes.
+/// Bytes of the burst.
 const LARGE_BYTES: usize = 256 * 1024;
 
-/// How many say it before memory is counted, one of each side at least.
+/// Warm-up bursts before the measurement, at least one per side.
 const WARM: usize = 4;
 
-/// How many then say it.
+/// Measured bursts.
 const LOUD: usize = 40;
 
-struct Tokio;
+struct TokioSpawner;
 
-impl Spawner for Tokio {
+impl TaskSpawner for TokioSpawner {
     #[expect(clippy::disallowed_methods, reason = "tests have no task keeper")]
     fn spawn(&self, _: &'static str, task: BoxFuture<'static, ()>) {
         tokio::spawn(task);
     }
 }
 
-/// Joins one side, and reads it to its end as its owner would.
-fn side(stream: DuplexStream, side: Side, heard: mpsc::Sender<usize>) -> Outgoing {
-    let limits = SocketLimits {
-        ping_every: Duration::from_secs(3_600),
+/// Opens a side and reads until the end.
+fn open_side(
+    stream: DuplexStream,
+    side: WebSocketRole,
+    heard: mpsc::Sender<usize>,
+) -> WebSocketSender {
+    let limits = WebSocketLimits {
+        ping_interval: Duration::from_secs(3_600),
         silence_max: Duration::from_secs(7_200),
-        ..SocketLimits::default()
+        ..WebSocketLimits::default()
     };
-    let (outgoing, mut incoming) = join(stream, side, Bytes::new(), limits, &Tokio);
+    let WebSocketConnection {
+        sender: outgoing,
+        receiver: mut incoming,
+    } = open_websocket(stream, side, Bytes::new(), limits, &TokioSpawner);
     let reading = async move {
         loop {
             match incoming.next().await {
                 Ok(message) => heard.send(message.len()).await.unwrap(),
-                Err(ended) => return assert_eq!(ended, Ended::Local),
+                Err(ended) => return assert_eq!(ended, DisconnectReason::Local),
             }
         }
     };
-    Tokio.spawn("reader", Box::pin(reading));
+    TokioSpawner.spawn("reader", Box::pin(reading));
     outgoing
 }
 
 /// Resident memory of this process, in bytes.
-fn resident() -> usize {
+fn resident_bytes() -> usize {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
     let pages: usize = statm.split(' ').nth(1).unwrap().parse().unwrap();
     pages * 4_096
@@ -69,15 +79,15 @@ fn resident() -> usize {
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn a_quiet_connection_is_small_also_after_much_was_said() {
+async fn idle_connection_stays_small_after_burst() {
     let (heard, mut hears) = mpsc::channel(16);
     let mut sides = Vec::with_capacity(2 * PAIRS);
-    let before = resident();
+    let before = resident_bytes();
     for _ in 0..PAIRS {
-        // What the stream itself holds is not ours, and is kept small.
+        // The stream's own buffer is kept small.
         let (near, far) = tokio::io::duplex(64);
-        sides.push(side(near, Side::Server, heard.clone()));
-        sides.push(side(far, Side::Client, heard.clone()));
+        sides.push(open_side(near, WebSocketRole::Server, heard.clone()));
+        sides.push(open_side(far, WebSocketRole::Client, heard.clone()));
     }
     for outgoing in &sides {
         outgoing.send("hello".into()).await.unwrap();
@@ -85,18 +95,18 @@ async fn a_quiet_connection_is_small_also_after_much_was_said() {
     for _ in &sides {
         assert_eq!(hears.recv().await, Some(5));
     }
-    let quiet = (resident() - before) / sides.len();
+    let quiet = (resident_bytes() - before) / sides.len();
     assert!(quiet <= IDLE_BYTES_MAX, "{quiet} bytes a side");
     let large = Bytes::from("x".repeat(LARGE_BYTES));
     let mut before = 0;
     for (place, outgoing) in sides.iter().take(LOUD + WARM).enumerate() {
         outgoing.send(large.clone()).await.unwrap();
         assert_eq!(hears.recv().await, Some(LARGE_BYTES));
-        // What all of them need in turn is not counted.
+        // Warm-up: memory shared by all connections is not counted.
         if place + 1 == WARM {
-            before = resident();
+            before = resident_bytes();
         }
     }
-    let kept = resident().saturating_sub(before) / LOUD;
+    let kept = resident_bytes().saturating_sub(before) / LOUD;
     assert!(kept <= IDLE_BYTES_MAX, "{kept} bytes more a side");
 }

@@ -1,73 +1,73 @@
-//! All that happened in one world, in one order, each with its moment.
+//! Events of a simulated world, in one global order with timestamps.
 
 use std::sync::Arc;
 
-use bowline_host::supervisor::Order;
+use bowline_host::supervisor::ServerAction;
 
-use crate::ledger::{Deed, Life};
+use crate::sim_ledger::{ServerInstance, ToolExecution};
 
-/// One thing that happened.
+/// One event with a timestamp.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Moment {
-    /// When, in milliseconds since the world began.
+pub struct HistoryEntry {
+    /// Milliseconds since the start of the world.
     pub at_ms: u64,
-    /// What.
-    pub what: Happened,
+    /// The event.
+    pub event: HistoryEvent,
 }
 
-/// What happened.
+/// An event.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Happened {
-    /// A process was started.
-    Started(Life),
-    /// It shook hands.
-    Connected(Life),
-    /// The host closed its link.
+pub enum HistoryEvent {
+    /// A process started.
+    Started(ServerInstance),
+    /// The handshake completed.
+    Connected(ServerInstance),
+    /// The host closed the link.
     Closed {
-        /// The life that ends so.
-        life: Life,
-        /// Calls that were under way on it.
+        /// The closed instance.
+        life: ServerInstance,
+        /// Calls in flight on the link.
         running: usize,
     },
-    /// Its process is gone.
-    Ended(Life),
-    /// A tool runs.
-    Executed(Deed),
-    /// It answered, well or badly, or went down with its server.
-    Finished(Deed),
-    /// It was told that nobody waits any more.
-    Cancelled(Deed),
-    /// It answered after nobody waited any more.
-    Late(Deed),
-    /// A caller calls.
+    /// The process ended.
+    Ended(ServerInstance),
+    /// A tool started.
+    Executed(ToolExecution),
+    /// A tool responded, failed, or was lost with the server.
+    Finished(ToolExecution),
+    /// A tool was cancelled.
+    Cancelled(ToolExecution),
+    /// A tool responded after cancellation.
+    FinishedLate(ToolExecution),
+    /// A client sent a call.
     Called {
         /// The server.
         server: Arc<str>,
-        /// What tells this call from all others.
+        /// The arguments, unique per call.
         arguments: String,
-        /// How the breaker stood.
+        /// The circuit breaker state.
         circuit: &'static str,
     },
-    /// A person gives an order.
-    Ordered {
+    /// An operator gave an order.
+    OrderGiven {
         /// The server.
         server: Arc<str>,
-        /// What it is to do.
-        order: Order,
+        /// The order.
+        order: ServerAction,
     },
-    /// The order of a person was taken.
-    Taken {
+    /// An operator's order was accepted.
+    OrderAccepted {
         /// The server.
         server: Arc<str>,
-        /// What it is to do.
-        order: Order,
+        /// The order.
+        order: ServerAction,
     },
-    /// A test did something else.
-    Noted(String),
+    /// A note of a test.
+    Note(String),
 }
 
-impl Happened {
-    /// Returns the server that it is about.
+impl HistoryEvent {
+    /// Returns the server of the event.
     #[must_use]
     pub fn server(&self) -> Option<&Arc<str>> {
         match self {
@@ -78,11 +78,11 @@ impl Happened {
             Self::Executed(deed)
             | Self::Finished(deed)
             | Self::Cancelled(deed)
-            | Self::Late(deed) => Some(&deed.server),
+            | Self::FinishedLate(deed) => Some(&deed.server),
             Self::Called { server, .. }
-            | Self::Ordered { server, .. }
-            | Self::Taken { server, .. } => Some(server),
-            Self::Noted(_) => None,
+            | Self::OrderGiven { server, .. }
+            | Self::OrderAccepted { server, .. } => Some(server),
+            Self::Note(_) => None,
         }
     }
 }

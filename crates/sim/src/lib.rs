@@ -1,25 +1,30 @@
-//! The world in a box, for tests: scripted servers whose every deed is recorded.
+//! Simulation for tests: scripted servers with a record of every action.
 //!
-//! Time is tokio's: a test that starts with a paused clock holds the hands.
+//! Time is tokio's: a test with a paused clock controls time.
 
-mod caller;
-mod dial;
-mod gate;
 mod history;
-mod hub;
-mod json;
-mod ledger;
-mod link;
-mod script;
+mod release_gate;
+mod scripted_dial;
+mod scripted_link;
+mod server_script;
+mod sim_json;
+mod sim_ledger;
+mod test_calls;
+mod test_hub;
+mod test_waits;
 mod world;
 
-pub use caller::{CALL_ID, Ears, Hearer, ask, body, call, call_of, reaches, spec};
-pub use dial::ScriptedDial;
-pub use gate::Gate;
-pub use history::{Happened, Moment};
-pub use hub::OpenHub;
-pub use json::{annotated, definition, literal};
-pub use ledger::{Deed, Ledger, Life, Record};
-pub use link::ScriptedLink;
-pub use script::{Act, Generation, Script, Start};
-pub use world::World;
+pub use history::{HistoryEntry, HistoryEvent};
+pub use release_gate::ReleaseGate;
+pub use scripted_dial::ScriptedDial;
+pub use scripted_link::ScriptedLink;
+pub use server_script::{GenerationScript, ServerScript, StartBehaviour, ToolBehaviour};
+pub use sim_json::{annotated_tool, to_json_string, tool_definition};
+pub use sim_ledger::{ServerInstance, SimLedger, SimRecord, ToolExecution};
+pub use test_calls::{
+    CALL_ID, RecordingClient, RecordingSink, reply_body, server_spec, server_tool_call,
+    subject_call, tool_call, wait_for_state,
+};
+pub use test_hub::TestHub;
+pub use test_waits::{advance_clock, poll_for, poll_until, run_until_idle};
+pub use world::SimWorld;

@@ -1,46 +1,46 @@
-//! All servers of one test, and the hands that reach into them.
+//! The servers of one test, with access to running instances.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use bowline_core::error::CallError;
-use bowline_host::manifest::Forgetful;
-use bowline_host::pins::Unkept;
-use bowline_host::ports::{Audience, Silent, SystemClock};
+use bowline_host::manifest::NullManifestStore;
+use bowline_host::pins::NullPinStore;
+use bowline_host::ports::{NotificationSink, NullSink, SystemClock};
 use bowline_host::spec::ServerSpec;
-use bowline_host::supervisor::Order;
-use bowline_host::tasks::Tasks;
-use bowline_host::{Host, HostLimits, Ports};
-use bowline_link::{Exit, LinkEvent};
+use bowline_host::supervisor::ServerAction;
+use bowline_host::task_tracker::TaskTracker;
+use bowline_host::{Host, HostLimits, HostPorts};
+use bowline_link::{LinkEvent, LinkExit};
 
-use crate::dial::ScriptedDial;
-use crate::history::Happened;
-use crate::ledger::{Ledger, Record};
-use crate::link::ScriptedLink;
-use crate::script::{Generation, Script};
+use crate::history::HistoryEvent;
+use crate::scripted_dial::ScriptedDial;
+use crate::scripted_link::ScriptedLink;
+use crate::server_script::{GenerationScript, ServerScript};
+use crate::sim_ledger::{SimLedger, SimRecord};
 
 /// The scripted servers of one test. Cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub struct World {
-    servers: Arc<Mutex<BTreeMap<Arc<str>, Scripted>>>,
-    ledger: Ledger,
+pub struct SimWorld {
+    servers: Arc<Mutex<BTreeMap<Arc<str>, ScriptedServer>>>,
+    ledger: SimLedger,
 }
 
 #[derive(Debug)]
-struct Scripted {
-    script: Script,
-    /// How often it was started.
+struct ScriptedServer {
+    script: ServerScript,
+    /// Number of starts.
     starts: u64,
-    /// Its latest link, while anybody holds it.
+    /// The latest link, while in use.
     link: Weak<ScriptedLink>,
 }
 
-impl World {
+impl SimWorld {
     /// Returns a world of these servers.
     #[must_use]
-    pub fn new<'a>(scripts: impl IntoIterator<Item = (&'a str, Script)>) -> Self {
+    pub fn new<'a>(scripts: impl IntoIterator<Item = (&'a str, ServerScript)>) -> Self {
         let servers = scripts.into_iter().map(|(name, script)| {
-            let scripted = Scripted {
+            let scripted = ScriptedServer {
                 script,
                 starts: 0,
                 link: Weak::new(),
@@ -49,127 +49,135 @@ impl World {
         });
         Self {
             servers: Arc::new(Mutex::new(servers.collect())),
-            ledger: Ledger::default(),
+            ledger: SimLedger::default(),
         }
     }
 
-    /// Starts a host that has `specs` in care, on the clock of the test.
+    /// Starts a host for `specs`, in test time.
     #[must_use]
-    pub fn host(&self, specs: Vec<ServerSpec>, limits: HostLimits) -> Host {
-        self.host_for(specs, limits, Arc::new(Silent))
+    pub fn start_host(&self, specs: Vec<ServerSpec>, limits: HostLimits) -> Host {
+        self.start_host_with_sink(specs, limits, Arc::new(NullSink))
     }
 
-    /// The same with an audience that hears what servers say outside calls.
+    /// The same with a sink for notifications outside calls.
     #[must_use]
-    pub fn host_for(
+    pub fn start_host_with_sink(
         &self,
         specs: Vec<ServerSpec>,
         limits: HostLimits,
-        audience: Arc<dyn Audience>,
+        audience: Arc<dyn NotificationSink>,
     ) -> Host {
-        let ports = Ports {
-            audience,
+        let ports = HostPorts {
+            notifications: audience,
             ..self.ports()
         };
         Host::start(specs, limits, ports)
     }
 
-    /// Returns the doors of a host of this world that remembers nothing and speaks to nobody.
+    /// Returns ports without persistence and notifications.
     #[must_use]
-    pub fn ports(&self) -> Ports {
-        Ports {
+    pub fn ports(&self) -> HostPorts {
+        HostPorts {
             dial: Arc::new(ScriptedDial::new(self.clone())),
             clock: Arc::new(SystemClock::start()),
-            tasks: Tasks::default(),
-            audience: Arc::new(Silent),
-            manifests: Arc::new(Forgetful),
-            pins: Arc::new(Unkept),
-            journal: Arc::new(bowline_journal::Memory::default()),
-            audit: Arc::new(bowline_host::audit::Unaudited),
+            tasks: TaskTracker::default(),
+            notifications: Arc::new(NullSink),
+            manifests: Arc::new(NullManifestStore),
+            pins: Arc::new(NullPinStore),
+            journal: Arc::new(bowline_journal::MemoryJournal::default()),
+            audit: Arc::new(bowline_host::audit::NullAuditSink),
             keys: bowline_core::lane::KeyScope::default(),
         }
     }
 
-    /// Lets a running server say something outside calls; `false` when it does not run.
+    /// Emits an event of a running server; returns `false` if not running.
     #[must_use]
-    pub fn say(&self, server: &str, event: LinkEvent) -> bool {
-        self.link(server).is_some_and(|link| link.say(event))
+    pub fn emit(&self, server: &str, event: LinkEvent) -> bool {
+        self.latest_link(server)
+            .is_some_and(|link| link.emit(event))
     }
 
-    /// Returns what happened so far.
+    /// Returns the current record.
     #[must_use]
-    pub fn record(&self) -> Record {
+    pub fn record(&self) -> SimRecord {
         self.ledger.record()
     }
 
-    /// Looks at what happened so far.
-    pub fn look<T>(&self, at: impl FnOnce(&Record) -> T) -> T {
-        self.ledger.look(at)
+    /// Borrows the current record.
+    pub fn with_record<T>(&self, at: impl FnOnce(&SimRecord) -> T) -> T {
+        self.ledger.with_record(at)
     }
 
-    /// Enters what a test did, among what the servers did.
-    pub fn note(&self, what: Happened) {
-        self.ledger.enter(what);
+    /// Records an event of the test.
+    pub fn record_event(&self, event: HistoryEvent) {
+        self.ledger.record_event(event);
     }
 
-    /// Gives an order as a person does, and enters when it was given and when it was taken.
-    pub async fn order(&self, host: &Host, server: &str, order: Order) -> Result<(), CallError> {
+    /// Gives an operator's order, and records the order and its acceptance.
+    pub async fn give_order(
+        &self,
+        host: &Host,
+        server: &str,
+        order: ServerAction,
+    ) -> Result<(), CallError> {
         let supervisor = host.server(server)?;
         let server: Arc<str> = server.into();
-        self.note(Happened::Ordered {
+        self.record_event(HistoryEvent::OrderGiven {
             server: Arc::clone(&server),
             order,
         });
-        supervisor.order(order).await?;
-        self.note(Happened::Taken { server, order });
+        supervisor.apply_action(order).await?;
+        self.record_event(HistoryEvent::OrderAccepted { server, order });
         Ok(())
     }
 
-    /// Waits until the record is as `wanted`. See [`Ledger::until`].
-    pub async fn until(&self, wanted: impl FnMut(&Record) -> bool + Send) -> Record {
-        self.ledger.until(wanted).await
+    /// Waits until the record satisfies `wanted`. See [`SimLedger::wait_until`].
+    pub async fn wait_until(&self, wanted: impl FnMut(&SimRecord) -> bool + Send) -> SimRecord {
+        self.ledger.wait_until(wanted).await
     }
 
-    /// Returns the latest link of a server, if it still stands.
+    /// Returns the latest link of a server, if still up.
     #[must_use]
-    pub fn link(&self, server: &str) -> Option<Arc<ScriptedLink>> {
-        self.lock().get(server)?.link.upgrade()
+    pub fn latest_link(&self, server: &str) -> Option<Arc<ScriptedLink>> {
+        self.lock_servers().get(server)?.link.upgrade()
     }
 
-    /// Ends a server as if by itself; `false` when it does not run.
-    pub fn kill(&self, server: &str, exit: Exit) -> bool {
-        self.link(server).map(|link| link.end(exit)).is_some()
+    /// Ends a server as if by itself; returns `false` if not running.
+    pub fn kill(&self, server: &str, exit: LinkExit) -> bool {
+        self.latest_link(server)
+            .map(|link| link.exit_with(exit))
+            .is_some()
     }
 
-    /// Changes what a running server offers and does, and lets it say so; `false` when it does
-    /// not run.
-    pub fn change(&self, server: &str, script: Generation) -> bool {
-        self.link(server).is_some_and(|link| {
-            link.follow(script);
-            link.say(LinkEvent::ToolsChanged)
+    /// Replaces the script of a running server and emits a list change; returns `false` if not
+    /// running.
+    pub fn change_script(&self, server: &str, script: GenerationScript) -> bool {
+        self.latest_link(server).is_some_and(|link| {
+            link.set_script(script);
+            link.emit(LinkEvent::ToolsChanged)
         })
     }
 
-    pub(crate) const fn ledger(&self) -> &Ledger {
+    pub(crate) const fn ledger(&self) -> &SimLedger {
         &self.ledger
     }
 
     /// Counts a start and returns its number and script.
-    pub(crate) fn begin(&self, server: &str) -> Option<(u64, Generation)> {
-        let mut servers = self.lock();
+    pub(crate) fn begin_start(&self, server: &str) -> Option<(u64, GenerationScript)> {
+        let mut servers = self.lock_servers();
         let scripted = servers.get_mut(server)?;
         scripted.starts += 1;
         let nth = scripted.starts;
         Some((nth, scripted.script.generation(nth).clone()))
     }
 
-    pub(crate) fn put(&self, server: &str, link: &Arc<ScriptedLink>) {
-        if let Some(scripted) = self.lock().get_mut(server) {
+    pub(crate) fn set_link(&self, server: &str, link: &Arc<ScriptedLink>) {
+        if let Some(scripted) = self.lock_servers().get_mut(server) {
             scripted.link = Arc::downgrade(link);
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, Scripted>> {
+    fn lock_servers(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, ScriptedServer>> {
         self.servers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

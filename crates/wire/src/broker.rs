@@ -1,62 +1,63 @@
-//! Broker frames: one JSON object per text message of a WebSocket, told apart by `kind`.
+//! Broker frames: one JSON object per WebSocket text message, distinguished by `kind`.
 //!
-//! Names and fields of the first frames and of [`Letter`] are those that other brokers of this
-//! kind use, so that a peer which knows only them can list and call tools; what we add are further
-//! members and further kinds, which such a peer skips. Payloads (`body`) stay the bytes that came.
+//! Names and members of the basic frames and of [`MailboxMessage`] match those of existing brokers
+//! of this type, so a minimal peer can list and call tools. Extensions are further members and
+//! kinds, which such a peer skips. Payloads (`body`) stay raw bytes.
 
-mod answer;
-mod ask;
-mod context;
-mod letter;
-mod read;
-mod write;
+mod broker_request;
+mod broker_response;
+mod caller_context;
+mod decode_frame;
+mod encode_frame;
+mod mailbox_message;
 
 use std::fmt;
 use std::sync::Arc;
 
-pub use crate::frame::FrameError;
-use bowline_core::caller::Ability;
+pub use crate::frame_error::FrameError;
+use bowline_core::client_handle::ClientCapability;
 use bytes::Bytes;
 
-pub use answer::{Answer, Item, Said};
-pub use ask::{Arguments, Ask, TextArguments, Told};
-pub use context::Context;
-pub use letter::{Draft, From, Letter, REPLY, REQUEST};
+pub use broker_request::{BrokerArguments, BrokerRequest, CallWithContext, TextArguments};
+pub use broker_response::{BrokerResponse, ManifestItem, ResultForm};
+pub use caller_context::CallerContext;
+pub use mailbox_message::{MailboxMessage, MessageDraft, MessageSender, REPLY_KIND, REQUEST_KIND};
 
-/// Largest frame, in bytes: a result of 8 MiB and what stands around it.
+/// Largest frame in bytes: a result of 8 MiB with overhead.
 pub const FRAME_BYTES_MAX: usize = 9 * 1024 * 1024;
 
-/// One frame, of either side. What one side sends the other skips where it is not meant for it.
+/// One frame of either side. Each side skips foreign frames.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Frame {
-    /// `hello{agent:{session_id, role?}, token, instance?}`: the first of a peer.
-    Hello(Hello),
-    /// `welcome{mailbox, role?, heartbeat_ms, requests_max, frame_bytes_max}`: it was let in.
-    Welcome(Welcome),
-    /// `broker_identity{id}`: which store this is.
+pub enum BrokerFrame {
+    /// `hello{agent:{session_id, role?}, token, instance?}`: the first frame of a peer.
+    Hello(BrokerHello),
+    /// `welcome{mailbox, role?, heartbeat_ms, requests_max, frame_bytes_max}`: the peer is
+    /// admitted.
+    Welcome(BrokerWelcome),
+    /// `broker_identity{id}`: identifies the store.
     BrokerIdentity {
-        /// Made once per store.
+        /// Created once per store.
         id: Arc<str>,
     },
     /// `error{reason, id?, code?}`: a frame was refused, or the connection ends.
-    Error(Refusal),
-    /// `deliver{to, message}`: to be stored.
+    Error(BrokerRefusal),
+    /// `deliver{to, message}`: store a message.
     Deliver {
         /// The mailbox.
         to: Arc<str>,
-        /// What goes there.
-        letter: Letter,
+        /// The message.
+        letter: MailboxMessage,
     },
-    /// `delivered{id}`: it is stored durably.
+    /// `delivered{id}`: the message is stored durably.
     Delivered {
         /// The message.
         id: Arc<str>,
     },
-    /// `subscribe`: push what waits, and what comes.
+    /// `subscribe`: push waiting and future messages.
     Subscribe,
-    /// `message{message}`: from the mailbox.
-    Message(Letter),
-    /// `ack{id}`: it was dealt with.
+    /// `message{message}`: a message from the mailbox.
+    Message(MailboxMessage),
+    /// `ack{id}`: the message was processed.
     Ack {
         /// The message.
         id: Arc<str>,
@@ -65,40 +66,40 @@ pub enum Frame {
     AckWithReceipt {
         /// The message.
         id: Arc<str>,
-        /// Names the receipt.
+        /// Identifies the receipt.
         request_id: Arc<str>,
     },
     /// `ack_result{id, request_id, accepted, reason?}`.
     AckResult {
         /// The message.
         id: Arc<str>,
-        /// Which receipt was asked for.
+        /// Identifies the requested receipt.
         request_id: Arc<str>,
-        /// Whether something was removed.
+        /// Whether a message was removed.
         accepted: bool,
         /// Why not.
         reason: Option<Arc<str>>,
     },
-    /// `nak{id, delay_ms?, dead?, reason?}`: give it again later, or never.
+    /// `nak{id, delay_ms?, dead?, reason?}`: redeliver later, or never.
     Nak {
         /// The message.
         id: Arc<str>,
-        /// After how long.
+        /// Delay before redelivery.
         delay_ms: u64,
-        /// Whether it becomes a dead letter at once, and why.
+        /// The reason, if the message becomes a dead letter at once.
         dead: Option<Arc<str>>,
     },
     /// `cancel{to?, correlation_id}`: never stored.
     Cancel {
-        /// The mailbox that has the request. Where the broker passes it on, the mailbox whose
-        /// request it is; absent where it is the broker's own.
+        /// The mailbox holding the request. In a forwarded cancel, the requesting mailbox; absent
+        /// for the broker's own requests.
         to: Option<Arc<str>>,
         /// The request.
         correlation_id: Arc<str>,
     },
     /// `list_connected{role?}`.
     ListConnected {
-        /// Those of this role only.
+        /// Restricts the list to this role.
         role: Option<Arc<str>>,
     },
     /// `connected{ids}`.
@@ -106,118 +107,118 @@ pub enum Frame {
         /// Mailboxes with a live subscriber.
         ids: Vec<Arc<str>>,
     },
-    /// `list_dead{limit?}`: what of one's own mailbox could not be delivered.
+    /// `list_dead{limit?}`: dead letters of the peer's own mailbox.
     ListDead {
-        /// So many at most.
+        /// Maximum number.
         limit: usize,
     },
-    /// `dead{letters:[{message, reason}]}`, whole as raw JSON.
+    /// `dead{letters:[{message, reason}]}`, as raw JSON.
     Dead {
         /// The array.
         letters: Bytes,
     },
-    /// `offer{revision, servers:[{name, tools:[..raw definitions..]}]}`, whole as raw JSON: what a
-    /// worker has for the hub. Sent again whole when it changes.
+    /// `offer{revision, servers:[{name, tools:[..raw definitions..]}]}`, as raw JSON: the servers a
+    /// worker offers to the hub. Resent in full after every change.
     Offer {
-        /// Grows with each change.
+        /// Increases with each change.
         revision: u64,
         /// The array.
         servers: Bytes,
     },
-    /// `changed{revision}`: the other's manifest is another now.
+    /// `changed{revision}`: the sender's manifest changed.
     Changed {
-        /// Which.
+        /// The new revision.
         revision: u64,
     },
     /// `request{id, to?, body, ttl_ms?, caller?}`: live, never stored.
-    Request(Request),
+    Request(LiveRequest),
     /// `response{id, body}`.
     Response {
         /// The request.
         id: Arc<str>,
-        /// An [`Answer`].
+        /// A [`BrokerResponse`].
         body: Bytes,
     },
-    /// `event{id, notification}`: what a tool says before it answers; `id` is that of a live
-    /// request or of a stored one.
+    /// `event{id, notification}`: a notification of a tool before the response; `id` names a live
+    /// or stored request.
     Event {
         /// The request.
         id: Arc<str>,
         /// One whole JSON-RPC notification.
         notification: Bytes,
     },
-    /// `question{id, number, request}`: what a server asks whoever waits for the answer of this
-    /// request, while it waits. Never stored.
-    Question {
+    /// `question{id, number, request}`: a server request to the waiting caller of a request. Never
+    /// stored.
+    ServerRequest {
         /// The request, live or stored.
         id: Arc<str>,
-        /// Names the question among those of this request.
+        /// Identifies the server request within the request.
         number: u64,
         /// One whole JSON-RPC request.
         request: Bytes,
     },
-    /// `answer{id, number, answer?}`: what was answered to a question; nothing where nobody does.
-    Answer {
+    /// `answer{id, number, answer?}`: the answer to a server request; absent if unanswered.
+    ServerRequestReply {
         /// The request.
         id: Arc<str>,
-        /// The question.
+        /// The server request.
         number: u64,
-        /// One whole JSON-RPC answer.
+        /// One whole JSON-RPC response.
         answer: Option<Bytes>,
     },
-    /// `withdraw{id, number}`: its server takes a question back.
-    Withdraw {
+    /// `withdraw{id, number}`: the server cancels a server request.
+    CancelServerRequest {
         /// The request.
         id: Arc<str>,
-        /// The question.
+        /// The server request.
         number: u64,
     },
-    /// `lacks{id, ability}`: a server wanted to ask what the caller of a request cannot be asked.
-    Lacks {
+    /// `lacks{id, ability}`: a server request was refused for a missing client capability.
+    MissingCapability {
         /// The request.
         id: Arc<str>,
-        /// What the caller would have to be able to do.
-        ability: Ability,
+        /// The missing capability.
+        ability: ClientCapability,
     },
-    /// `told{server, session?, notification}`: what a server of a worker says between requests.
-    Told {
+    /// `told{server, session?, notification}`: a notification of a worker's server outside
+    /// requests.
+    SessionNotification {
         /// The server.
         server: Arc<str>,
-        /// The session that it is for; those that the hub looks after where absent.
+        /// The target session; absent for all sessions of the hub.
         session: Option<Arc<str>>,
         /// One whole JSON-RPC notification.
         notification: Bytes,
     },
-    /// `session{server, session, event}`: what became of a session for which a server of a worker
-    /// was asked.
+    /// `session{server, session, event}`: an event of a session using a worker's server.
     Session {
         /// The server.
         server: Arc<str>,
         /// The session.
         session: Arc<str>,
-        /// What.
+        /// The event.
         event: SessionEvent,
     },
-    /// A kind that is not known here.
-    Other {
-        /// Which.
+    /// An unknown kind.
+    Unknown {
+        /// The kind.
         kind: Arc<str>,
-        /// Names the response that its sender waits for, where it says so.
+        /// The response id awaited by the sender, if given.
         request_id: Option<Arc<str>>,
     },
 }
 
-/// What becomes of a session.
+/// An event of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionEvent {
-    /// `ended`: it is over.
+    /// `ended`: the session ended.
     Ended,
-    /// `roots_changed`: its client has other roots now.
+    /// `roots_changed`: the client's roots changed.
     RootsChanged,
 }
 
 impl SessionEvent {
-    /// Returns the word.
+    /// Returns the wire word.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -226,7 +227,7 @@ impl SessionEvent {
         }
     }
 
-    /// Returns what a word means; nothing where it is not known.
+    /// Parses the wire word; `None` if unknown.
     #[must_use]
     pub fn parse(word: &str) -> Option<Self> {
         let known = [Self::Ended, Self::RootsChanged];
@@ -234,49 +235,49 @@ impl SessionEvent {
     }
 }
 
-/// The first frame of a peer. What it shows of itself leaves the credential out.
+/// The first frame of a peer. `Debug` hides the credential.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub struct Hello {
-    /// The mailbox it claims; the credential decides.
-    pub session_id: Arc<str>,
-    /// The role it claims; the credential decides.
-    pub role: Option<Arc<str>>,
-    /// The credential, where it was not in a header.
+pub struct BrokerHello {
+    /// The claimed mailbox; the credential decides.
+    pub claimed_mailbox: Arc<str>,
+    /// The claimed role; the credential decides.
+    pub claimed_role: Option<Arc<str>>,
+    /// The credential, if not sent in a header.
     pub token: Option<Arc<str>>,
-    /// Tells two starts of one program apart.
+    /// Distinguishes two starts of one program.
     pub instance: Option<Arc<str>>,
 }
 
-impl fmt::Debug for Hello {
+impl fmt::Debug for BrokerHello {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Hello")
-            .field("session_id", &self.session_id)
-            .field("role", &self.role)
+        f.debug_struct("BrokerHello")
+            .field("session_id", &self.claimed_mailbox)
+            .field("role", &self.claimed_role)
             .field("token", &self.token.as_ref().map(|_| ".."))
             .field("instance", &self.instance)
             .finish()
     }
 }
 
-/// What a peer is told that was let in.
+/// The reply to an admitted peer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Welcome {
-    /// Its mailbox.
+pub struct BrokerWelcome {
+    /// The peer's mailbox.
     pub mailbox: Arc<str>,
-    /// Its role.
+    /// The peer's role.
     pub role: Option<Arc<str>>,
-    /// How often each side says that it is there.
+    /// Heartbeat interval of both sides.
     pub heartbeat_ms: u64,
-    /// Live requests it may have in flight.
+    /// Live requests in flight.
     pub requests_max: usize,
 }
 
-/// Why a frame was refused, or a connection ends.
+/// Why a frame was refused, or the connection ends.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Refusal {
+pub struct BrokerRefusal {
     /// One clause for people.
     pub reason: Arc<str>,
-    /// The message it is about.
+    /// The message concerned.
     pub id: Option<Arc<str>>,
     /// One word for machines: `auth`, `expired`, `fenced`, `not_allowed`, `bad_frame`,
     /// `unknown_frame`, `bad_name`, `mailbox_full`, `storage_full`, `too_large`, `conflict`,
@@ -287,31 +288,31 @@ pub struct Refusal {
 
 /// A live request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Request {
-    /// Names it on this connection.
+pub struct LiveRequest {
+    /// Identifies the request on this connection.
     pub id: Arc<str>,
-    /// Who is to answer; the hub where absent.
+    /// The target; the hub if absent.
     pub to: Option<Arc<str>>,
-    /// An [`Ask`].
+    /// A [`BrokerRequest`].
     pub body: Bytes,
-    /// How long an answer is of use.
+    /// Lifetime of the request.
     pub ttl_ms: Option<u64>,
-    /// Who asks, stamped by the hub; worth nothing from anybody else.
-    pub caller: Option<From>,
+    /// The caller; trusted only if set by the hub.
+    pub caller: Option<MessageSender>,
 }
 
-impl Frame {
-    /// Reads a frame.
+impl BrokerFrame {
+    /// Parses a frame.
     ///
     /// # Errors
-    /// It cannot be read. A kind that is not known is [`Frame::Other`].
-    pub fn read(bytes: &Bytes) -> Result<Self, FrameError> {
-        read::frame(bytes)
+    /// The frame is invalid. An unknown kind is [`BrokerFrame::Unknown`].
+    pub fn parse(bytes: &Bytes) -> Result<Self, FrameError> {
+        decode_frame::parse_frame(bytes)
     }
 
-    /// Writes a frame.
+    /// Writes the frame.
     pub fn write(&self, out: &mut Vec<u8>) {
-        write::frame(self, out);
+        encode_frame::write_frame(self, out);
     }
 
     /// Returns the frame as bytes.

@@ -1,28 +1,28 @@
-//! One text for every way to write a JSON value, so that values can be compared and hashed.
+//! Canonical JSON, for comparing and hashing values.
 
 use std::borrow::Cow;
 
-use crate::object::{self, Inside};
-use crate::scan::{self, Fault, Keys};
-use crate::span::Span;
-use crate::text;
+use crate::object::{self, JsonCursor};
+use crate::scan::{self, JsonError, KeyPolicy};
+use crate::span::ByteSpan;
+use crate::string_literal;
 
-/// Writes a JSON text in its one canonical form: members sorted by the UTF-8 bytes of their
-/// keys, no space, every string in its shortest escapes. A number stays as it was written,
-/// because rounding it would make two numbers one: `1` is not `1.0`.
+/// Writes a JSON text in canonical form: members sorted by the UTF-8 bytes of their keys, no
+/// whitespace, strings with minimal escapes. Numbers keep their spelling, since rounding would
+/// merge different numbers: `1` is not `1.0`.
 ///
 /// # Errors
 /// The text is not JSON, is nested too deep, or an object repeats a key.
-pub fn canonical(json: &[u8]) -> Result<Vec<u8>, Fault> {
-    scan::check(json, Keys::Unique)?;
+pub fn to_canonical(json: &[u8]) -> Result<Vec<u8>, JsonError> {
+    scan::check_json(json, KeyPolicy::Unique)?;
     let mut out = Vec::with_capacity(json.len());
-    write(&mut out, json.trim_ascii());
+    write_value(&mut out, json.trim_ascii());
     Ok(out)
 }
 
-/// Appends a checked value that has no space around it. Calls itself once per level, of which
-/// the check allows [`scan::DEPTH_MAX`].
-fn write(out: &mut Vec<u8>, value: &[u8]) {
+/// Appends a checked value without surrounding whitespace. Recursion is bounded by
+/// [`scan::DEPTH_MAX`].
+fn write_value(out: &mut Vec<u8>, value: &[u8]) {
     match value.first() {
         Some(b'{') => write_object(out, value),
         Some(b'[') => {
@@ -31,12 +31,12 @@ fn write(out: &mut Vec<u8>, value: &[u8]) {
                 if index > 0 {
                     out.push(b',');
                 }
-                write(out, item.of(value));
+                write_value(out, item.slice(value));
             }
             out.push(b']');
         }
-        Some(b'"') => match text::literal(value, 1) {
-            Ok((literal, _)) => text::write_literal(out, &literal.meaning()),
+        Some(b'"') => match string_literal::parse_literal(value, 1) {
+            Ok((literal, _)) => string_literal::write_literal(out, &literal.unescape()),
             Err(_) => debug_assert!(false, "a checked string has no fault"),
         },
         _ => out.extend_from_slice(value),
@@ -44,10 +44,10 @@ fn write(out: &mut Vec<u8>, value: &[u8]) {
 }
 
 fn write_object(out: &mut Vec<u8>, value: &[u8]) {
-    let mut members: Vec<(Cow<'_, [u8]>, Span)> = Vec::new();
-    let mut inside = Inside::open(value, b'{');
-    while let Some((key, at)) = inside.member() {
-        members.push((key.meaning(), at));
+    let mut members: Vec<(Cow<'_, [u8]>, ByteSpan)> = Vec::new();
+    let mut inside = JsonCursor::open(value, b'{');
+    while let Some((key, at)) = inside.next_member() {
+        members.push((key.unescape(), at));
     }
     members.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
     out.push(b'{');
@@ -55,9 +55,9 @@ fn write_object(out: &mut Vec<u8>, value: &[u8]) {
         if index > 0 {
             out.push(b',');
         }
-        text::write_literal(out, key);
+        string_literal::write_literal(out, key);
         out.push(b':');
-        write(out, at.of(value));
+        write_value(out, at.slice(value));
     }
     out.push(b'}');
 }

@@ -1,14 +1,13 @@
-//! One era of the protocol in the words of the other: raw bytes in, raw bytes out.
+//! Translation between the two protocol eras: raw bytes in, raw bytes out.
 //!
-//! The texts are trusted to be JSON that was checked before. Members that neither era knows pass
-//! as they were written.
+//! Inputs are trusted to be validated JSON. Members unknown to both eras pass unchanged.
 
-mod change;
-pub mod error;
-pub mod input;
-pub mod meta;
-pub mod mirror;
-pub mod result;
-pub mod tasks;
+pub mod error_translation;
+pub mod header_params;
+pub mod input_required;
+mod object_edit;
+pub mod request_meta;
+pub mod result_translation;
+pub mod task_translation;
 
-pub use change::{Change, applied};
+pub use object_edit::{OwnedEdit, apply_edits};

@@ -1,12 +1,11 @@
-//! What a client and an exec-server say to each other: JSON-RPC without its version member.
+//! The exec-server protocol: JSON-RPC without the version member, over WebSocket.
 //!
-//! One message a WebSocket message. Bodies are base64 in members of JSON; the pieces of a
-//! streamed answer are numbered from 1. It has no cancel and no credit: who reads too slowly
-//! loses the stream.
+//! Bodies are base64 strings; the chunks of a streamed response are numbered from 1. The protocol
+//! has no cancellation and no flow control: a slow reader loses the stream.
 
 mod base64;
-mod http;
-mod open;
+mod exec_handshake;
+mod exec_http;
 #[cfg(test)]
 mod tests;
 
@@ -14,99 +13,104 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::executor::Fault;
-use crate::frame::FrameError;
-use crate::members::Members;
+use crate::executor::StreamFault;
+use crate::frame_error::FrameError;
 use crate::object;
-use crate::writer::Object;
+use crate::object_members::ObjectMembers;
+use crate::object_writer::ObjectWriter;
 
 use self::base64::encoded_len;
-pub use http::{Answered, Asked, AskedRef, Delta, Header, HeaderRef, Redirects, write_delta};
-pub use open::{Initialize, initialize, initialized, opened, session};
+pub use exec_handshake::{
+    InitializeParams, parse_session, write_initialize, write_initialized, write_session,
+};
+pub use exec_http::{
+    BodyDelta, ExecHeader, ExecHeaderRef, ExecHttpRequest, ExecHttpRequestRef, ExecHttpResponse,
+    RedirectPolicy, write_delta,
+};
 
-/// Bytes of a body that one piece of a streamed answer carries, decoded.
+/// Decoded bytes of one chunk of a streamed response.
 pub const DELTA_BYTES_MAX: usize = 1024 * 1024;
 
 /// Values in one message.
 pub const NODES_MAX: usize = 256 * 1024;
 
-/// Bytes of a body that is not streamed, decoded: of every request, and of a buffered answer.
+/// Decoded bytes of an unstreamed body: of every request, and of a buffered response.
 pub const BODY_BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// Bytes of one message: a whole body as base64, and what stands around it.
+/// Bytes of one message: a whole base64 body with overhead.
 pub const MESSAGE_BYTES_MAX: usize = encoded_len(BODY_BYTES_MAX) + 1024 * 1024;
 
-/// A text that cannot be read is answered under this id.
-pub const NO_ID: i64 = -1;
+/// The id used in responses to unreadable messages.
+pub const UNKNOWN_ID: i64 = -1;
 
-/// The codes of refusals.
+/// Error codes.
 pub mod code {
-    /// It comes at the wrong time, or cannot be read.
+    /// Unexpected or unreadable request.
     pub const INVALID_REQUEST: i64 = -32600;
-    /// There is no such method.
+    /// Unknown method.
     pub const METHOD: i64 = -32601;
-    /// What is asked for cannot be done as it is.
+    /// Invalid parameters.
     pub const INVALID_PARAMS: i64 = -32602;
-    /// It was tried and failed.
+    /// The request failed.
     pub const INTERNAL: i64 = -32603;
-    /// Another connection has this session; later it may be free.
+    /// The session is attached to a different connection; may be free later.
     pub const SESSION_ATTACHED: i64 = -32010;
 }
 
-/// What a message is called.
+/// The method of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verb {
+pub enum ExecMethod {
     /// The first request.
     Initialize,
-    /// What follows its answer.
+    /// The notification after its response.
     Initialized,
-    /// A request over HTTP.
-    Request,
-    /// A piece of a streamed answer.
-    Delta,
-    /// Whether the other side can work.
+    /// An HTTP request.
+    HttpRequest,
+    /// A chunk of a streamed response.
+    BodyDelta,
+    /// A health check.
     Status,
-    /// Something else.
-    Other(Arc<str>),
+    /// An unknown method.
+    Unknown(Arc<str>),
 }
 
-const VERBS: [(Verb, &str); 5] = [
-    (Verb::Initialize, "initialize"),
-    (Verb::Initialized, "initialized"),
-    (Verb::Request, "http/request"),
-    (Verb::Delta, "http/request/bodyDelta"),
-    (Verb::Status, "environment/status"),
+const METHOD_WORDS: [(ExecMethod, &str); 5] = [
+    (ExecMethod::Initialize, "initialize"),
+    (ExecMethod::Initialized, "initialized"),
+    (ExecMethod::HttpRequest, "http/request"),
+    (ExecMethod::BodyDelta, "http/request/bodyDelta"),
+    (ExecMethod::Status, "environment/status"),
 ];
 
-impl Verb {
+impl ExecMethod {
     fn parse(word: &str) -> Self {
-        let known = VERBS.iter().find(|(_, known)| *known == word);
-        known.map_or_else(|| Self::Other(word.into()), |(verb, _)| verb.clone())
+        let known = METHOD_WORDS.iter().find(|(_, known)| *known == word);
+        known.map_or_else(|| Self::Unknown(word.into()), |(verb, _)| verb.clone())
     }
 
-    /// Returns the word on the wire.
+    /// Returns the wire word.
     #[must_use]
     pub fn as_str(&self) -> &str {
-        if let Self::Other(word) = self {
+        if let Self::Unknown(word) = self {
             return word;
         }
-        let known = VERBS.iter().find(|(known, _)| known == self);
+        let known = METHOD_WORDS.iter().find(|(known, _)| known == self);
         known.map_or("", |(_, word)| word)
     }
 }
 
-/// Which request a message is about.
+/// A request id.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Id {
-    /// A whole number.
+pub enum ExecRequestId {
+    /// An integer.
     Number(i64),
-    /// A text.
+    /// A string.
     Text(Arc<str>),
 }
 
-impl Id {
-    fn read(bytes: &[u8]) -> Result<Self, FrameError> {
-        if let Some(text) = object::string(bytes) {
+impl ExecRequestId {
+    fn parse(bytes: &[u8]) -> Result<Self, FrameError> {
+        if let Some(text) = object::parse_string(bytes) {
             return Ok(Self::Text(text.into()));
         }
         let digits = std::str::from_utf8(bytes).ok();
@@ -114,8 +118,8 @@ impl Id {
         number.map(Self::Number).ok_or(FrameError::Member("id"))
     }
 
-    /// Writes it as a member.
-    fn member<'a>(&self, to: Object<'a>) -> Object<'a> {
+    /// Writes the id as a member.
+    fn write_member<'a>(&self, to: ObjectWriter<'a>) -> ObjectWriter<'a> {
         match self {
             Self::Number(number) => to.integer("id", *number),
             Self::Text(text) => to.text("id", text),
@@ -123,119 +127,123 @@ impl Id {
     }
 }
 
-/// Why a request was not carried out.
+/// Why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
-    /// What kind of refusal it is.
+pub struct ExecRefusal {
+    /// The error code.
     pub code: i64,
     /// A text for people.
     pub message: Arc<str>,
-    /// What exactly went wrong, where the other side is one of ours.
-    pub fault: Option<Fault>,
+    /// The precise fault, from a Bowline executor.
+    pub stream_fault: Option<StreamFault>,
 }
 
 /// One message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Said {
-    /// It wants an answer.
+pub enum ExecMessage {
+    /// A request.
     Request {
-        /// Its number.
-        id: Id,
-        /// What it is.
-        verb: Verb,
-        /// What it says; `null` where it says nothing.
+        /// The request id.
+        id: ExecRequestId,
+        /// The method.
+        verb: ExecMethod,
+        /// The parameters; `null` if absent.
         params: Bytes,
     },
-    /// It wants none.
-    Notice {
-        /// What it is.
-        verb: Verb,
-        /// What it says; `null` where it says nothing.
+    /// A notification.
+    Notification {
+        /// The method.
+        verb: ExecMethod,
+        /// The parameters; `null` if absent.
         params: Bytes,
     },
-    /// The answer to a request.
+    /// A response with a result.
     Result {
-        /// The number of the request.
-        id: Id,
-        /// What it says.
+        /// The request id.
+        id: ExecRequestId,
+        /// The result.
         result: Bytes,
     },
-    /// There is no answer to a request.
-    Refused {
-        /// The number of the request.
-        id: Id,
-        /// Why.
-        refusal: Refusal,
+    /// A response with an error.
+    Error {
+        /// The request id.
+        id: ExecRequestId,
+        /// The error.
+        refusal: ExecRefusal,
     },
 }
 
-const SAID: [&str; 5] = ["id", "method", "params", "result", "error"];
+const MESSAGE_MEMBERS: [&str; 5] = ["id", "method", "params", "result", "error"];
 
-const REFUSAL: [&str; 3] = ["code", "message", "data"];
+const REFUSAL_MEMBERS: [&str; 3] = ["code", "message", "data"];
 
-impl Said {
-    /// Reads a message.
+impl ExecMessage {
+    /// Parses a message.
     ///
     /// # Errors
-    /// It is none, or holds more values than one may.
-    pub fn read(message: &Bytes) -> Result<Self, FrameError> {
-        let members = Members::of_text(message, &SAID)?;
-        if too_many_nodes(message) {
+    /// The message is invalid, or holds too many values.
+    pub fn parse(message: &Bytes) -> Result<Self, FrameError> {
+        let members = ObjectMembers::parse(message, &MESSAGE_MEMBERS)?;
+        if has_too_many_nodes(message) {
             return Err(FrameError::TooManyValues);
         }
-        let id = || Id::read(&members.value("id")?);
+        let id = || ExecRequestId::parse(&members.required_value("id")?);
         let params = || {
-            let params = members.value("params");
+            let params = members.required_value("params");
             params.unwrap_or(Bytes::from_static(b"null"))
         };
-        if let Ok(method) = members.value("method") {
-            let word = object::string(&method).ok_or(FrameError::Member("method"))?;
-            let verb = Verb::parse(&word);
-            return Ok(match members.value("id") {
-                Err(_) => Self::Notice {
+        if let Ok(method) = members.required_value("method") {
+            let word = object::parse_string(&method).ok_or(FrameError::Member("method"))?;
+            let verb = ExecMethod::parse(&word);
+            return Ok(match members.required_value("id") {
+                Err(_) => Self::Notification {
                     verb,
                     params: params(),
                 },
                 Ok(id) => Self::Request {
-                    id: Id::read(&id)?,
+                    id: ExecRequestId::parse(&id)?,
                     verb,
                     params: params(),
                 },
             });
         }
-        if let Ok(result) = members.value("result") {
+        if let Ok(result) = members.required_value("result") {
             return Ok(Self::Result { id: id()?, result });
         }
-        let error = members.value("error")?;
-        let members = Members::of_text(&error, &REFUSAL)?;
-        let code = members.value("code")?;
+        let error = members.required_value("error")?;
+        let members = ObjectMembers::parse(&error, &REFUSAL_MEMBERS)?;
+        let code = members.required_value("code")?;
         let code = std::str::from_utf8(&code).ok();
-        let refusal = Refusal {
+        let refusal = ExecRefusal {
             code: code
                 .and_then(|code| code.parse().ok())
                 .ok_or(FrameError::Member("code"))?,
-            message: members.text_if("message")?.unwrap_or_default(),
-            fault: members.value("data").ok().as_ref().and_then(fault),
+            message: members.optional_text("message")?.unwrap_or_default(),
+            stream_fault: members
+                .required_value("data")
+                .ok()
+                .as_ref()
+                .and_then(parse_fault),
         };
-        Ok(Self::Refused { id: id()?, refusal })
+        Ok(Self::Error { id: id()?, refusal })
     }
 }
 
-/// Reads what went wrong; others may put anything here.
-fn fault(data: &Bytes) -> Option<Fault> {
-    object::text(data, "code")?;
-    Fault::read(data).ok()
+/// Parses a fault; foreign executors may send anything here.
+fn parse_fault(data: &Bytes) -> Option<StreamFault> {
+    object::text_field(data, "code")?;
+    StreamFault::parse(data).ok()
 }
 
-/// Whether a text that is valid JSON holds more values than a message may.
-fn too_many_nodes(text: &[u8]) -> bool {
-    // Each takes a byte, and one more parts it from the next.
-    text.len() / 2 > NODES_MAX && nodes(text) > NODES_MAX
+/// Whether a valid JSON text holds more values than allowed.
+fn has_too_many_nodes(text: &[u8]) -> bool {
+    // Each value takes a byte and a separator.
+    text.len() / 2 > NODES_MAX && count_nodes(text) > NODES_MAX
 }
 
-/// Counts the values of a text that is valid JSON: one, one more behind each comma, and one more
-/// inside each array and object that is not empty.
-fn nodes(mut text: &[u8]) -> usize {
+/// Counts the values of a valid JSON text: one, plus one per comma, plus one per nonempty array or
+/// object.
+fn count_nodes(mut text: &[u8]) -> usize {
     let mut count = 1_usize;
     let mut opened = false;
     while let Some((first, rest)) = text.split_first() {
@@ -249,14 +257,14 @@ fn nodes(mut text: &[u8]) -> usize {
         }
         opened = matches!(first, b'{' | b'[');
         if *first == b'"' {
-            text = behind_string(text);
+            text = skip_string(text);
         }
     }
     count
 }
 
-/// Returns what follows the closing quote of a string.
-fn behind_string(mut text: &[u8]) -> &[u8] {
+/// Returns the text after the closing quote of a string.
+fn skip_string(mut text: &[u8]) -> &[u8] {
     while let Some(at) = memchr::memchr2(b'"', b'\\', text) {
         let is_end = text.get(at) == Some(&b'"');
         let skipped = if is_end { at + 1 } else { at + 2 };
@@ -268,57 +276,62 @@ fn behind_string(mut text: &[u8]) -> &[u8] {
     text
 }
 
-/// Returns the message of a request.
-fn request(id: i64, verb: &Verb, capacity: usize, write: impl FnOnce(&mut Vec<u8>)) -> Bytes {
+/// Writes a request.
+fn write_request(
+    id: i64,
+    verb: &ExecMethod,
+    capacity: usize,
+    write: impl FnOnce(&mut Vec<u8>),
+) -> Bytes {
     let mut out = Vec::with_capacity(capacity.saturating_add(64));
-    Object::bare(&mut out)
+    ObjectWriter::begin(&mut out)
         .integer("id", id)
         .text("method", verb.as_str())
-        .nested("params", write)
+        .value_with("params", write)
         .end();
     out.into()
 }
 
-/// Returns the message of an answer.
-fn result(id: &Id, capacity: usize, write: impl FnOnce(&mut Vec<u8>)) -> Bytes {
+/// Writes a response.
+fn write_result(id: &ExecRequestId, capacity: usize, write: impl FnOnce(&mut Vec<u8>)) -> Bytes {
     let mut out = Vec::with_capacity(capacity.saturating_add(64));
-    let begun = Object::bare(&mut out);
-    id.member(begun).nested("result", write).end();
+    let begun = ObjectWriter::begin(&mut out);
+    id.write_member(begun).value_with("result", write).end();
     out.into()
 }
 
-/// Returns the message that the other side can work.
+/// Returns the response to a health check: ready.
 #[must_use]
-pub fn ready(id: &Id) -> Bytes {
-    result(id, 32, |out| {
+pub fn status_ready(id: &ExecRequestId) -> Bytes {
+    write_result(id, 32, |out| {
         out.extend_from_slice(br#"{"status":"ready"}"#)
     })
 }
 
-/// Returns the message of a refusal.
+/// Writes an error response.
 #[must_use]
-pub fn refused(id: &Id, refusal: &Refusal) -> Bytes {
+pub fn write_refusal(id: &ExecRequestId, refusal: &ExecRefusal) -> Bytes {
     let mut out = Vec::with_capacity(refusal.message.len() + 128);
     let about = |out: &mut Vec<u8>| {
-        let object = Object::bare(out).integer("code", refusal.code);
-        let object = match &refusal.fault {
+        let object = ObjectWriter::begin(out).integer("code", refusal.code);
+        let object = match &refusal.stream_fault {
             Some(fault) => object.raw("data", &fault.to_vec()),
             None => object,
         };
         object.text("message", &refusal.message).end();
     };
-    id.member(Object::bare(&mut out).nested("error", about))
+    id.write_member(ObjectWriter::begin(&mut out).value_with("error", about))
         .end();
     out.into()
 }
 
-/// Returns the message that a text could not be read.
+/// Writes the error response to an unreadable message.
 #[must_use]
-pub fn malformed(error: FrameError) -> Bytes {
-    let refusal = Refusal {
+pub fn write_malformed(error: FrameError) -> Bytes {
+    let refusal = ExecRefusal {
         code: code::INVALID_REQUEST,
         message: error.to_string().into(),
-        fault: None,
+        stream_fault: None,
     };
-    refused(&Id::Number(NO_ID), &refusal)
+    write_refusal(&ExecRequestId::Number(UNKNOWN_ID), &refusal)
 }

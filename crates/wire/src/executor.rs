@@ -1,140 +1,143 @@
-//! What a gateway and an executor say to each other: one frame a message, bodies as they are.
+//! The executor protocol: one binary frame per message, with raw bodies.
 //!
-//! A frame is one byte for its kind, eight for its stream, and what the kind says. Numbers are
-//! big-endian. Stream 0 is the connection itself. What is small and rare is JSON; heads are the
-//! text of HTTP/1.1, so that no header is lost or changed; bodies are bytes with their place in
-//! the stream, so that one that is lost, doubled or late is noticed.
+//! A frame is one byte of kind, eight bytes of stream id, and the payload. Numbers are big-endian.
+//! Stream 0 is the connection. Small, rare payloads are JSON. Heads are HTTP/1.1 text and pass
+//! headers unchanged. Body bytes carry an offset in the stream to detect lost, duplicate or late
+//! bytes.
 
-mod head;
-mod said;
+mod control;
+mod http_head;
 #[cfg(test)]
 mod tests;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 
-pub use crate::frame::FrameError;
-pub use head::{Answered, Asked, Fill};
-pub use said::{Exited, Fault, FaultCode, Hello, Mark, Open, Opened, Start};
+pub use crate::frame_error::FrameError;
+pub use control::{
+    ExecutorHello, OpenSession, OpenSessionReply, ServerExit, StartServer, StreamFault,
+    StreamFaultCode, StreamMark,
+};
+pub use http_head::{RequestHead, ResponseHead, SecretHeader};
 
 /// Largest frame, in bytes.
 pub const FRAME_BYTES_MAX: usize = 1024 * 1024;
 
-/// Bytes of a body that travel in one frame, at most.
+/// Body bytes per frame.
 pub const DATA_BYTES_MAX: usize = 64 * 1024;
 
-/// Bytes of each stream of a server that may wait to be read or be on their way. It is the first
-/// credit in both directions and does not grow: whoever sends can tell from it how much surely
-/// came, and keeps the rest for a connection that goes on where this one is cut.
+/// Window of each stream of a server: unread and in-flight bytes. Equal to the initial credit in
+/// both directions, and constant: the sender derives from the credit how much was received, and
+/// buffers the rest for resumption on a new connection.
 pub const SERVER_WINDOW_BYTES: u64 = 256 * 1024;
 
-/// Bytes before what a kind says.
-pub const HEAD_BYTES: usize = 9;
+/// Bytes before the payload.
+pub const FRAME_HEAD_BYTES: usize = 9;
 
-/// Bytes before the body in a frame of one.
-pub const DATA_HEAD_BYTES: usize = HEAD_BYTES + 8;
+/// Bytes before the body in a data frame.
+pub const DATA_HEAD_BYTES: usize = FRAME_HEAD_BYTES + 8;
 
-/// The revision of this protocol.
+/// The protocol revision.
 pub const VERSION: u64 = 1;
 
-/// What is said in one message.
+/// One frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Frame {
-    /// The executor says who it is; the first frame of a connection.
-    Hello(Hello),
-    /// The gateway opens a session, or goes on with one.
-    Open(Open),
-    /// The executor says how far that session is.
-    Opened(Opened),
-    /// The gateway asks for an HTTP request.
+pub enum ExecutorFrame {
+    /// The executor introduces itself; the first frame of a connection.
+    Hello(ExecutorHello),
+    /// The gateway opens or resumes a session.
+    OpenSession(OpenSession),
+    /// The executor reports the state of the session.
+    OpenSessionReply(OpenSessionReply),
+    /// The gateway requests an HTTP request.
     Request {
-        /// Its stream: made by the gateway, growing, never used again.
+        /// The stream: allocated by the gateway, increasing, never reused.
         stream: u64,
-        /// What is asked.
-        asked: Asked,
+        /// The request head.
+        asked: RequestHead,
     },
-    /// The head of the answer.
-    Answer {
+    /// The head of the response.
+    Response {
         /// The stream.
         stream: u64,
-        /// What came.
-        answered: Answered,
+        /// The response head.
+        answered: ResponseHead,
     },
-    /// A piece of a body or of a stream of a server: request and stdin towards the executor,
-    /// answer and stdout towards the gateway.
+    /// A chunk of a body or of a server's stream: request body and stdin towards the executor,
+    /// response body and stdout towards the gateway.
     Data {
         /// The stream.
         stream: u64,
-        /// How many bytes came before in this direction.
+        /// The offset in this direction.
         offset: u64,
-        /// The piece.
+        /// The chunk.
         bytes: Bytes,
     },
-    /// Nothing more comes in this direction.
+    /// End of this direction.
     End {
         /// The stream.
         stream: u64,
-        /// How many bytes came.
+        /// The total number of bytes.
         offset: u64,
-        /// Lines of headers that follow the body; mostly none.
+        /// Trailer lines; mostly empty.
         trailers: Bytes,
     },
-    /// The reader takes so many bytes more.
+    /// The reader grants more credit.
     Credit {
         /// The stream.
         stream: u64,
-        /// How many.
+        /// The number of bytes.
         bytes: u64,
     },
-    /// Nobody wants the rest: the executor takes the request off the wire.
+    /// The gateway cancels: the executor aborts the request.
     Cancel {
         /// The stream.
         stream: u64,
     },
-    /// The stream is over, and this is why.
-    Failed {
+    /// The stream failed.
+    Fault {
         /// The stream.
         stream: u64,
-        /// Why.
-        fault: Fault,
+        /// The fault.
+        fault: StreamFault,
     },
-    /// The gateway asks for a server that the executor knows by name.
-    Start {
-        /// Its stream.
-        stream: u64,
-        /// Which.
-        start: Start,
-    },
-    /// It runs.
-    Started {
+    /// The gateway starts a server configured at the executor.
+    StartServer {
         /// The stream.
         stream: u64,
-        /// Its process over there.
+        /// The server.
+        start: StartServer,
+    },
+    /// The server runs.
+    ServerStarted {
+        /// The stream.
+        stream: u64,
+        /// The process id at the executor.
         pid: u32,
     },
-    /// Something of its stderr; pieces may be missing where too much came.
+    /// Stderr output; chunks may be dropped under load.
     Stderr {
         /// The stream.
         stream: u64,
-        /// The piece.
+        /// The chunk.
         bytes: Bytes,
     },
-    /// It is to go: in order, or at once.
-    Stop {
+    /// Stop the server: gracefully, or at once.
+    StopServer {
         /// The stream.
         stream: u64,
-        /// At once.
+        /// Kill at once.
         at_once: bool,
     },
-    /// It is gone; nothing follows.
-    Exited {
+    /// The server exited; the last frame of the stream.
+    ServerExit {
         /// The stream.
         stream: u64,
-        /// How.
-        exited: Exited,
+        /// The exit.
+        exited: ServerExit,
     },
 }
 
-/// The byte that says a kind.
+/// The kind bytes.
 mod kind {
     pub(super) const HELLO: u8 = 1;
     pub(super) const OPEN: u8 = 2;
@@ -153,30 +156,30 @@ mod kind {
     pub(super) const EXITED: u8 = 36;
 }
 
-impl Frame {
-    /// Reads a message; a body is a slice of it, never a copy.
+impl ExecutorFrame {
+    /// Parses a message; bodies are slices of the message, not copies.
     ///
     /// # Errors
-    /// It is no frame. Its stream, where it has one, is told by [`Frame::stream_of`].
-    pub fn read(message: &Bytes) -> Result<Self, FrameError> {
+    /// The frame is invalid; [`ExecutorFrame::stream_id`] returns the stream, if any.
+    pub fn parse(message: &Bytes) -> Result<Self, FrameError> {
         let (kind, rest) = message.split_first().ok_or(FrameError::Binary)?;
-        let (stream, _) = number(rest)?;
-        let said = message.slice(HEAD_BYTES..);
+        let (stream, _) = split_u64(rest)?;
+        let payload = message.slice(FRAME_HEAD_BYTES..);
         Ok(match *kind {
-            kind::HELLO => Self::Hello(Hello::read(&said)?),
-            kind::OPEN => Self::Open(Open::read(&said)?),
-            kind::OPENED => Self::Opened(Opened::read(&said)?),
+            kind::HELLO => Self::Hello(ExecutorHello::parse(&payload)?),
+            kind::OPEN => Self::OpenSession(OpenSession::parse(&payload)?),
+            kind::OPENED => Self::OpenSessionReply(OpenSessionReply::parse(&payload)?),
             kind::REQUEST => Self::Request {
                 stream,
-                asked: Asked::read(&said)?,
+                asked: RequestHead::parse(&payload)?,
             },
-            kind::ANSWER => Self::Answer {
+            kind::ANSWER => Self::Response {
                 stream,
-                answered: Answered::read(&said)?,
+                answered: ResponseHead::parse(&payload)?,
             },
             kind::DATA => {
-                let (offset, _) = number(&said)?;
-                let bytes = said.slice(8..);
+                let (offset, _) = split_u64(&payload)?;
+                let bytes = payload.slice(8..);
                 Self::Data {
                     stream,
                     offset,
@@ -184,8 +187,8 @@ impl Frame {
                 }
             }
             kind::END => {
-                let (offset, _) = number(&said)?;
-                let trailers = said.slice(8..);
+                let (offset, _) = split_u64(&payload)?;
+                let trailers = payload.slice(8..);
                 Self::End {
                     stream,
                     offset,
@@ -193,112 +196,112 @@ impl Frame {
                 }
             }
             kind::CREDIT => {
-                let (bytes, _) = number(&said)?;
+                let (bytes, _) = split_u64(&payload)?;
                 Self::Credit { stream, bytes }
             }
             kind::CANCEL => Self::Cancel { stream },
-            kind::FAILED => Self::Failed {
+            kind::FAILED => Self::Fault {
                 stream,
-                fault: Fault::read(&said)?,
+                fault: StreamFault::parse(&payload)?,
             },
-            kind::START => Self::Start {
+            kind::START => Self::StartServer {
                 stream,
-                start: Start::read(&said)?,
+                start: StartServer::parse(&payload)?,
             },
             kind::STARTED => {
-                let (pid, _) = number(&said)?;
+                let (pid, _) = split_u64(&payload)?;
                 let pid = u32::try_from(pid).map_err(|_wide| FrameError::Binary)?;
-                Self::Started { stream, pid }
+                Self::ServerStarted { stream, pid }
             }
             kind::STDERR => Self::Stderr {
                 stream,
-                bytes: said,
+                bytes: payload,
             },
-            kind::STOP => Self::Stop {
+            kind::STOP => Self::StopServer {
                 stream,
-                at_once: said.first() == Some(&1),
+                at_once: payload.first() == Some(&1),
             },
-            kind::EXITED => Self::Exited {
+            kind::EXITED => Self::ServerExit {
                 stream,
-                exited: Exited::read(&said)?,
+                exited: ServerExit::parse(&payload)?,
             },
             _ => return Err(FrameError::Binary),
         })
     }
 
-    /// Returns the stream that a message is about, also of one that is no valid frame.
+    /// Returns the stream of a message, even of an invalid frame.
     #[must_use]
-    pub fn stream_of(message: &[u8]) -> Option<u64> {
+    pub fn stream_id(message: &[u8]) -> Option<u64> {
         let (_, rest) = message.split_first()?;
-        number(rest).ok().map(|(stream, _)| stream)
+        split_u64(rest).ok().map(|(stream, _)| stream)
     }
 
     /// Returns the message.
     #[must_use]
     pub fn to_bytes(&self) -> Bytes {
-        let mut out = BytesMut::with_capacity(HEAD_BYTES + 64);
+        let mut out = BytesMut::with_capacity(FRAME_HEAD_BYTES + 64);
         match self {
             Self::Hello(hello) => {
-                begin(&mut out, kind::HELLO, 0);
+                write_frame_head(&mut out, kind::HELLO, 0);
                 out.extend_from_slice(&hello.to_vec());
             }
-            Self::Open(open) => {
-                begin(&mut out, kind::OPEN, 0);
+            Self::OpenSession(open) => {
+                write_frame_head(&mut out, kind::OPEN, 0);
                 out.extend_from_slice(&open.to_vec());
             }
-            Self::Opened(opened) => {
-                begin(&mut out, kind::OPENED, 0);
+            Self::OpenSessionReply(opened) => {
+                write_frame_head(&mut out, kind::OPENED, 0);
                 out.extend_from_slice(&opened.to_vec());
             }
             Self::Request { stream, asked } => {
-                begin(&mut out, kind::REQUEST, *stream);
+                write_frame_head(&mut out, kind::REQUEST, *stream);
                 asked.write(&mut out);
             }
-            Self::Answer { stream, answered } => {
-                begin(&mut out, kind::ANSWER, *stream);
+            Self::Response { stream, answered } => {
+                write_frame_head(&mut out, kind::ANSWER, *stream);
                 answered.write(&mut out);
             }
             Self::Data {
                 stream,
                 offset,
                 bytes,
-            } => return data(*stream, *offset, bytes),
+            } => return data_frame(*stream, *offset, bytes),
             Self::End {
                 stream,
                 offset,
                 trailers,
             } => {
-                begin(&mut out, kind::END, *stream);
+                write_frame_head(&mut out, kind::END, *stream);
                 out.put_u64(*offset);
                 out.extend_from_slice(trailers);
             }
             Self::Credit { stream, bytes } => {
-                begin(&mut out, kind::CREDIT, *stream);
+                write_frame_head(&mut out, kind::CREDIT, *stream);
                 out.put_u64(*bytes);
             }
-            Self::Cancel { stream } => begin(&mut out, kind::CANCEL, *stream),
-            Self::Failed { stream, fault } => {
-                begin(&mut out, kind::FAILED, *stream);
+            Self::Cancel { stream } => write_frame_head(&mut out, kind::CANCEL, *stream),
+            Self::Fault { stream, fault } => {
+                write_frame_head(&mut out, kind::FAILED, *stream);
                 out.extend_from_slice(&fault.to_vec());
             }
-            Self::Start { stream, start } => {
-                begin(&mut out, kind::START, *stream);
+            Self::StartServer { stream, start } => {
+                write_frame_head(&mut out, kind::START, *stream);
                 out.extend_from_slice(&start.to_vec());
             }
-            Self::Started { stream, pid } => {
-                begin(&mut out, kind::STARTED, *stream);
+            Self::ServerStarted { stream, pid } => {
+                write_frame_head(&mut out, kind::STARTED, *stream);
                 out.put_u64(u64::from(*pid));
             }
             Self::Stderr { stream, bytes } => {
-                begin(&mut out, kind::STDERR, *stream);
+                write_frame_head(&mut out, kind::STDERR, *stream);
                 out.extend_from_slice(bytes);
             }
-            Self::Stop { stream, at_once } => {
-                begin(&mut out, kind::STOP, *stream);
+            Self::StopServer { stream, at_once } => {
+                write_frame_head(&mut out, kind::STOP, *stream);
                 out.put_u8(u8::from(*at_once));
             }
-            Self::Exited { stream, exited } => {
-                begin(&mut out, kind::EXITED, *stream);
+            Self::ServerExit { stream, exited } => {
+                write_frame_head(&mut out, kind::EXITED, *stream);
                 out.extend_from_slice(&exited.to_vec());
             }
         }
@@ -306,22 +309,22 @@ impl Frame {
     }
 }
 
-/// Returns the message of a piece of a body.
+/// Returns a data frame.
 #[must_use]
-pub fn data(stream: u64, offset: u64, bytes: &[u8]) -> Bytes {
+pub fn data_frame(stream: u64, offset: u64, bytes: &[u8]) -> Bytes {
     let mut out = BytesMut::with_capacity(DATA_HEAD_BYTES + bytes.len());
-    begin(&mut out, kind::DATA, stream);
+    write_frame_head(&mut out, kind::DATA, stream);
     out.put_u64(offset);
     out.extend_from_slice(bytes);
     out.freeze()
 }
 
-fn begin(out: &mut BytesMut, kind: u8, stream: u64) {
+fn write_frame_head(out: &mut BytesMut, kind: u8, stream: u64) {
     out.put_u8(kind);
     out.put_u64(stream);
 }
 
-fn number(bytes: &[u8]) -> Result<(u64, &[u8]), FrameError> {
+fn split_u64(bytes: &[u8]) -> Result<(u64, &[u8]), FrameError> {
     let (number, rest) = bytes.split_first_chunk().ok_or(FrameError::Binary)?;
     Ok((u64::from_be_bytes(*number), rest))
 }

@@ -1,74 +1,74 @@
-//! JSON-RPC messages over raw bytes: the envelope is read, the rest stays as it was written.
+//! JSON-RPC messages over raw bytes: only the envelope is parsed.
 
 use bytes::Bytes;
 
 use crate::mcp::code;
 use crate::object;
-use crate::scan::{self, Fault, Keys};
-use crate::span::Span;
-use crate::text::Literal;
+use crate::scan::{self, JsonError, KeyPolicy};
+use crate::span::ByteSpan;
+use crate::string_literal::StringLiteral;
 
-mod write;
-pub use write::{write_error, write_notification, write_request, write_result};
+mod write_message;
+pub use write_message::{write_error, write_notification, write_request, write_result};
 
-/// A checked message with the places of what its envelope holds.
+/// A validated message with the spans of its envelope.
 #[derive(Clone, Debug)]
-pub struct Message {
+pub struct RpcMessage {
     bytes: Bytes,
-    kind: Kind,
-    id: Option<Span>,
-    method: Option<Method>,
-    params: Option<Span>,
-    result: Option<Span>,
-    error: Option<Span>,
+    kind: MessageKind,
+    id: Option<ByteSpan>,
+    method: Option<MethodName>,
+    params: Option<ByteSpan>,
+    result: Option<ByteSpan>,
+    error: Option<ByteSpan>,
 }
 
-/// What a message is for.
+/// The kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// Has a method and an id.
+pub enum MessageKind {
+    /// Method and id.
     Request,
-    /// Has a method and no id.
+    /// Method without id.
     Notification,
-    /// Has a result or an error.
-    Answer,
+    /// Result or error.
+    Response,
 }
 
-/// Why a message is not taken.
+/// Why a message is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
-    /// It is not JSON as we take it.
+pub enum MessageError {
+    /// Invalid JSON.
     #[error("the message is not valid JSON")]
-    Json(#[source] Fault),
-    /// A member of the envelope differs from a name of the protocol, or from another, in case
-    /// only: some servers would read another message.
+    Json(#[source] JsonError),
+    /// An envelope member differs only in case from a protocol name or a second member, so some
+    /// servers would read a different message.
     #[error("the message is not clear")]
-    Envelope(#[source] Fault),
-    /// A member of the parameters does.
+    Envelope(#[source] JsonError),
+    /// The same for a member of the parameters.
     #[error("the parameters are not clear")]
-    Params(#[source] Fault),
-    /// It is an array.
+    Params(#[source] JsonError),
+    /// An array.
     #[error("batches are not supported")]
     Batch,
-    /// It is neither an object nor an array.
+    /// Neither an object nor an array.
     #[error("the message is not an object")]
     NotObject,
     /// `jsonrpc` is not `"2.0"`.
     #[error("the member `jsonrpc` is not \"2.0\"")]
     BadVersion,
-    /// `id` is neither a string nor an integer, or an answer with a result has none.
+    /// `id` is neither a string nor an integer, or missing in a response with a result.
     #[error("the member `id` is not a string or an integer")]
     BadId,
     /// `method` is not a string.
     #[error("the member `method` is not a string")]
     BadMethod,
-    /// It is neither a request nor a notification nor an answer.
+    /// Neither a request nor a notification nor a response.
     #[error("the message has neither a method nor one of result and error")]
     Shape,
 }
 
-impl Refusal {
-    /// The JSON-RPC code of the answer to such a message.
+impl MessageError {
+    /// Returns the JSON-RPC error code for the response.
     #[must_use]
     pub const fn code(self) -> i64 {
         match self {
@@ -85,151 +85,151 @@ impl Refusal {
     }
 }
 
-impl Message {
-    /// Reads a message of a caller, strictly: no object repeats a key, no member of the protocol
-    /// is spelled in other case (see [`crate::fold`]), `jsonrpc` is there, an answer has one of
-    /// result and error, and an error is an object.
+impl RpcMessage {
+    /// Parses a client message strictly: no duplicate keys in any object, no case variants of
+    /// protocol names (see [`crate::case_fold`]), `jsonrpc` present, exactly one of result and
+    /// error in a response, and an object as the error.
     ///
     /// # Errors
-    /// Why the message is not taken.
-    pub fn parse(bytes: Bytes) -> Result<Self, Refusal> {
-        read(bytes, Sender::Caller)
+    /// The message is refused.
+    pub fn parse_from_client(bytes: Bytes) -> Result<Self, MessageError> {
+        parse_message(bytes, SenderKind::Client)
     }
 
-    /// Reads a message of a server, as widely as is safe: `jsonrpc` may be absent, payloads may
-    /// repeat a key, and of result and error one may be null when the other counts.
+    /// Parses a server message leniently: `jsonrpc` may be absent, payloads may repeat keys, and
+    /// one of result and error may be null.
     ///
     /// # Errors
-    /// Why the message is not taken.
-    pub fn parse_peer(bytes: Bytes) -> Result<Self, Refusal> {
-        read(bytes, Sender::Peer)
+    /// The message is refused.
+    pub fn parse_from_server(bytes: Bytes) -> Result<Self, MessageError> {
+        parse_message(bytes, SenderKind::Server)
     }
 
-    /// What the message is for. A method decides first.
+    /// Returns the kind. The method decides first.
     #[must_use]
-    pub const fn kind(&self) -> Kind {
+    pub const fn kind(&self) -> MessageKind {
         self.kind
     }
 
-    /// The whole message as it was written.
+    /// Returns the whole message.
     #[must_use]
     pub const fn bytes(&self) -> &Bytes {
         &self.bytes
     }
 
-    /// The whole message as it was written.
+    /// Returns the whole message.
     #[must_use]
     pub fn into_bytes(self) -> Bytes {
         self.bytes
     }
 
-    /// The id as it was written: `1` and `"1"` are two ids. Nothing when it is null.
+    /// Returns the raw id: `1` and `"1"` are two ids. `None` for null.
     #[must_use]
     pub fn id(&self) -> Option<&[u8]> {
-        self.text(self.id)
+        self.span_bytes(self.id)
     }
 
-    /// The place of the id.
+    /// Returns the span of the id.
     #[must_use]
-    pub const fn id_span(&self) -> Option<Span> {
+    pub const fn id_span(&self) -> Option<ByteSpan> {
         self.id
     }
 
-    /// The method, its escapes resolved.
+    /// Returns the method, unescaped.
     #[must_use]
     pub fn method(&self) -> Option<&str> {
         match self.method.as_ref()? {
-            Method::Written(span) => std::str::from_utf8(span.of(&self.bytes)).ok(),
-            Method::Resolved(text) => Some(text),
+            MethodName::InPlace(span) => std::str::from_utf8(span.slice(&self.bytes)).ok(),
+            MethodName::Unescaped(text) => Some(text),
         }
     }
 
-    /// The parameters, whatever they are.
+    /// Returns the parameters, of any type.
     #[must_use]
     pub fn params(&self) -> Option<&[u8]> {
-        self.text(self.params)
+        self.span_bytes(self.params)
     }
 
-    /// The place of the parameters.
+    /// Returns the span of the parameters.
     #[must_use]
-    pub const fn params_span(&self) -> Option<Span> {
+    pub const fn params_span(&self) -> Option<ByteSpan> {
         self.params
     }
 
-    /// The result, which may be `null`.
+    /// Returns the result, possibly `null`.
     #[must_use]
     pub fn result(&self) -> Option<&[u8]> {
-        self.text(self.result)
+        self.span_bytes(self.result)
     }
 
-    /// The place of the result.
+    /// Returns the span of the result.
     #[must_use]
-    pub const fn result_span(&self) -> Option<Span> {
+    pub const fn result_span(&self) -> Option<ByteSpan> {
         self.result
     }
 
-    /// The error.
+    /// Returns the error.
     #[must_use]
     pub fn error(&self) -> Option<&[u8]> {
-        self.text(self.error)
+        self.span_bytes(self.error)
     }
 
-    /// The place of the error.
+    /// Returns the span of the error.
     #[must_use]
-    pub const fn error_span(&self) -> Option<Span> {
+    pub const fn error_span(&self) -> Option<ByteSpan> {
         self.error
     }
 
-    fn text(&self, span: Option<Span>) -> Option<&[u8]> {
-        span.map(|span| span.of(&self.bytes))
+    fn span_bytes(&self, span: Option<ByteSpan>) -> Option<&[u8]> {
+        span.map(|span| span.slice(&self.bytes))
     }
 }
 
-/// The id of a message that was refused, as far as it can be told, so that the sender can
-/// match the error. Nothing (that is, null) when there is none, more than one, or a wrong one.
+/// Returns the id of a refused message, so that the sender can match the error. `None` (null) if
+/// absent, duplicate or invalid.
 #[must_use]
-pub fn refused_id(bytes: &[u8]) -> Option<&[u8]> {
+pub fn find_refused_id(bytes: &[u8]) -> Option<&[u8]> {
     std::str::from_utf8(bytes).ok()?;
     let mut ids = object::fields(bytes).filter(|(key, _)| key == "id");
     let (_, span) = ids.next()?;
     if ids.next().is_some() {
         return None;
     }
-    // The message may be no JSON at all, and what we answer must be.
-    let id = span.of(bytes);
-    (is_id(id) && scan::check(id, Keys::Any).is_ok()).then_some(id)
+    // The message may be invalid JSON, but the response must be valid.
+    let id = span.slice(bytes);
+    (is_valid_id(id) && scan::check_json(id, KeyPolicy::Any).is_ok()).then_some(id)
 }
 
-/// Where a method stands.
+/// The method of a message.
 #[derive(Clone, Debug)]
-enum Method {
-    /// In the message, between its quotes.
-    Written(Span),
-    /// Here, because the message writes it with escapes.
-    Resolved(Box<str>),
+enum MethodName {
+    /// A span between the quotes.
+    InPlace(ByteSpan),
+    /// Unescaped copy of an escaped method.
+    Unescaped(Box<str>),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sender {
-    Caller,
-    Peer,
+enum SenderKind {
+    Client,
+    Server,
 }
 
-/// The members of the envelope that we know; others are allowed and stay in the bytes.
+/// The known envelope members; unknown members are allowed and stay in the bytes.
 #[derive(Debug, Default)]
-struct Envelope {
-    version: Option<Span>,
-    id: Option<Span>,
-    method: Option<Span>,
-    params: Option<Span>,
-    result: Option<Span>,
-    error: Option<Span>,
+struct RpcEnvelope {
+    version: Option<ByteSpan>,
+    id: Option<ByteSpan>,
+    method: Option<ByteSpan>,
+    params: Option<ByteSpan>,
+    result: Option<ByteSpan>,
+    error: Option<ByteSpan>,
 }
 
-impl scan::Sink for Envelope {
+impl scan::MemberSink for RpcEnvelope {
     #[inline]
-    fn member(&mut self, key: Literal<'_>, value: Span) {
-        let slot = match &*key.meaning() {
+    fn on_member(&mut self, key: StringLiteral<'_>, value: ByteSpan) {
+        let slot = match &*key.unescape() {
             b"jsonrpc" => &mut self.version,
             b"id" => &mut self.id,
             b"method" => &mut self.method,
@@ -242,40 +242,45 @@ impl scan::Sink for Envelope {
     }
 }
 
-fn read(bytes: Bytes, sender: Sender) -> Result<Message, Refusal> {
+fn parse_message(bytes: Bytes, sender: SenderKind) -> Result<RpcMessage, MessageError> {
     let keys = match sender {
-        Sender::Caller => Keys::Message,
-        Sender::Peer => Keys::UniqueOutside,
+        SenderKind::Client => KeyPolicy::Message,
+        SenderKind::Server => KeyPolicy::UniqueOutermost,
     };
-    let mut envelope = Envelope::default();
-    scan::walk(&bytes, keys, &mut envelope).map_err(refusal)?;
+    let mut envelope = RpcEnvelope::default();
+    scan::scan_members(&bytes, keys, &mut envelope).map_err(to_message_error)?;
     match bytes.trim_ascii_start().first() {
         Some(b'{') => {}
-        Some(b'[') => return Err(Refusal::Batch),
-        _ => return Err(Refusal::NotObject),
+        Some(b'[') => return Err(MessageError::Batch),
+        _ => return Err(MessageError::NotObject),
     }
-    version(&bytes, envelope.version, sender)?;
-    let method = envelope.method.map(|at| method(&bytes, at)).transpose()?;
+    check_version(&bytes, envelope.version, sender)?;
+    let method = envelope
+        .method
+        .map(|at| parse_method(&bytes, at))
+        .transpose()?;
     let (result, error) = if method.is_some() {
         (envelope.result, envelope.error)
     } else {
-        outcome(&bytes, &envelope, sender)?
+        select_outcome(&bytes, &envelope, sender)?
     };
-    let id = id(&bytes, envelope.id)?;
+    let id = parse_id(&bytes, envelope.id)?;
     let kind = match (&method, id) {
-        (Some(_), Id::Given(_)) => Kind::Request,
-        (Some(_), Id::Absent) => Kind::Notification,
-        // An error may answer a message whose id its sender could not read.
-        (None, Id::Given(_)) => Kind::Answer,
-        (None, Id::Null | Id::Absent) if error.is_some() => Kind::Answer,
-        (Some(_), Id::Null) | (None, Id::Null | Id::Absent) => return Err(Refusal::BadId),
+        (Some(_), EnvelopeId::Given(_)) => MessageKind::Request,
+        (Some(_), EnvelopeId::Absent) => MessageKind::Notification,
+        // An error may respond to a message with an unreadable id.
+        (None, EnvelopeId::Given(_)) => MessageKind::Response,
+        (None, EnvelopeId::Null | EnvelopeId::Absent) if error.is_some() => MessageKind::Response,
+        (Some(_), EnvelopeId::Null) | (None, EnvelopeId::Null | EnvelopeId::Absent) => {
+            return Err(MessageError::BadId);
+        }
     };
     let id = match id {
-        Id::Given(span) => Some(span),
-        Id::Null | Id::Absent => None,
+        EnvelopeId::Given(span) => Some(span),
+        EnvelopeId::Null | EnvelopeId::Absent => None,
     };
     let params = envelope.params;
-    Ok(Message {
+    Ok(RpcMessage {
         bytes,
         kind,
         id,
@@ -286,78 +291,86 @@ fn read(bytes: Bytes, sender: Sender) -> Result<Message, Refusal> {
     })
 }
 
-const fn refusal(fault: Fault) -> Refusal {
+const fn to_message_error(fault: JsonError) -> MessageError {
     match fault {
-        Fault::Alike {
+        JsonError::CaseConflict {
             in_params: true, ..
-        } => Refusal::Params(fault),
-        Fault::Alike { .. } => Refusal::Envelope(fault),
-        _ => Refusal::Json(fault),
+        } => MessageError::Params(fault),
+        JsonError::CaseConflict { .. } => MessageError::Envelope(fault),
+        _ => MessageError::Json(fault),
     }
 }
 
-fn version(bytes: &[u8], at: Option<Span>, sender: Sender) -> Result<(), Refusal> {
-    let right = match at.map(|at| at.of(bytes)) {
+fn check_version(
+    bytes: &[u8],
+    at: Option<ByteSpan>,
+    sender: SenderKind,
+) -> Result<(), MessageError> {
+    let right = match at.map(|at| at.slice(bytes)) {
         Some(b"\"2.0\"") => true,
-        Some(other) => object::string(other).as_deref() == Some("2.0"),
-        None => sender == Sender::Peer,
+        Some(other) => object::parse_string(other).as_deref() == Some("2.0"),
+        None => sender == SenderKind::Server,
     };
     if right {
         Ok(())
     } else {
-        Err(Refusal::BadVersion)
+        Err(MessageError::BadVersion)
     }
 }
 
-fn method(bytes: &[u8], at: Span) -> Result<Method, Refusal> {
-    let text = at.of(bytes);
+fn parse_method(bytes: &[u8], at: ByteSpan) -> Result<MethodName, MessageError> {
+    let text = at.slice(bytes);
     if let Some(b'"') = text.first()
         && memchr::memchr(b'\\', text).is_none()
     {
         let (start, end) = (at.start + 1, at.end - 1);
-        return Ok(Method::Written(Span { start, end }));
+        return Ok(MethodName::InPlace(ByteSpan { start, end }));
     }
-    let resolved = object::string(text).ok_or(Refusal::BadMethod)?;
-    Ok(Method::Resolved(resolved.into()))
+    let resolved = object::parse_string(text).ok_or(MessageError::BadMethod)?;
+    Ok(MethodName::Unescaped(resolved.into()))
 }
 
-/// Result and error of an answer, exactly one of them.
-fn outcome(
+/// Returns result and error of a response, exactly one set.
+fn select_outcome(
     bytes: &[u8],
-    envelope: &Envelope,
-    sender: Sender,
-) -> Result<(Option<Span>, Option<Span>), Refusal> {
-    let is_null = |at: Span| at.of(bytes) == b"null";
-    let is_object = |at: Span| at.of(bytes).first() == Some(&b'{');
+    envelope: &RpcEnvelope,
+    sender: SenderKind,
+) -> Result<(Option<ByteSpan>, Option<ByteSpan>), MessageError> {
+    let is_null = |at: ByteSpan| at.slice(bytes) == b"null";
+    let is_object = |at: ByteSpan| at.slice(bytes).first() == Some(&b'{');
     match (sender, envelope.result, envelope.error) {
         (_, Some(result), None) => Ok((Some(result), None)),
-        (Sender::Caller, None, Some(error)) if is_object(error) => Ok((None, Some(error))),
-        (Sender::Peer, None, Some(error)) if !is_null(error) => Ok((None, Some(error))),
-        // Some servers always write both members. The null one says nothing.
-        (Sender::Peer, Some(result), Some(error)) if is_null(error) => Ok((Some(result), None)),
-        (Sender::Peer, Some(result), Some(error)) if is_null(result) => Ok((None, Some(error))),
-        _ => Err(Refusal::Shape),
+        (SenderKind::Client, None, Some(error)) if is_object(error) => Ok((None, Some(error))),
+        (SenderKind::Server, None, Some(error)) if !is_null(error) => Ok((None, Some(error))),
+        // Some servers always write both members; the null member is ignored.
+        (SenderKind::Server, Some(result), Some(error)) if is_null(error) => {
+            Ok((Some(result), None))
+        }
+        (SenderKind::Server, Some(result), Some(error)) if is_null(result) => {
+            Ok((None, Some(error)))
+        }
+        _ => Err(MessageError::Shape),
     }
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Id {
-    Given(Span),
+enum EnvelopeId {
+    Given(ByteSpan),
     Null,
     Absent,
 }
 
-fn id(bytes: &[u8], at: Option<Span>) -> Result<Id, Refusal> {
+fn parse_id(bytes: &[u8], at: Option<ByteSpan>) -> Result<EnvelopeId, MessageError> {
     match at {
-        None => Ok(Id::Absent),
-        Some(at) if at.of(bytes) == b"null" => Ok(Id::Null),
-        Some(at) if is_id(at.of(bytes)) => Ok(Id::Given(at)),
-        Some(_) => Err(Refusal::BadId),
+        None => Ok(EnvelopeId::Absent),
+        Some(at) if at.slice(bytes) == b"null" => Ok(EnvelopeId::Null),
+        Some(at) if is_valid_id(at.slice(bytes)) => Ok(EnvelopeId::Given(at)),
+        Some(_) => Err(MessageError::BadId),
     }
 }
 
-/// Whether a JSON value is a string or is written as an integer.
-fn is_id(value: &[u8]) -> bool {
+/// Whether a JSON value is a string or an integer.
+fn is_valid_id(value: &[u8]) -> bool {
     match value.split_first() {
         Some((b'"', _)) => true,
         Some((b'-' | b'0'..=b'9', rest)) => rest.iter().all(u8::is_ascii_digit),

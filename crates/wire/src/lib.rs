@@ -1,27 +1,28 @@
-//! What is said: JSON-RPC envelopes over raw bytes, the MCP revisions, SSE, canonical JSON.
+//! Wire formats: JSON-RPC over raw bytes, MCP revisions and eras, broker and executor frames, SSE,
+//! canonical JSON.
 
 pub mod broker;
 pub mod canonical;
+pub mod case_fold;
 pub mod era;
 pub mod execserver;
 pub mod executor;
-pub mod fold;
-mod frame;
+mod frame_error;
 pub mod jsonrpc;
 pub mod mcp;
-mod members;
 pub mod object;
-pub mod result;
+mod object_members;
+mod object_writer;
 pub mod scan;
 pub mod span;
 pub mod splice;
 pub mod sse;
+mod string_literal;
 #[cfg(test)]
 mod testing;
-mod text;
-mod writer;
+pub mod tool_result;
 
-pub use frame::FrameError;
-pub use jsonrpc::{Kind, Message, Refusal};
-pub use scan::{Fault, Keys};
-pub use span::Span;
+pub use frame_error::FrameError;
+pub use jsonrpc::{MessageError, MessageKind, RpcMessage};
+pub use scan::{JsonError, KeyPolicy};
+pub use span::ByteSpan;

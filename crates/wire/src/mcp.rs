@@ -1,10 +1,10 @@
-//! The names and numbers of the Model Context Protocol that the gateway acts on.
+//! Names and numbers of the Model Context Protocol used by the gateway.
 
 use std::fmt;
 
 use bowline_core::era::Era;
 
-/// A revision of the protocol, in order of their age.
+/// A protocol revision, ordered by age.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Revision {
     /// HTTP with a separate event stream.
@@ -13,20 +13,20 @@ pub enum Revision {
     V2025_03_26,
     /// No batches, structured content, the version header.
     V2025_06_18,
-    /// Tasks, elicitation by URL, event streams that the server may close.
+    /// Tasks, URL elicitation, event streams closable by the server.
     V2025_11_25,
-    /// No handshake and no sessions; questions as results.
+    /// No handshake and no sessions; input requests as results.
     V2026_07_28,
 }
 
 impl Revision {
-    /// The latest revision that opens with `initialize`.
+    /// The latest revision with an `initialize` handshake.
     pub const LATEST_LEGACY: Self = Self::V2025_11_25;
 
     /// The latest revision.
     pub const LATEST: Self = Self::V2026_07_28;
 
-    /// Every revision, the oldest first.
+    /// Every revision, oldest first.
     pub const ALL: [Self; 5] = [
         Self::V2024_11_05,
         Self::V2025_03_26,
@@ -35,7 +35,7 @@ impl Revision {
         Self::V2026_07_28,
     ];
 
-    /// Returns the era it belongs to.
+    /// Returns the era.
     #[must_use]
     pub const fn era(self) -> Era {
         match self {
@@ -46,19 +46,19 @@ impl Revision {
         }
     }
 
-    /// The revision of that name, if it opens with a handshake.
+    /// Parses a revision with a handshake.
     #[must_use]
     pub fn parse_legacy(name: &str) -> Option<Self> {
         Self::parse(name).filter(|known| known.era() == Era::Legacy)
     }
 
-    /// The revision of that name; nothing when we do not know it.
+    /// Parses a revision; `None` if unknown.
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|known| known.as_str() == name)
     }
 
-    /// Its name on the wire.
+    /// Returns the wire name.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -77,19 +77,19 @@ impl fmt::Display for Revision {
     }
 }
 
-/// Names of requests and notifications.
+/// Method names of requests and notifications.
 pub mod method {
     /// Opens a session.
     pub const INITIALIZE: &str = "initialize";
     /// The client is ready.
     pub const INITIALIZED: &str = "notifications/initialized";
-    /// Asks whether the other side is there.
+    /// Checks liveness.
     pub const PING: &str = "ping";
-    /// Asks what a modern server offers.
+    /// Returns the features of a modern server.
     pub const DISCOVER: &str = "server/discover";
-    /// Opens a stream of changes of a modern server.
+    /// Opens a change stream of a modern server.
     pub const SUBSCRIPTIONS_LISTEN: &str = "subscriptions/listen";
-    /// Says what a stream of changes carries.
+    /// Acknowledges the content of a change stream.
     pub const SUBSCRIPTIONS_ACKNOWLEDGED: &str = "notifications/subscriptions/acknowledged";
 
     /// Lists the tools.
@@ -101,13 +101,13 @@ pub mod method {
 
     /// Lists the resources.
     pub const RESOURCES_LIST: &str = "resources/list";
-    /// Lists the templates of resources.
+    /// Lists the resource templates.
     pub const RESOURCES_TEMPLATES_LIST: &str = "resources/templates/list";
     /// Reads a resource.
     pub const RESOURCES_READ: &str = "resources/read";
-    /// Asks for news of a resource.
+    /// Subscribes to a resource.
     pub const RESOURCES_SUBSCRIBE: &str = "resources/subscribe";
-    /// Ends the news of a resource.
+    /// Unsubscribes from a resource.
     pub const RESOURCES_UNSUBSCRIBE: &str = "resources/unsubscribe";
     /// The list of resources changed.
     pub const RESOURCES_LIST_CHANGED: &str = "notifications/resources/list_changed";
@@ -116,40 +116,40 @@ pub mod method {
 
     /// Lists the prompts.
     pub const PROMPTS_LIST: &str = "prompts/list";
-    /// Fills in a prompt.
+    /// Gets a prompt.
     pub const PROMPTS_GET: &str = "prompts/get";
     /// The list of prompts changed.
     pub const PROMPTS_LIST_CHANGED: &str = "notifications/prompts/list_changed";
 
     /// Completes an argument.
     pub const COMPLETION_COMPLETE: &str = "completion/complete";
-    /// Sets from which level the server logs.
+    /// Sets the minimum log level.
     pub const LOGGING_SET_LEVEL: &str = "logging/setLevel";
     /// A log message.
     pub const MESSAGE: &str = "notifications/message";
-    /// A request goes on.
+    /// Progress of a request.
     pub const PROGRESS: &str = "notifications/progress";
-    /// A request is no longer wanted.
+    /// Cancels a request.
     pub const CANCELLED: &str = "notifications/cancelled";
 
-    /// The server asks the client's model.
+    /// The server requests sampling by the client's model.
     pub const SAMPLING_CREATE_MESSAGE: &str = "sampling/createMessage";
-    /// The server asks the user.
+    /// The server requests input from the user.
     pub const ELICITATION_CREATE: &str = "elicitation/create";
-    /// What the user was asked at an address is done.
+    /// A URL elicitation is complete.
     pub const ELICITATION_COMPLETE: &str = "notifications/elicitation/complete";
-    /// The server asks for the client's folders.
+    /// The server requests the client's roots.
     pub const ROOTS_LIST: &str = "roots/list";
-    /// The client's folders changed.
+    /// The client's roots changed.
     pub const ROOTS_LIST_CHANGED: &str = "notifications/roots/list_changed";
 
-    /// Asks how a task stands.
+    /// Returns the status of a task.
     pub const TASKS_GET: &str = "tasks/get";
     /// Waits for the result of a task.
     pub const TASKS_RESULT: &str = "tasks/result";
     /// Lists the tasks.
     pub const TASKS_LIST: &str = "tasks/list";
-    /// Answers what a task asks (modern).
+    /// Sends responses to a task's input requests (modern).
     pub const TASKS_UPDATE: &str = "tasks/update";
     /// A task changed (modern).
     pub const TASKS_NOTIFICATION: &str = "notifications/tasks";
@@ -159,45 +159,45 @@ pub mod method {
     pub const TASKS_STATUS: &str = "notifications/tasks/status";
 }
 
-/// Keys of `_meta` that the modern era reserves.
+/// `_meta` keys reserved by the modern era.
 pub mod meta {
-    /// The revision that a request is written in.
+    /// The revision of a request.
     pub const PROTOCOL_VERSION: &str = "io.modelcontextprotocol/protocolVersion";
-    /// What the client can do, as far as this request is concerned.
+    /// The client capabilities for this request.
     pub const CLIENT_CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
-    /// Who the client says that it is.
+    /// The client info.
     pub const CLIENT_INFO: &str = "io.modelcontextprotocol/clientInfo";
-    /// From which level on this request wants to hear log messages.
+    /// The minimum log level for this request.
     pub const LOG_LEVEL: &str = "io.modelcontextprotocol/logLevel";
-    /// Who the server says that it is.
+    /// The server info.
     pub const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
-    /// The id of the request that opened the stream of changes.
+    /// The id of the request that opened the change stream.
     pub const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
-    /// The extension of tasks, in `capabilities.extensions`.
+    /// The tasks extension, in `capabilities.extensions`.
     pub const TASKS: &str = "io.modelcontextprotocol/tasks";
 }
 
-/// Codes of JSON-RPC errors.
+/// JSON-RPC error codes.
 pub mod code {
-    /// The message is not JSON.
+    /// Invalid JSON.
     pub const PARSE: i64 = -32700;
-    /// The message is JSON, but not a request.
+    /// Valid JSON, but no request.
     pub const INVALID_REQUEST: i64 = -32600;
-    /// Nobody knows the method.
+    /// Unknown method.
     pub const METHOD_NOT_FOUND: i64 = -32601;
-    /// The parameters do not fit the method.
+    /// Invalid parameters.
     pub const INVALID_PARAMS: i64 = -32602;
-    /// It went wrong on our side.
+    /// Internal error.
     pub const INTERNAL: i64 = -32603;
-    /// There is no such resource (legacy; modern servers say `INVALID_PARAMS`).
+    /// Unknown resource (legacy; modern servers use `INVALID_PARAMS`).
     pub const RESOURCE_NOT_FOUND: i64 = -32002;
-    /// The user must open an address first (legacy; modern servers ask in the result).
+    /// The user must open a URL first (legacy; modern servers use an input request).
     pub const URL_ELICITATION_REQUIRED: i64 = -32042;
-    /// A header does not say what the body says (modern).
+    /// A header contradicts the body (modern).
     pub const HEADER_MISMATCH: i64 = -32020;
-    /// The client did not declare what the request needs (modern).
+    /// A required client capability is missing (modern).
     pub const MISSING_CAPABILITY: i64 = -32021;
-    /// The revision is not spoken here (modern).
+    /// Unsupported revision (modern).
     pub const UNSUPPORTED_VERSION: i64 = -32022;
 }
 
@@ -208,7 +208,7 @@ mod tests {
     use super::Revision;
 
     #[test]
-    fn every_revision_reads_back_from_its_name() {
+    fn revision_names_round_trip() {
         for revision in Revision::ALL {
             assert_eq!(Revision::parse(revision.as_str()), Some(revision));
             assert_eq!(revision.to_string(), revision.as_str());
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_revision_is_nothing() {
+    fn unknown_revision_is_not_parsed() {
         for name in ["", "2025-11-26", "2025-11-25 ", "2026-07-29", "1.0"] {
             assert_eq!(Revision::parse(name), None, "{name}");
         }

@@ -1,76 +1,75 @@
-//! A shallow look into an object or array that was checked before.
+//! Shallow access to a validated object or array.
 //!
-//! The text is trusted to be JSON, so that values are skipped without another check. On any
-//! other text these functions answer less or nonsense, but they end and do not panic.
+//! The text is trusted to be JSON, so values are skipped without validation. On invalid text the
+//! functions return partial or wrong results, but terminate without panics.
 
 use std::borrow::Cow;
 
-use crate::span::Span;
-use crate::text::{self, Literal};
+use crate::span::ByteSpan;
+use crate::string_literal::{self, StringLiteral};
 
-/// The members of an object, in the order written. Nothing when `bytes` is not an object.
+/// Returns the members of an object, in order; empty for non-objects.
 #[must_use]
-pub fn fields(bytes: &[u8]) -> Fields<'_> {
-    Fields {
-        inside: Inside::open(bytes, b'{'),
+pub fn fields(bytes: &[u8]) -> FieldIter<'_> {
+    FieldIter {
+        inside: JsonCursor::open(bytes, b'{'),
     }
 }
 
-/// Returns the member of an object with this key, where it is a string.
+/// Returns the member with this key, if a string.
 #[must_use]
-pub fn text<'a>(object: &'a [u8], key: &str) -> Option<Cow<'a, str>> {
-    string(field(object, key)?.of(object))
+pub fn text_field<'a>(object: &'a [u8], key: &str) -> Option<Cow<'a, str>> {
+    parse_string(field(object, key)?.slice(object))
 }
 
-/// The value of a key; of the last one where the text repeats it, as most parsers do.
+/// Returns the value of a key; the last duplicate wins, as in most parsers.
 #[must_use]
-pub fn field(bytes: &[u8], key: &str) -> Option<Span> {
-    let mut inside = Inside::open(bytes, b'{');
+pub fn field(bytes: &[u8], key: &str) -> Option<ByteSpan> {
+    let mut inside = JsonCursor::open(bytes, b'{');
     let mut found = None;
-    while let Some((name, value)) = inside.member() {
-        if *name.meaning() == *key.as_bytes() {
+    while let Some((name, value)) = inside.next_member() {
+        if *name.unescape() == *key.as_bytes() {
             found = Some(value);
         }
     }
     found
 }
 
-/// The elements of an array. Nothing when `bytes` is not an array.
+/// Returns the elements of an array; empty for non-arrays.
 #[must_use]
-pub fn items(bytes: &[u8]) -> Items<'_> {
-    Items {
-        inside: Inside::open(bytes, b'['),
+pub fn items(bytes: &[u8]) -> ItemIter<'_> {
+    ItemIter {
+        inside: JsonCursor::open(bytes, b'['),
     }
 }
 
-/// The text of a string literal, without space around it. Nothing when `bytes` is something
-/// else or the text holds a lone surrogate.
+/// Parses a string literal without surrounding whitespace. `None` for non-strings and lone
+/// surrogates.
 #[must_use]
-pub fn string(bytes: &[u8]) -> Option<Cow<'_, str>> {
+pub fn parse_string(bytes: &[u8]) -> Option<Cow<'_, str>> {
     let b'"' = bytes.first()? else {
         return None;
     };
-    let (literal, end) = text::literal(bytes, 1).ok()?;
+    let (literal, end) = string_literal::parse_literal(bytes, 1).ok()?;
     if end == bytes.len() {
-        literal.text()
+        literal.to_text()
     } else {
         None
     }
 }
 
-/// Iterator of [`fields`]: a key and the span of its value in the text. A lone surrogate in a
-/// key reads as U+FFFD.
+/// Iterator of [`fields`]: a key and the span of the value. Lone surrogates in a key become U+FFFD.
 #[derive(Clone, Debug)]
-pub struct Fields<'a> {
-    inside: Inside<'a>,
+pub struct FieldIter<'a> {
+    inside: JsonCursor<'a>,
 }
 
-impl<'a> Iterator for Fields<'a> {
-    type Item = (Cow<'a, str>, Span);
+impl<'a> Iterator for FieldIter<'a> {
+    type Item = (Cow<'a, str>, ByteSpan);
 
     fn next(&mut self) -> Option<Self::Item> {
-        let (key, value) = self.inside.member()?;
-        let key = match key.meaning() {
+        let (key, value) = self.inside.next_member()?;
+        let key = match key.unescape() {
             Cow::Borrowed(bytes) => String::from_utf8_lossy(bytes),
             Cow::Owned(bytes) => Cow::Owned(String::from_utf8_lossy(&bytes).into_owned()),
         };
@@ -78,39 +77,39 @@ impl<'a> Iterator for Fields<'a> {
     }
 }
 
-/// Iterator of [`items`]: the span of each element in the text.
+/// Iterator of [`items`]: the span of each element.
 #[derive(Clone, Debug)]
-pub struct Items<'a> {
-    inside: Inside<'a>,
+pub struct ItemIter<'a> {
+    inside: JsonCursor<'a>,
 }
 
-impl Iterator for Items<'_> {
-    type Item = Span;
+impl Iterator for ItemIter<'_> {
+    type Item = ByteSpan;
 
-    fn next(&mut self) -> Option<Span> {
-        self.inside.comma()?;
-        self.inside.value()
+    fn next(&mut self) -> Option<ByteSpan> {
+        self.inside.skip_comma()?;
+        self.inside.next_value()
     }
 }
 
-/// A place between two members or elements.
+/// A cursor between members or elements.
 #[derive(Clone, Debug)]
-pub(crate) struct Inside<'a> {
+pub(crate) struct JsonCursor<'a> {
     bytes: &'a [u8],
     at: usize,
-    /// Whether a comma must come before the next one.
-    begun: bool,
+    /// Whether a comma must precede the next element.
+    needs_comma: bool,
 }
 
-impl<'a> Inside<'a> {
-    /// Enters the object or array that `bracket` opens; an end at once when there is none.
+impl<'a> JsonCursor<'a> {
+    /// Enters the object or array opened by `bracket`; immediately at the end if missing.
     pub(crate) fn open(bytes: &'a [u8], bracket: u8) -> Self {
         let mut inside = Self {
             bytes,
             at: 0,
-            begun: false,
+            needs_comma: false,
         };
-        if inside.space() == Some(bracket) {
+        if inside.skip_space() == Some(bracket) {
             inside.at += 1;
         } else {
             inside.at = bytes.len();
@@ -118,57 +117,57 @@ impl<'a> Inside<'a> {
         inside
     }
 
-    /// The next member of an object.
-    pub(crate) fn member(&mut self) -> Option<(Literal<'a>, Span)> {
-        let Some(b'"') = self.comma() else {
-            return self.stop();
+    /// Returns the next member of an object.
+    pub(crate) fn next_member(&mut self) -> Option<(StringLiteral<'a>, ByteSpan)> {
+        let Some(b'"') = self.skip_comma() else {
+            return self.stop_here();
         };
-        let Ok((key, end)) = text::literal(self.bytes, self.at + 1) else {
-            return self.stop();
+        let Ok((key, end)) = string_literal::parse_literal(self.bytes, self.at + 1) else {
+            return self.stop_here();
         };
         self.at = end;
-        let Some(b':') = self.space() else {
-            return self.stop();
+        let Some(b':') = self.skip_space() else {
+            return self.stop_here();
         };
         self.at += 1;
-        let value = self.value()?;
+        let value = self.next_value()?;
         Some((key, value))
     }
 
-    /// Passes over the comma and answers the byte that begins the next member or element.
-    fn comma(&mut self) -> Option<u8> {
-        let next = self.space();
-        if !self.begun {
-            self.begun = true;
+    /// Skips the comma and returns the first byte of the next member or element.
+    fn skip_comma(&mut self) -> Option<u8> {
+        let next = self.skip_space();
+        if !self.needs_comma {
+            self.needs_comma = true;
             return next.filter(|&byte| byte != b']' && byte != b'}');
         }
         if next != Some(b',') {
-            return self.stop();
+            return self.stop_here();
         }
         self.at += 1;
-        self.space()
+        self.skip_space()
     }
 
-    /// Skips the value that comes next.
-    fn value(&mut self) -> Option<Span> {
-        self.space();
+    /// Skips the next value.
+    fn next_value(&mut self) -> Option<ByteSpan> {
+        self.skip_space();
         let start = self.at;
-        let end = skip(self.bytes, start);
+        let end = value_end(self.bytes, start);
         if end == start {
-            return self.stop();
+            return self.stop_here();
         }
         self.at = end;
-        Some(Span { start, end })
+        Some(ByteSpan { start, end })
     }
 
-    /// Ends the iteration for good.
-    fn stop<T>(&mut self) -> Option<T> {
-        self.begun = true;
+    /// Ends the iteration.
+    fn stop_here<T>(&mut self) -> Option<T> {
+        self.needs_comma = true;
         self.at = self.bytes.len();
         None
     }
 
-    fn space(&mut self) -> Option<u8> {
+    fn skip_space(&mut self) -> Option<u8> {
         loop {
             match self.bytes.get(self.at) {
                 Some(b' ' | b'\n' | b'\r' | b'\t') => self.at += 1,
@@ -178,23 +177,23 @@ impl<'a> Inside<'a> {
     }
 }
 
-/// The place after the value that begins at `at`; `at` itself when none begins there.
-fn skip(bytes: &[u8], at: usize) -> usize {
+/// Returns the position after the value at `at`; `at` itself without a value.
+fn value_end(bytes: &[u8], at: usize) -> usize {
     match bytes.get(at) {
-        Some(b'"') => skip_string(bytes, at + 1),
-        Some(b'{' | b'[') => skip_nested(bytes, at + 1),
-        _ => skip_scalar(bytes, at),
+        Some(b'"') => string_end(bytes, at + 1),
+        Some(b'{' | b'[') => nested_end(bytes, at + 1),
+        _ => scalar_end(bytes, at),
     }
 }
 
-/// The place after the bracket that closes the one before `at`. In a checked text every
-/// bracket outside a string has its partner, so that counting them is enough.
-fn skip_nested(bytes: &[u8], mut at: usize) -> usize {
+/// Returns the position after the matching closing bracket. Validated text has balanced brackets
+/// outside strings, so counting suffices.
+fn nested_end(bytes: &[u8], mut at: usize) -> usize {
     let mut depth = 1_usize;
     while let Some(&byte) = bytes.get(at) {
         at += 1;
         match byte {
-            b'"' => at = skip_string(bytes, at),
+            b'"' => at = string_end(bytes, at),
             b'{' | b'[' => depth += 1,
             b'}' | b']' => {
                 depth -= 1;
@@ -208,10 +207,10 @@ fn skip_nested(bytes: &[u8], mut at: usize) -> usize {
     at
 }
 
-/// The place after the closing quote of the string whose opening quote stands before `at`.
-fn skip_string(bytes: &[u8], mut at: usize) -> usize {
+/// Returns the position after the closing quote of a string whose content starts at `at`.
+fn string_end(bytes: &[u8], mut at: usize) -> usize {
     loop {
-        at = text::special(bytes, at);
+        at = string_literal::find_special(bytes, at);
         match bytes.get(at) {
             Some(b'"') => return at + 1,
             Some(b'\\') => at += 2,
@@ -221,8 +220,8 @@ fn skip_string(bytes: &[u8], mut at: usize) -> usize {
     }
 }
 
-/// The place after the number or word that begins at `at`.
-fn skip_scalar(bytes: &[u8], mut at: usize) -> usize {
+/// Returns the position after the number or word at `at`.
+fn scalar_end(bytes: &[u8], mut at: usize) -> usize {
     while let Some(b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z' | b'.' | b'+' | b'-') = bytes.get(at) {
         at += 1;
     }

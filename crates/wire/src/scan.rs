@@ -1,157 +1,164 @@
-//! A strict check of a JSON text in one pass, without building anything.
+//! Strict JSON validation in one pass, without building values.
 
-use crate::span::Span;
-use crate::text::{self, Literal};
+use crate::span::ByteSpan;
+use crate::string_literal::{self, StringLiteral};
 
-mod names;
+mod seen_keys;
 mod spelling;
-use names::Names;
-use spelling::Spelling;
+use seen_keys::SeenKeys;
+use spelling::SpellingCheck;
 
-/// How many arrays and objects may be open at once.
+/// Nesting depth of arrays and objects.
 pub const DEPTH_MAX: usize = 64;
 
-/// How many keys may be kept of objects that are open, to find one that comes twice. Small
-/// objects, in which keys are compared one by one, do not count.
+/// Hashed keys of open objects, for duplicate detection. Keys of small objects are compared
+/// directly and do not count.
 pub const OPEN_KEYS_MAX: usize = 100_000;
 
-/// How many members that the protocol does not know its open objects may have together.
+/// Members unknown to the protocol in open protocol objects.
 pub const UNKNOWN_MEMBERS_MAX: usize = 1_024;
 
-/// How many may be open around a text that another one carries.
-const AROUND: usize = 8;
+/// Additional depth of a text that carries a second text.
+const CARRIER_DEPTH: usize = 8;
 
-/// Why a text is not the JSON that we take. Places are byte offsets.
+/// Why a text is refused. Positions are byte offsets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Fault {
-    /// The text holds nothing but space.
+pub enum JsonError {
+    /// Only whitespace.
     #[error("the text is empty")]
     Empty,
-    /// The bytes are not UTF-8.
+    /// Not UTF-8.
     #[error("the text is not UTF-8 at byte {at}")]
     Utf8 {
-        /// The first wrong byte.
+        /// The first invalid byte.
         at: usize,
     },
-    /// The text breaks the grammar, or ends too early.
+    /// Syntax error, or unexpected end.
     #[error("the text is not JSON at byte {at}")]
     Syntax {
-        /// The first wrong byte, or the length of a text that ends too early.
+        /// The first invalid byte, or the text length for an unexpected end.
         at: usize,
     },
-    /// More than [`DEPTH_MAX`] arrays and objects are open.
+    /// Nested deeper than [`DEPTH_MAX`].
     #[error("the text is nested deeper than {DEPTH_MAX} levels at byte {at}")]
     Depth {
-        /// The bracket that is one too many.
+        /// The excess bracket.
         at: usize,
     },
-    /// An object has a key twice.
+    /// Duplicate key in an object.
     #[error("an object repeats a key at byte {at}")]
     DuplicateKey {
-        /// The opening quote of the second.
+        /// The opening quote of the duplicate.
         at: usize,
     },
-    /// A member of the protocol's objects differs from a name of the protocol, or from another
-    /// member, in case only.
+    /// A member of a protocol object differs only in case from a protocol name or a second member.
     #[error("a name differs in case only from a name of the protocol or another name at byte {at}")]
-    Alike {
+    CaseConflict {
         /// The opening quote of the name.
         at: usize,
-        /// Whether it stands in the parameters.
+        /// Whether the member belongs to the parameters.
         in_params: bool,
     },
-    /// Objects that are open hold more than [`OPEN_KEYS_MAX`] keys.
+    /// Open objects hold more than [`OPEN_KEYS_MAX`] keys.
     #[error("objects inside each other hold more than {OPEN_KEYS_MAX} keys at byte {at}")]
     TooManyKeys {
-        /// The opening quote of the one that is one too many.
+        /// The opening quote of the excess key.
         at: usize,
     },
-    /// Open objects of the protocol hold more than [`UNKNOWN_MEMBERS_MAX`] members that the
-    /// protocol does not know.
+    /// Open protocol objects hold more than [`UNKNOWN_MEMBERS_MAX`] unknown members.
     #[error("more than {UNKNOWN_MEMBERS_MAX} members that the protocol does not know at byte {at}")]
     TooManyMembers {
-        /// The opening quote of the one that is one too many.
+        /// The opening quote of the excess member.
         at: usize,
     },
-    /// Something follows the value.
+    /// Trailing content after the value.
     #[error("something follows the value at byte {at}")]
     Trailing {
-        /// Its first byte.
+        /// The first trailing byte.
         at: usize,
     },
 }
 
-/// In which objects a key may come only once. Keys are compared with their escapes resolved.
+/// Objects without duplicate keys. Keys are compared unescaped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Keys {
-    /// In every object; the text is a message of a client, whose members are spelled as the
-    /// protocol spells them (see [`crate::fold`]).
+pub enum KeyPolicy {
+    /// Every object; the text is a client message with protocol spelling (see
+    /// [`crate::case_fold`]).
     Message,
-    /// In every object; the text is the parameters of such a message.
+    /// Every object; the text is the parameters of a client message.
     Params,
-    /// In every object.
+    /// Every object.
     Unique,
-    /// In the outermost object.
-    UniqueOutside,
-    /// In none.
+    /// The outermost object.
+    UniqueOutermost,
+    /// No object.
     Any,
 }
 
 /// Checks that the whole text is one JSON value.
 ///
 /// # Errors
-/// The first fault found; a wrong encoding is found before everything else.
-pub fn check(bytes: &[u8], keys: Keys) -> Result<(), Fault> {
-    walk(bytes, keys, &mut ())
+/// The first error; encoding errors are found first.
+pub fn check_json(bytes: &[u8], keys: KeyPolicy) -> Result<(), JsonError> {
+    scan_members(bytes, keys, &mut ())
 }
 
-/// Hears of the members of the outermost object while a text is checked.
-pub(crate) trait Sink {
-    /// A member is complete; `value` is its span without the space around it.
-    fn member(&mut self, key: Literal<'_>, value: Span);
+/// Receives the members of the outermost object during validation.
+pub(crate) trait MemberSink {
+    /// Called for a complete member; `value` is the span without whitespace.
+    fn on_member(&mut self, key: StringLiteral<'_>, value: ByteSpan);
 }
 
-impl Sink for () {
+impl MemberSink for () {
     #[inline(always)]
-    fn member(&mut self, _: Literal<'_>, _: Span) {}
+    fn on_member(&mut self, _: StringLiteral<'_>, _: ByteSpan) {}
 }
 
-/// Checks a text and tells `sink` of the members of the outermost object. What the sink heard
-/// counts only when the answer is `Ok`.
-pub(crate) fn walk(bytes: &[u8], keys: Keys, sink: &mut impl Sink) -> Result<(), Fault> {
-    walk_within(bytes, keys, DEPTH_MAX, sink)
-}
-
-/// Checks a text that carries another, which may itself be as deep as any; only the outermost
-/// object is looked at for a key that comes twice.
-pub(crate) fn walk_around(bytes: &[u8], sink: &mut impl Sink) -> Result<(), Fault> {
-    walk_within(bytes, Keys::UniqueOutside, DEPTH_MAX + AROUND, sink)
-}
-
-fn walk_within(
+/// Validates a text and passes the members of the outermost object to `sink`; valid only if the
+/// function returns `Ok`.
+pub(crate) fn scan_members(
     bytes: &[u8],
-    keys: Keys,
+    keys: KeyPolicy,
+    sink: &mut impl MemberSink,
+) -> Result<(), JsonError> {
+    scan_within(bytes, keys, DEPTH_MAX, sink)
+}
+
+/// Validates a text that carries a second text of full depth; only the outermost object is checked
+/// for duplicate keys.
+pub(crate) fn scan_carrier(bytes: &[u8], sink: &mut impl MemberSink) -> Result<(), JsonError> {
+    scan_within(
+        bytes,
+        KeyPolicy::UniqueOutermost,
+        DEPTH_MAX + CARRIER_DEPTH,
+        sink,
+    )
+}
+
+fn scan_within(
+    bytes: &[u8],
+    keys: KeyPolicy,
     depth_max: usize,
-    sink: &mut impl Sink,
-) -> Result<(), Fault> {
+    sink: &mut impl MemberSink,
+) -> Result<(), JsonError> {
     if let Err(error) = std::str::from_utf8(bytes) {
         let at = error.valid_up_to();
-        return Err(Fault::Utf8 { at });
+        return Err(JsonError::Utf8 { at });
     }
-    let mut walk = Walk {
+    let mut walk = JsonScanner {
         bytes,
         at: 0,
         depth: 0,
         depth_max,
-        objects: 0,
+        object_levels: 0,
         keys,
-        names: Names::new(),
-        spelling: Spelling::new(match bytes.trim_ascii_start().first() {
-            // Each message of a batch is judged when it is read alone.
-            Some(b'[') => Keys::Unique,
+        seen_keys: SeenKeys::new(),
+        spelling: SpellingCheck::new(match bytes.trim_ascii_start().first() {
+            // The messages of a batch are checked individually.
+            Some(b'[') => KeyPolicy::Unique,
             _ => keys,
         }),
-        key: Literal {
+        key: StringLiteral {
             raw: &[],
             escapes: 0,
         },
@@ -160,167 +167,164 @@ fn walk_within(
     walk.run(sink)
 }
 
-// One bit of `Walk::objects` per level.
-const _: () = assert!(DEPTH_MAX + AROUND <= u128::BITS as usize);
+// One bit of `JsonScanner::object_levels` per level.
+const _: () = assert!(DEPTH_MAX + CARRIER_DEPTH <= u128::BITS as usize);
 
-/// The state of one pass. Nesting is a number and a row of bits, so that a deep text cannot
-/// grow the stack.
+/// The state of one pass. Nesting is a counter and a bit set, so deep text cannot grow the stack.
 #[derive(Debug)]
-struct Walk<'a> {
+struct JsonScanner<'a> {
     bytes: &'a [u8],
     at: usize,
-    /// How many arrays and objects are open.
+    /// Number of open arrays and objects.
     depth: usize,
-    /// How many may be.
+    /// Limit of `depth`.
     depth_max: usize,
-    /// The open levels, the innermost in the lowest bit: 1 is an object, 0 an array.
-    objects: u128,
-    keys: Keys,
-    names: Names<'a>,
-    spelling: Spelling,
-    /// The key of the member of the outermost object that is being read.
-    key: Literal<'a>,
-    /// Where its value begins.
+    /// Open levels, innermost in the lowest bit: 1 for an object, 0 for an array.
+    object_levels: u128,
+    keys: KeyPolicy,
+    seen_keys: SeenKeys<'a>,
+    spelling: SpellingCheck,
+    /// Key of the current member of the outermost object.
+    key: StringLiteral<'a>,
+    /// Start of the value of this member.
     value_start: usize,
 }
 
-impl Walk<'_> {
-    fn run(&mut self, sink: &mut impl Sink) -> Result<(), Fault> {
-        if self.space().is_none() {
-            return Err(Fault::Empty);
+impl JsonScanner<'_> {
+    fn run(&mut self, sink: &mut impl MemberSink) -> Result<(), JsonError> {
+        if self.skip_space().is_none() {
+            return Err(JsonError::Empty);
         }
         loop {
-            if self.begin()? {
-                self.end(sink)?;
+            if self.begin_value()? {
+                self.end_value(sink)?;
                 if self.depth == 0 {
                     break;
                 }
             }
         }
-        match self.space() {
-            Some(_) => Err(Fault::Trailing { at: self.at }),
+        match self.skip_space() {
+            Some(_) => Err(JsonError::Trailing { at: self.at }),
             None => Ok(()),
         }
     }
 
-    /// Begins the value that stands here. True when it is complete, false when another value
-    /// begins here, the first inside it.
+    /// Begins a value. Returns true if complete, false if the first nested value begins here.
     #[inline(always)]
-    fn begin(&mut self) -> Result<bool, Fault> {
+    fn begin_value(&mut self) -> Result<bool, JsonError> {
         match self.peek() {
             Some(b'"') => {
-                self.literal()?;
+                self.read_literal()?;
             }
             Some(b'{') => {
-                self.open(1)?;
-                if self.space() != Some(b'}') {
-                    self.key()?;
+                self.open_level(1)?;
+                if self.skip_space() != Some(b'}') {
+                    self.read_key()?;
                     return Ok(false);
                 }
-                self.close();
+                self.close_level();
             }
             Some(b'[') => {
-                self.open(0)?;
-                if self.space() != Some(b']') {
+                self.open_level(0)?;
+                if self.skip_space() != Some(b']') {
                     return Ok(false);
                 }
-                self.close();
+                self.close_level();
             }
-            Some(b'-' | b'0'..=b'9') => self.at = number(self.bytes, self.at)?,
-            Some(b't') => self.at = word(self.bytes, self.at, b"true")?,
-            Some(b'f') => self.at = word(self.bytes, self.at, b"false")?,
-            Some(b'n') => self.at = word(self.bytes, self.at, b"null")?,
-            _ => return self.wrong(),
+            Some(b'-' | b'0'..=b'9') => self.at = skip_number(self.bytes, self.at)?,
+            Some(b't') => self.at = expect_word(self.bytes, self.at, b"true")?,
+            Some(b'f') => self.at = expect_word(self.bytes, self.at, b"false")?,
+            Some(b'n') => self.at = expect_word(self.bytes, self.at, b"null")?,
+            _ => return self.syntax_error(),
         }
         Ok(true)
     }
 
-    /// A value is complete: closes what ends with it, up to the place where the next value
-    /// begins or the outermost value ends.
+    /// Ends a value: closes finished levels up to the next value or the end of the outermost value.
     #[inline(always)]
-    fn end(&mut self, sink: &mut impl Sink) -> Result<(), Fault> {
+    fn end_value(&mut self, sink: &mut impl MemberSink) -> Result<(), JsonError> {
         while self.depth > 0 {
-            let in_object = self.objects & 1 == 1;
+            let in_object = self.object_levels & 1 == 1;
             if self.depth == 1 && in_object {
                 let (start, end) = (self.value_start, self.at);
-                sink.member(self.key, Span { start, end });
+                sink.on_member(self.key, ByteSpan { start, end });
             }
-            match (self.space(), in_object) {
+            match (self.skip_space(), in_object) {
                 (Some(b','), true) => {
                     self.at += 1;
-                    self.space();
-                    return self.key();
+                    self.skip_space();
+                    return self.read_key();
                 }
                 (Some(b','), false) => {
                     self.at += 1;
-                    self.space();
+                    self.skip_space();
                     return Ok(());
                 }
-                (Some(b'}'), true) | (Some(b']'), false) => self.close(),
-                _ => return self.wrong(),
+                (Some(b'}'), true) | (Some(b']'), false) => self.close_level(),
+                _ => return self.syntax_error(),
             }
         }
         Ok(())
     }
 
     #[inline(always)]
-    fn open(&mut self, object: u128) -> Result<(), Fault> {
+    fn open_level(&mut self, object: u128) -> Result<(), JsonError> {
         if self.depth == self.depth_max {
-            return Err(Fault::Depth { at: self.at });
+            return Err(JsonError::Depth { at: self.at });
         }
-        if object == 1 && self.tracked(self.depth) {
-            self.names.open(self.depth);
+        if object == 1 && self.is_tracked(self.depth) {
+            self.seen_keys.open(self.depth);
         }
         self.at += 1;
         self.depth += 1;
-        self.objects = self.objects << 1 | object;
+        self.object_levels = self.object_levels << 1 | object;
         Ok(())
     }
 
     #[inline(always)]
-    fn close(&mut self) {
-        let object = self.objects & 1;
+    fn close_level(&mut self) {
+        let object = self.object_levels & 1;
         self.at += 1;
         self.depth -= 1;
-        self.objects >>= 1;
+        self.object_levels >>= 1;
         if object == 1 {
-            if self.tracked(self.depth) {
-                self.names.close(self.depth);
+            if self.is_tracked(self.depth) {
+                self.seen_keys.close(self.depth);
             }
             self.spelling.close(self.depth);
         }
     }
 
-    /// Whether an object with `level` arrays and objects around it must not repeat a key.
+    /// Whether an object at nesting `level` must not repeat a key.
     #[inline(always)]
-    fn tracked(&self, level: usize) -> bool {
+    fn is_tracked(&self, level: usize) -> bool {
         match self.keys {
-            Keys::Message | Keys::Params | Keys::Unique => true,
-            Keys::UniqueOutside => level == 0,
-            Keys::Any => false,
+            KeyPolicy::Message | KeyPolicy::Params | KeyPolicy::Unique => true,
+            KeyPolicy::UniqueOutermost => level == 0,
+            KeyPolicy::Any => false,
         }
     }
 
-    /// Reads a key and its colon.
+    /// Reads a key and the colon.
     #[inline(always)]
-    fn key(&mut self) -> Result<(), Fault> {
+    fn read_key(&mut self) -> Result<(), JsonError> {
         let at = self.at;
         if self.peek() != Some(b'"') {
-            return self.wrong();
+            return self.syntax_error();
         }
-        let key = self.literal()?;
+        let key = self.read_literal()?;
         let owner = self.depth - 1;
-        if self.tracked(owner) && !self.names.insert(owner, key) {
-            return Err(self.untaken(at));
+        if self.is_tracked(owner) && !self.seen_keys.insert(owner, key) {
+            return Err(self.key_error(at));
         }
-        if self.spelling.judges(owner) && !self.spelling.take(owner, key) {
-            return Err(self.alike(at, owner));
+        if self.spelling.is_checked(owner) && !self.spelling.check_key(owner, key) {
+            return Err(self.case_error(at, owner));
         }
-        if self.space() != Some(b':') {
-            return self.wrong();
+        if self.skip_space() != Some(b':') {
+            return self.syntax_error();
         }
         self.at += 1;
-        self.space();
+        self.skip_space();
         if owner == 0 {
             self.key = key;
             self.value_start = self.at;
@@ -329,17 +333,17 @@ impl Walk<'_> {
     }
 }
 
-impl<'a> Walk<'a> {
+impl<'a> JsonScanner<'a> {
     #[cold]
-    fn alike(&self, at: usize, level: usize) -> Fault {
+    fn case_error(&self, at: usize, level: usize) -> JsonError {
         if self.spelling.is_full() {
-            return Fault::TooManyMembers { at };
+            return JsonError::TooManyMembers { at };
         }
         let in_params = match self.keys {
-            Keys::Params => true,
-            _ => level > 0 && *self.key.meaning() == *b"params",
+            KeyPolicy::Params => true,
+            _ => level > 0 && *self.key.unescape() == *b"params",
         };
-        Fault::Alike { at, in_params }
+        JsonError::CaseConflict { at, in_params }
     }
 
     #[inline(always)]
@@ -347,9 +351,9 @@ impl<'a> Walk<'a> {
         self.bytes.get(self.at).copied()
     }
 
-    /// Passes over space and answers the byte that follows it.
+    /// Skips whitespace and returns the next byte.
     #[inline(always)]
-    fn space(&mut self) -> Option<u8> {
+    fn skip_space(&mut self) -> Option<u8> {
         loop {
             match self.peek() {
                 Some(b' ' | b'\n' | b'\r' | b'\t') => self.at += 1,
@@ -358,72 +362,72 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Says why a key was not taken.
+    /// Returns the error for a refused key.
     #[cold]
-    const fn untaken(&self, at: usize) -> Fault {
-        if self.names.is_full() {
-            Fault::TooManyKeys { at }
+    const fn key_error(&self, at: usize) -> JsonError {
+        if self.seen_keys.is_full() {
+            JsonError::TooManyKeys { at }
         } else {
-            Fault::DuplicateKey { at }
+            JsonError::DuplicateKey { at }
         }
     }
 
-    fn wrong<T>(&self) -> Result<T, Fault> {
-        Err(Fault::Syntax { at: self.at })
+    fn syntax_error<T>(&self) -> Result<T, JsonError> {
+        Err(JsonError::Syntax { at: self.at })
     }
 
     #[inline(always)]
-    fn literal(&mut self) -> Result<Literal<'a>, Fault> {
-        match text::literal(self.bytes, self.at + 1) {
+    fn read_literal(&mut self) -> Result<StringLiteral<'a>, JsonError> {
+        match string_literal::parse_literal(self.bytes, self.at + 1) {
             Ok((literal, end)) => {
                 self.at = end;
                 Ok(literal)
             }
-            Err(at) => Err(Fault::Syntax { at }),
+            Err(at) => Err(JsonError::Syntax { at }),
         }
     }
 }
 
-/// The place after `word`, which should begin at `at`.
-fn word(bytes: &[u8], at: usize, word: &[u8]) -> Result<usize, Fault> {
+/// Returns the position after `word`, expected at `at`.
+fn expect_word(bytes: &[u8], at: usize, word: &[u8]) -> Result<usize, JsonError> {
     let rest = bytes.get(at..).unwrap_or_default();
     if rest.starts_with(word) {
         Ok(at + word.len())
     } else {
-        Err(Fault::Syntax { at })
+        Err(JsonError::Syntax { at })
     }
 }
 
-/// The place after the number that begins at `at`.
-fn number(bytes: &[u8], mut at: usize) -> Result<usize, Fault> {
+/// Returns the position after the number at `at`.
+fn skip_number(bytes: &[u8], mut at: usize) -> Result<usize, JsonError> {
     if bytes.get(at) == Some(&b'-') {
         at += 1;
     }
     at = match bytes.get(at) {
         Some(b'0') => at + 1,
-        _ => digits(bytes, at)?,
+        _ => skip_digits(bytes, at)?,
     };
     if bytes.get(at) == Some(&b'.') {
-        at = digits(bytes, at + 1)?;
+        at = skip_digits(bytes, at + 1)?;
     }
     if let Some(b'e' | b'E') = bytes.get(at) {
         at += 1;
         if let Some(b'+' | b'-') = bytes.get(at) {
             at += 1;
         }
-        at = digits(bytes, at)?;
+        at = skip_digits(bytes, at)?;
     }
     Ok(at)
 }
 
-/// The place after the digits that begin at `at`, of which there is at least one.
-fn digits(bytes: &[u8], start: usize) -> Result<usize, Fault> {
+/// Returns the position after the digits at `at`; at least one digit.
+fn skip_digits(bytes: &[u8], start: usize) -> Result<usize, JsonError> {
     let mut at = start;
     while let Some(b'0'..=b'9') = bytes.get(at) {
         at += 1;
     }
     if at == start {
-        Err(Fault::Syntax { at })
+        Err(JsonError::Syntax { at })
     } else {
         Ok(at)
     }

@@ -1,30 +1,30 @@
-//! Edits of a text by byte range: what is not edited stays as it was written.
+//! Edits of a text by byte range; the rest stays unchanged.
 
-use crate::span::Span;
-use crate::text;
+use crate::span::ByteSpan;
+use crate::string_literal;
 
-/// A replacement of one range; an empty range inserts.
+/// Replacement of one range; an empty range inserts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Edit<'a> {
-    /// The range of the source that goes.
-    pub at: Span,
-    /// What comes instead.
+pub struct ByteEdit<'a> {
+    /// The replaced range.
+    pub at: ByteSpan,
+    /// The replacement.
     pub with: &'a [u8],
 }
 
-/// A text with edits that are not applied yet.
+/// A text with pending edits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Edited<'a> {
-    /// The text as it is.
+pub struct EditedText<'a> {
+    /// The source text.
     pub source: &'a [u8],
-    /// The edits, sorted by place and without overlap.
-    pub edits: &'a [Edit<'a>],
+    /// The edits, sorted and without overlap.
+    pub edits: &'a [ByteEdit<'a>],
 }
 
-impl<'a> Edited<'a> {
-    /// A text without edits.
+impl<'a> EditedText<'a> {
+    /// Returns a text without edits.
     #[must_use]
-    pub const fn unchanged(source: &'a [u8]) -> Self {
+    pub const fn from_source(source: &'a [u8]) -> Self {
         Self { source, edits: &[] }
     }
 
@@ -50,14 +50,14 @@ impl<'a> Edited<'a> {
         out.extend_from_slice(self.source.get(done..).unwrap_or_default());
     }
 
-    /// How long the edited text is. Exact, so that a payload needs one allocation and no more.
+    /// Returns the exact length of the edited text, for a single allocation.
     fn len(&self) -> usize {
         let gone: usize = self.edits.iter().map(|edit| edit.at.len()).sum();
         let come: usize = self.edits.iter().map(|edit| edit.with.len()).sum();
         (self.source.len() + come).saturating_sub(gone)
     }
 
-    /// The edited text.
+    /// Returns the edited text.
     #[must_use]
     pub fn to_vec(&self) -> Vec<u8> {
         let mut out = Vec::new();
@@ -68,31 +68,31 @@ impl<'a> Edited<'a> {
 
 /// Returns a text with one range replaced.
 #[must_use]
-pub fn replace(source: &[u8], at: Span, with: &[u8]) -> Vec<u8> {
-    let edits = &[Edit { at, with }];
-    Edited { source, edits }.to_vec()
+pub fn replace_span(source: &[u8], at: ByteSpan, with: &[u8]) -> Vec<u8> {
+    let edits = &[ByteEdit { at, with }];
+    EditedText { source, edits }.to_vec()
 }
 
-/// Appends a text as a JSON string literal, quotes included.
+/// Appends a text as a JSON string literal, including quotes.
 pub fn write_string(out: &mut Vec<u8>, text: &str) {
-    text::write_literal(out, text.as_bytes());
+    string_literal::write_literal(out, text.as_bytes());
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Edit, Edited, write_string};
-    use crate::span::Span;
+    use super::{ByteEdit, EditedText, write_string};
+    use crate::span::ByteSpan;
 
     fn edited(source: &str, edits: &[(usize, usize, &str)]) -> String {
         let edits: Vec<_> = edits
             .iter()
-            .map(|&(start, end, with)| Edit {
-                at: Span { start, end },
+            .map(|&(start, end, with)| ByteEdit {
+                at: ByteSpan { start, end },
                 with: with.as_bytes(),
             })
             .collect();
         let source = source.as_bytes();
-        let edited = Edited {
+        let edited = EditedText {
             source,
             edits: &edits,
         };
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn edits_replace_insert_and_delete_and_leave_the_rest() {
+    fn edits_replace_insert_and_delete() {
         for (edits, want) in [
             (&[][..], "0123456789"),
             (&[(2, 4, "ab")], "01ab456789"),
@@ -117,14 +117,14 @@ mod tests {
     }
 
     #[test]
-    fn write_appends_to_what_is_there() {
+    fn write_appends_to_buffer() {
         let mut out = b"[".to_vec();
-        Edited::unchanged(b"1").write(&mut out);
+        EditedText::from_source(b"1").write(&mut out);
         assert_eq!(out, b"[1");
     }
 
     #[test]
-    fn a_written_string_reads_back_as_it_was() {
+    fn written_string_round_trips() {
         for text in [
             "",
             "plain",

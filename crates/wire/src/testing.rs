@@ -1,4 +1,4 @@
-//! What the tests of several modules share.
+//! Shared test support.
 
 pub(crate) mod fuzz;
 pub(crate) mod oracle;

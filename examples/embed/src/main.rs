@@ -18,8 +18,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let host = Host::builder().policy(&roles).build()?;
 
     // A name that no server has is for the framework itself.
-    let own = Toolbox::default().with(("ask", "Asks."), &json!({"type": "object"}), |_, _| async {
-        Ok(ToolOutput::of_text("the user says yes"))
+    let own = Toolbox::default().with("ask", "Asks.", &json!({"type": "object"}), |_, _| async {
+        Ok(ToolOutput::from_text("the user says yes"))
     });
     let agent = Principal::new("agent-1", Role::Named("agent".into()));
     let router = Router::new(host, agent).with_fallback(Arc::new(own));

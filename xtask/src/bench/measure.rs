@@ -1,4 +1,4 @@
-//! Single measurements, and the medians of several.
+//! Single measurements and medians of several.
 
 use std::{fs, process::Command};
 
@@ -6,48 +6,53 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
 use super::{
-    Plan,
-    target::{self, Target},
-    tools::Tools,
+    BenchPlan,
+    bench_target::{self, BenchTarget},
+    bench_tools::BenchTools,
 };
 use crate::process;
 
-/// One closed-loop run against one target.
+/// Result of one closed-loop run against one target.
 #[derive(Debug, Clone)]
-pub(super) struct Run {
+pub(super) struct LoadRun {
     pub(super) raw: Value,
 }
 
-/// The figures that a run reports, by the names `mcpbench` gives them.
+/// Figures of a run, by the names in `mcpbench` output.
 pub(super) const FIGURES: &[&str] = &["rps", "p50_us", "p99_us", "gw_cpu_us", "gw_rss_mib"];
 
-impl Run {
+impl LoadRun {
     pub(super) fn figure(&self, name: &str) -> Option<f64> {
         self.raw.get(name).and_then(Value::as_f64)
     }
 }
 
-/// Calls the tool `echo` from `callers` connections for a while.
-pub(super) fn load(tools: &Tools, plan: &Plan, target: &Target, callers: usize) -> Result<Run> {
-    load_with(tools, plan, target, callers, &[])
+/// Calls the tool `echo` from `callers` connections for the plan's run time.
+pub(super) fn run_load(
+    tools: &BenchTools,
+    plan: &BenchPlan,
+    target: &BenchTarget,
+    callers: usize,
+) -> Result<LoadRun> {
+    run_load_with(tools, plan, target, callers, &[])
 }
 
-/// The same with other options of `mcpbench load`.
-pub(super) fn load_with(
-    tools: &Tools,
-    plan: &Plan,
-    target: &Target,
+/// Like [`run_load`], with extra options for `mcpbench load`.
+pub(super) fn run_load_with(
+    tools: &BenchTools,
+    plan: &BenchPlan,
+    target: &BenchTarget,
     callers: usize,
     options: &[&str],
-) -> Result<Run> {
+) -> Result<LoadRun> {
     let mut command = Command::new(&tools.mcpbench);
     command.args(["load", "--c", &callers.to_string(), "--d", plan.run_seconds]);
     command
         .args(["--warm", plan.warm_seconds])
         .args(target.pids().iter().flat_map(|pid| ["--pid", pid.as_str()]))
-        .args(target.options())
+        .args(target.load_options())
         .args(options);
-    let raw = last_line(&command).with_context(|| format!("load on {}", target.name))?;
+    let raw = run_json_program(&command).with_context(|| format!("load on {}", target.name))?;
     let errors = raw.get("errors").and_then(Value::as_u64).unwrap_or(0);
     if errors > 0 {
         let samples = raw.get("error_samples").cloned().unwrap_or_default();
@@ -56,29 +61,30 @@ pub(super) fn load_with(
             target.name
         );
     }
-    Ok(Run { raw })
+    Ok(LoadRun { raw })
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Connections {
+pub(super) enum ConnectionMode {
     Shared,
-    Own,
+    Dedicated,
 }
 
-/// Opens sessions and leaves them open at the gateway; what `mcpbench open` says of memory.
-pub(super) fn open(
-    tools: &Tools,
-    target: &Target,
+/// Opens sessions and leaves them open at the gateway; returns the memory figures of
+/// `mcpbench open`.
+pub(super) fn open_sessions(
+    tools: &BenchTools,
+    target: &BenchTarget,
     sessions: usize,
-    connections: Connections,
+    connections: ConnectionMode,
 ) -> Result<Value> {
     let mut command = Command::new(&tools.mcpbench);
     command.args(["open", "--n", &sessions.to_string(), "--pid", &target.pid()]);
-    command.args(target.options());
-    if connections == Connections::Own {
+    command.args(target.load_options());
+    if connections == ConnectionMode::Dedicated {
         command.arg("--own-connection");
     }
-    let raw = last_line(&command).with_context(|| format!("open on {}", target.name))?;
+    let raw = run_json_program(&command).with_context(|| format!("open on {}", target.name))?;
     let errors = raw.get("errors").and_then(Value::as_u64).unwrap_or(0);
     if errors > 0 {
         bail!(
@@ -89,46 +95,53 @@ pub(super) fn open(
     Ok(raw)
 }
 
-/// Milliseconds from the start of the gateway to its first right call.
-pub(super) fn first(tools: &Tools) -> Result<f64> {
-    let prepared = target::prepare(tools, "first", &target::one_child(tools, 0))?;
-    let command = prepared.command(tools);
+/// Returns the milliseconds from gateway start to the first successful call.
+pub(super) fn time_first_call(tools: &BenchTools) -> Result<f64> {
+    let prepared =
+        bench_target::prepare_gateway(tools, "first", &bench_target::child_config(tools, 0))?;
+    let command = prepared.up_command(tools);
     let words = [command.get_program()]
         .into_iter()
         .chain(command.get_args());
-    let line: Vec<String> = words.map(|word| quoted(&word.to_string_lossy())).collect();
+    let line: Vec<String> = words
+        .map(|word| shell_quote(&word.to_string_lossy()))
+        .collect();
     let url = format!("http://127.0.0.1:{}/mcp", prepared.port);
     let mut command = Command::new(&tools.mcpbench);
     command.args(["first", "--limit", "20", "--cmd", &line.join(" ")]);
-    command.args(target::options(&url, "b__echo", Some(&prepared.header)));
-    let raw = last_line(&command).context("first call")?;
+    command.args(bench_target::load_options_for(
+        &url,
+        "b__echo",
+        Some(&prepared.header),
+    ));
+    let raw = run_json_program(&command).context("first call")?;
     let _ = fs::remove_dir_all(&prepared.folder);
     raw.get("first_call_ms")
         .and_then(Value::as_f64)
         .with_context(|| format!("no right call came: {raw}"))
 }
 
-/// The programs print one JSON line; what stands before it is for people.
-fn last_line(command: &Command) -> Result<Value> {
-    let said = process::quiet(&mut target::under_limits(command))?;
-    let line = said
+/// Runs a program and parses the last JSON line of its output; earlier lines are for humans.
+fn run_json_program(command: &Command) -> Result<Value> {
+    let output = process::run_captured(&mut bench_target::with_open_file_limit(command))?;
+    let line = output
         .lines()
         .rfind(|line| line.starts_with('{'))
         .unwrap_or_default();
     let value: Value =
-        serde_json::from_str(line).with_context(|| format!("no result: {}", said.trim()))?;
+        serde_json::from_str(line).with_context(|| format!("no result: {}", output.trim()))?;
     match value.get("failed") {
         Some(reason) => bail!("failed: {reason}"),
         None => Ok(value),
     }
 }
 
-/// For a shell: nothing in it is special but the quote itself.
-fn quoted(word: &str) -> String {
+/// Quotes a word for a POSIX shell.
+fn shell_quote(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-/// The middle of the values; between the two middle ones when their number is even.
+/// Returns the median; the midpoint of the two middle values if their number is even.
 pub(super) fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
@@ -141,15 +154,16 @@ pub(super) fn median(mut values: Vec<f64>) -> Option<f64> {
         .map(|lower| f64::midpoint(*lower, upper))
 }
 
-/// The median of one figure over several runs.
-pub(super) fn median_of(runs: &[Run], figure: &str) -> Option<f64> {
+/// Returns the median of one figure over several runs.
+pub(super) fn median_figure(runs: &[LoadRun], figure: &str) -> Option<f64> {
     median(runs.iter().filter_map(|run| run.figure(figure)).collect())
 }
 
-/// The median over pairs of the second's figure divided by the first's: what moved both runs of
-/// a pair cancels out.
-pub(super) fn ratio(pairs: &[(Run, Run)], figure: &str) -> Option<f64> {
-    let one = |(below, above): &(Run, Run)| Some(above.figure(figure)? / below.figure(figure)?);
+/// Returns the median over pairs of the second figure divided by the first: noise that affects both
+/// runs of a pair cancels out.
+pub(super) fn median_ratio(pairs: &[(LoadRun, LoadRun)], figure: &str) -> Option<f64> {
+    let one =
+        |(below, above): &(LoadRun, LoadRun)| Some(above.figure(figure)? / below.figure(figure)?);
     median(
         pairs
             .iter()
@@ -159,33 +173,33 @@ pub(super) fn ratio(pairs: &[(Run, Run)], figure: &str) -> Option<f64> {
     )
 }
 
-/// Runs two targets in turn, each first in every other pair.
-pub(super) fn pairs(
-    tools: &Tools,
-    plan: &Plan,
-    below: &Target,
-    above: &Target,
+/// Runs two targets in turn, alternating the order in each pair.
+pub(super) fn run_pairs(
+    tools: &BenchTools,
+    plan: &BenchPlan,
+    below: &BenchTarget,
+    above: &BenchTarget,
     callers: usize,
-) -> Result<Vec<(Run, Run)>> {
+) -> Result<Vec<(LoadRun, LoadRun)>> {
     (0..plan.pairs)
         .map(|turn| {
             if turn % 2 == 0 {
-                let first = load(tools, plan, below, callers)?;
-                Ok((first, load(tools, plan, above, callers)?))
+                let first = run_load(tools, plan, below, callers)?;
+                Ok((first, run_load(tools, plan, above, callers)?))
             } else {
-                let first = load(tools, plan, above, callers)?;
-                Ok((load(tools, plan, below, callers)?, first))
+                let first = run_load(tools, plan, above, callers)?;
+                Ok((run_load(tools, plan, below, callers)?, first))
             }
         })
         .collect()
 }
 
-/// What `results.json` keeps of several runs of one target.
-pub(super) fn summary(name: &str, callers: usize, runs: &[Run]) -> Value {
+/// Returns the entry of `results.json` for several runs of one target.
+pub(super) fn summarize_runs(name: &str, callers: usize, runs: &[LoadRun]) -> Value {
     let mut object = json!({"target": name, "callers": callers, "runs": runs.len()});
     if let Value::Object(object) = &mut object {
         for figure in FIGURES.iter().chain(&["other_cores"]) {
-            object.insert((*figure).to_owned(), json!(median_of(runs, figure)));
+            object.insert((*figure).to_owned(), json!(median_figure(runs, figure)));
         }
         object.insert(
             "raw".to_owned(),
@@ -199,39 +213,39 @@ pub(super) fn summary(name: &str, callers: usize, runs: &[Run]) -> Value {
 mod tests {
     use super::*;
 
-    fn run(cpu: f64) -> Run {
-        Run {
+    fn run(cpu: f64) -> LoadRun {
+        LoadRun {
             raw: json!({"gw_cpu_us": cpu}),
         }
     }
 
     #[test]
-    fn the_median_is_the_middle() {
+    fn median_is_middle_value() {
         assert_eq!(median(vec![3.0, 1.0, 2.0]), Some(2.0));
         assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), Some(2.5));
         assert_eq!(median(Vec::new()), None);
     }
 
     #[test]
-    fn the_ratio_is_taken_within_each_pair() {
+    fn ratio_is_computed_per_pair() {
         // The machine slows down: both runs of a pair double, and the ratio stays.
         let pairs = [
             (run(10.0), run(15.0)),
             (run(20.0), run(30.0)),
             (run(40.0), run(60.0)),
         ];
-        assert_eq!(ratio(&pairs, "gw_cpu_us"), Some(1.5));
+        assert_eq!(median_ratio(&pairs, "gw_cpu_us"), Some(1.5));
     }
 
     #[test]
-    fn a_pair_that_measured_nothing_is_left_out_of_the_ratio() {
-        assert_eq!(ratio(&[(run(0.0), run(1.0))], "gw_cpu_us"), None);
+    fn ratio_skips_pairs_without_figure() {
+        assert_eq!(median_ratio(&[(run(0.0), run(1.0))], "gw_cpu_us"), None);
     }
 
     #[test]
-    fn a_quoted_word_is_one_word_to_a_shell() {
-        let said = process::quiet(
-            Command::new("sh").args(["-c", &format!("printf %s {}", quoted("a 'b' $c"))]),
+    fn quoted_word_is_one_shell_word() {
+        let said = process::run_captured(
+            Command::new("sh").args(["-c", &format!("printf %s {}", shell_quote("a 'b' $c"))]),
         );
         assert_eq!(said.unwrap(), "a 'b' $c");
     }

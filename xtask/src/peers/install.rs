@@ -1,4 +1,4 @@
-//! Puts one peer into its folder, by npm or by pip, unless it is there already.
+//! Installs one peer into its folder with npm, pip, cargo or go, unless already present.
 
 use std::{
     fs,
@@ -9,8 +9,8 @@ use std::{
 use anyhow::{Context, Result, anyhow, bail};
 use serde_json::Value;
 
-use super::lock;
-use super::pins::{Peer, Place, Source, What, machine, node_package};
+use super::peer_locks;
+use super::peer_pins::{PathKind, PeerPath, PeerSource, PinnedPeer, node_package, npm_platform};
 use crate::process;
 
 /// Names of Python interpreters, the most common first.
@@ -21,35 +21,35 @@ const PYTHONS: &[&str] = &[
     "python3.11",
     "python3.10",
 ];
-/// What the peers need at least.
+/// Minimum minor version of Python 3.
 const PYTHON_MINOR_MIN: u32 = 10;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Was {
-    Present,
+pub(super) enum InstallAction {
+    AlreadyPresent,
     Fetched,
 }
 
-/// A peer that is there.
+/// An installed peer.
 #[derive(Debug)]
-pub(super) struct Installed {
-    pub(super) was: Was,
-    /// Where each of its places is, in their order.
-    pub(super) places: Vec<PathBuf>,
+pub(super) struct InstalledPeer {
+    pub(super) action: InstallAction,
+    /// Path of each of the peer's entries, in order.
+    pub(super) paths: Vec<PathBuf>,
 }
 
-/// A second call does nothing; a changed pin or a missing file begins anew.
-pub(super) fn ensure(peers: &Path, peer: &Peer) -> Result<Installed> {
+/// Installs a peer. A repeated call does nothing; a changed pin or a missing file reinstalls.
+pub(super) fn ensure_installed(peers: &Path, peer: &PinnedPeer) -> Result<InstalledPeer> {
     let folder = peers.join(peer.name);
     let stamp = folder.join("stamp");
-    let lock = lock::read(peer);
-    // A lock that changed is another installation, like a pin that did.
+    let lock = peer_locks::read_lock(peer);
+    // A changed lock reinstalls, like a changed pin.
     let stamped = format!("{}{}", peer.stamp(), lock.as_deref().unwrap_or_default());
     let is_stamped = fs::read_to_string(&stamp).is_ok_and(|text| text == stamped);
-    if is_stamped && let Ok(places) = places(&folder, peer) {
-        return Ok(Installed {
-            was: Was::Present,
-            places,
+    if is_stamped && let Ok(places) = locate_all(&folder, peer) {
+        return Ok(InstalledPeer {
+            action: InstallAction::AlreadyPresent,
+            paths: places,
         });
     }
     if folder.exists() {
@@ -57,11 +57,11 @@ pub(super) fn ensure(peers: &Path, peer: &Peer) -> Result<Installed> {
     }
     fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
     match &peer.source {
-        Source::Node { .. } | Source::Npm { .. } | Source::Native { .. } => {
-            npm(&folder, &peer.stamp(), lock.as_deref())?;
+        PeerSource::Node { .. } | PeerSource::Npm { .. } | PeerSource::Native { .. } => {
+            install_npm(&folder, &peer.stamp(), lock.as_deref())?;
         }
-        Source::Python { pins } => pip(&folder, pins, lock.as_deref())?,
-        Source::Cargo {
+        PeerSource::Python { pins } => install_pip(&folder, pins, lock.as_deref())?,
+        PeerSource::Cargo {
             program,
             manifest,
             lock,
@@ -72,43 +72,43 @@ pub(super) fn ensure(peers: &Path, peer: &Peer) -> Result<Installed> {
                 ("Cargo.lock", *lock),
                 ("src/main.rs", *source),
             ];
-            cargo(&folder, program, &files)?;
+            build_cargo(&folder, program, &files)?;
         }
-        Source::Go { source } => go(&folder, source)?,
+        PeerSource::Go { source } => build_go(&folder, source)?,
     }
-    let places = places(&folder, peer)?;
-    // Last, so that an installation cut short is not taken for a whole one.
+    let places = locate_all(&folder, peer)?;
+    // The stamp is written last, so that an interrupted installation is not reused.
     fs::write(&stamp, stamped).with_context(|| format!("write {}", stamp.display()))?;
-    Ok(Installed {
-        was: Was::Fetched,
-        places,
+    Ok(InstalledPeer {
+        action: InstallAction::Fetched,
+        paths: places,
     })
 }
 
-/// Where each thing of an installed peer is; an error names the first that is not there.
-fn places(folder: &Path, peer: &Peer) -> Result<Vec<PathBuf>> {
-    peer.places
+/// Returns the path of each entry of an installed peer; an error names the first missing path.
+fn locate_all(folder: &Path, peer: &PinnedPeer) -> Result<Vec<PathBuf>> {
+    peer.paths
         .iter()
-        .map(|place| locate(folder, peer, place))
+        .map(|place| locate_path(folder, peer, place))
         .collect()
 }
 
-fn locate(folder: &Path, peer: &Peer, place: &Place) -> Result<PathBuf> {
+fn locate_path(folder: &Path, peer: &PinnedPeer, place: &PeerPath) -> Result<PathBuf> {
     let package = || match &peer.source {
-        Source::Node { .. } => Ok(folder.join("node_modules").join(node_package())),
-        Source::Npm { package, .. } => Ok(folder.join("node_modules").join(package)),
-        Source::Native { package, .. } => {
-            let package = format!("{package}-{}", machine());
+        PeerSource::Node { .. } => Ok(folder.join("node_modules").join(node_package())),
+        PeerSource::Npm { package, .. } => Ok(folder.join("node_modules").join(package)),
+        PeerSource::Native { package, .. } => {
+            let package = format!("{package}-{}", npm_platform());
             Ok(folder.join("node_modules").join(package))
         }
-        Source::Python { .. } => Err(anyhow!("an environment is no package")),
-        Source::Cargo { .. } | Source::Go { .. } => Err(anyhow!("a program is no package")),
+        PeerSource::Python { .. } => Err(anyhow!("an environment is no package")),
+        PeerSource::Cargo { .. } | PeerSource::Go { .. } => Err(anyhow!("a program is no package")),
     };
-    let path = match place.what {
-        What::Folder => package()?,
-        What::Bin => bin(&package()?)?,
-        What::Path(inside) => folder.join(inside),
-        What::Native(inside) => package()?.join(inside),
+    let path = match place.kind {
+        PathKind::Folder => package()?,
+        PathKind::Bin => package_program(&package()?)?,
+        PathKind::Path(inside) => folder.join(inside),
+        PathKind::Native(inside) => package()?.join(inside),
     };
     if !path.exists() {
         bail!("{} is not there after the installation", path.display());
@@ -116,8 +116,8 @@ fn locate(folder: &Path, peer: &Peer, place: &Place) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// The program that a package's own description names.
-fn bin(package: &Path) -> Result<PathBuf> {
+/// Returns the program named by `bin` in a package's `package.json`.
+fn package_program(package: &Path) -> Result<PathBuf> {
     let description = package.join("package.json");
     let text = fs::read_to_string(&description)
         .with_context(|| format!("read {}", description.display()))?;
@@ -130,12 +130,11 @@ fn bin(package: &Path) -> Result<PathBuf> {
     Ok(package.join(bin.with_context(|| format!("{} names no program", description.display()))?))
 }
 
-/// Installs the packages that a stamp names, one on each line, and of what they need exactly what
-/// the lock says.
-fn npm(folder: &Path, stamp: &str, lock: Option<&str>) -> Result<()> {
-    fs::write(folder.join("package.json"), lock::package_json(stamp))?;
+/// Installs the packages in the stamp, one per line, with the dependency versions of the lock.
+fn install_npm(folder: &Path, stamp: &str, lock: Option<&str>) -> Result<()> {
+    fs::write(folder.join("package.json"), peer_locks::package_json(stamp))?;
     let mut npm = Command::new("npm");
-    // Not `npm ci`: it refuses locks that leave out packages for other kinds of machine.
+    // Not `npm ci`, which rejects locks without the packages of other platforms.
     npm.arg("install");
     match lock {
         Some(lock) => fs::write(folder.join("package-lock.json"), lock)?,
@@ -144,16 +143,16 @@ fn npm(folder: &Path, stamp: &str, lock: Option<&str>) -> Result<()> {
     npm.args(["--no-audit", "--no-fund", "--no-update-notifier"])
         .args(["--ignore-scripts", "--loglevel=error"])
         .current_dir(folder);
-    process::quiet(&mut npm)?;
+    process::run_captured(&mut npm)?;
     match lock {
-        Some(lock) => lock::check_installed(folder, lock),
+        Some(lock) => peer_locks::check_installed(folder, lock),
         None => Ok(()),
     }
 }
 
-fn pip(folder: &Path, pins: &[&str], lock: Option<&str>) -> Result<()> {
-    let python = python()?;
-    process::quiet(
+fn install_pip(folder: &Path, pins: &[&str], lock: Option<&str>) -> Result<()> {
+    let python = find_python()?;
+    process::run_captured(
         Command::new(python)
             .args(["-m", "venv", "--clear"])
             .arg(folder),
@@ -171,11 +170,11 @@ fn pip(folder: &Path, pins: &[&str], lock: Option<&str>) -> Result<()> {
             pip.args(pins);
         }
     }
-    process::quiet(&mut pip).map(drop)
+    process::run_captured(&mut pip).map(drop)
 }
 
-/// Builds a program with exactly what its lock says.
-fn cargo(folder: &Path, program: &str, files: &[(&str, &str)]) -> Result<()> {
+/// Builds a program with the dependency versions of its lock.
+fn build_cargo(folder: &Path, program: &str, files: &[(&str, &str)]) -> Result<()> {
     let package = folder.join("package");
     let target = folder.join("target");
     fs::create_dir_all(package.join("src"))?;
@@ -187,21 +186,21 @@ fn cargo(folder: &Path, program: &str, files: &[(&str, &str)]) -> Result<()> {
         .args(["build", "--quiet", "--locked"])
         .env("CARGO_TARGET_DIR", &target)
         .current_dir(&package);
-    process::quiet(&mut build)?;
+    process::run_captured(&mut build)?;
     fs::rename(target.join("debug").join(program), folder.join(program))
         .with_context(|| format!("move {program} out of its build"))?;
-    // Only the program is of use later.
+    // Only the program is needed later.
     fs::remove_dir_all(&target).context("remove what the build left")
 }
 
-/// Builds a program of one file, without the network.
-fn go(folder: &Path, source: &str) -> Result<()> {
-    let is_there = || process::quiet(Command::new("go").arg("version")).is_ok();
+/// Builds a program of one file, without network access.
+fn build_go(folder: &Path, source: &str) -> Result<()> {
+    let is_there = || process::run_captured(Command::new("go").arg("version")).is_ok();
     if !is_there() {
         let mut apt = Command::new("apt-get");
         apt.args(["install", "--yes", "--no-install-recommends", "golang-go"])
             .env("DEBIAN_FRONTEND", "noninteractive");
-        process::quiet(&mut apt).context("no Go compiler is installed")?;
+        process::run_captured(&mut apt).context("no Go compiler is installed")?;
     }
     fs::write(folder.join("main.go"), source)?;
     let mut build = Command::new("go");
@@ -213,15 +212,15 @@ fn go(folder: &Path, source: &str) -> Result<()> {
         .env("CGO_ENABLED", "0")
         .env("GOCACHE", folder.join("cache"))
         .current_dir(folder);
-    process::quiet(&mut build)?;
-    // Only the program is of use later.
+    process::run_captured(&mut build)?;
+    // Only the program is needed later.
     fs::remove_dir_all(folder.join("cache")).context("remove the cache of the compiler")
 }
 
-fn python() -> Result<&'static str> {
+fn find_python() -> Result<&'static str> {
     let is_new_enough = |name: &&&str| {
         let question = format!("import sys; sys.exit(sys.version_info < (3, {PYTHON_MINOR_MIN}))");
-        process::quiet(Command::new(**name).args(["-c", &question])).is_ok()
+        process::run_captured(Command::new(**name).args(["-c", &question])).is_ok()
     };
     PYTHONS
         .iter()

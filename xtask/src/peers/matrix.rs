@@ -1,6 +1,6 @@
-//! `cargo xtask peers matrix`: every client to every server through one gateway, as a page.
+//! `cargo xtask peers matrix`: every client to every server through one gateway, written as a page.
 
-mod page;
+mod compatibility_page;
 
 use std::{
     collections::BTreeMap,
@@ -13,92 +13,92 @@ use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::pins::{PEERS, Source};
+use super::peer_pins::{PEERS, PeerSource};
 use crate::process;
 
-/// Where the clients and servers are described.
-pub(crate) const MATRIX: &str = "crates/bowline/tests/peers/matrix/matrix.json";
-/// The page that is written.
-pub(crate) const PAGE: &str = "docs/compatibility.md";
-/// The test that walks the cells.
-const TEST: &str = "peers::matrix::the_whole_matrix_is_walked_when_asked_for";
+/// Description of clients and servers.
+pub(crate) const MATRIX_FILE: &str = "crates/bowline/tests/peers/matrix/matrix.json";
+/// The generated page.
+pub(crate) const PAGE_FILE: &str = "docs/compatibility.md";
+/// The test that runs all cells.
+const MATRIX_TEST: &str = "peers::matrix::whole_matrix_passes_when_requested";
 
-/// What the page is about.
+/// Clients, servers and plans of the matrix.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Matrix {
-    pub(crate) clients: Vec<Party>,
-    pub(crate) servers: Vec<Party>,
+pub(crate) struct CompatibilityMatrix {
+    pub(crate) clients: Vec<MatrixParty>,
+    pub(crate) servers: Vec<MatrixParty>,
     plans: BTreeMap<String, Map<String, Value>>,
 }
 
 /// A client or a server.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Party {
+pub(crate) struct MatrixParty {
     name: String,
     pub(crate) title: String,
     peer: String,
     package: String,
-    /// Of a client: what it checks beyond tools.
+    /// Client: checks beyond tools.
     #[serde(default)]
     has: Vec<String>,
-    /// Of a server: where it serves, if not over its pipes.
+    /// Server: URL if not over stdio.
     url: Option<String>,
-    /// Of a server: what is asked of it.
+    /// Server: name of the plan.
     #[serde(default)]
     plan: String,
 }
 
-impl Party {
-    /// The pinned version of its package.
-    pub(crate) fn version(&self) -> Result<String> {
+impl MatrixParty {
+    /// Returns the pinned version of the package.
+    pub(crate) fn pinned_version(&self) -> Result<String> {
         let peer = PEERS
             .iter()
             .find(|peer| peer.name == self.peer)
             .with_context(|| format!("no peer `{}` is pinned", self.peer))?;
         let pin = match &peer.source {
-            Source::Python { pins } => pins
+            PeerSource::Python { pins } => pins
                 .iter()
                 .find_map(|pin| pin.strip_prefix(&*self.package)?.strip_prefix("==")),
-            Source::Npm {
+            PeerSource::Npm {
                 package, version, ..
             } if *package == self.package => Some(*version),
-            Source::Npm { .. }
-            | Source::Node { .. }
-            | Source::Native { .. }
-            | Source::Cargo { .. }
-            | Source::Go { .. } => None,
+            PeerSource::Npm { .. }
+            | PeerSource::Node { .. }
+            | PeerSource::Native { .. }
+            | PeerSource::Cargo { .. }
+            | PeerSource::Go { .. } => None,
         };
         let pin = pin.with_context(|| format!("`{}` pins no {}", self.peer, self.package))?;
         Ok(pin.to_owned())
     }
 }
 
-/// How one client fared with one server.
+/// Result of one client with one server.
 #[derive(Debug, Deserialize, Serialize)]
-struct Cell {
+struct MatrixCell {
     client: String,
     server: String,
     green: bool,
-    checks: Vec<Check>,
+    checks: Vec<MatrixCheck>,
     ms: u64,
 }
 
 #[derive(Debug, Deserialize, Serialize)]
-struct Check {
+struct MatrixCheck {
     check: String,
     ok: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     why: Option<String>,
 }
 
-/// What was asked for on the command line.
+/// Command-line options.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Options {
+struct MatrixOptions {
     json: bool,
     only: Option<String>,
 }
 
-impl Options {
+impl MatrixOptions {
     fn parse(words: &[String]) -> Result<Self> {
         let mut options = Self::default();
         let mut words = words.iter().map(String::as_str);
@@ -116,15 +116,15 @@ impl Options {
     }
 }
 
-/// Walks the matrix and writes the page; one red cell makes it a failure.
+/// Runs the matrix and writes the page; a red cell is a failure.
 pub(super) fn run(root: &Path, words: &[String]) -> Result<ExitCode> {
-    let options = Options::parse(words)?;
-    let matrix = read(&fs::read_to_string(root.join(MATRIX)).context(MATRIX)?)?;
-    let cells = walk(root, options.only.as_deref())?;
+    let options = MatrixOptions::parse(words)?;
+    let matrix = parse_matrix(&fs::read_to_string(root.join(MATRIX_FILE)).context(MATRIX_FILE)?)?;
+    let cells = run_matrix_test(root, options.only.as_deref())?;
     let red = cells.iter().filter(|cell| !cell.green).count();
     if options.only.is_none() {
-        let page = page::write(&matrix, &cells)?;
-        fs::write(root.join(PAGE), page).with_context(|| format!("write {PAGE}"))?;
+        let page = compatibility_page::render_page(&matrix, &cells)?;
+        fs::write(root.join(PAGE_FILE), page).with_context(|| format!("write {PAGE_FILE}"))?;
     }
     if options.json {
         let all = json!({"v": 1, "cells": cells});
@@ -139,28 +139,28 @@ pub(super) fn run(root: &Path, words: &[String]) -> Result<ExitCode> {
     })
 }
 
-pub(crate) fn read(text: &str) -> Result<Matrix> {
-    serde_json::from_str(text).with_context(|| format!("read {MATRIX}"))
+pub(crate) fn parse_matrix(text: &str) -> Result<CompatibilityMatrix> {
+    serde_json::from_str(text).with_context(|| format!("read {MATRIX_FILE}"))
 }
 
-/// Runs the test that walks, with its progress on standard error.
-fn walk(root: &Path, only: Option<&str>) -> Result<Vec<Cell>> {
+/// Runs the matrix test, with progress on standard error.
+fn run_matrix_test(root: &Path, only: Option<&str>) -> Result<Vec<MatrixCell>> {
     let file = root.join("target/peers/matrix.json");
-    // A result of another day is none.
+    // An old result must not be mistaken for a new one.
     if file.exists() {
         fs::remove_file(&file).context("remove the last result")?;
     }
     let mut cargo = Command::new("cargo");
     cargo
         .args(["test", "--quiet", "--package", "bowline", "--test", "it"])
-        .args(["--", "--nocapture", "--exact", TEST])
-        .env("BOWLINE_PEERS", super::file(root))
+        .args(["--", "--nocapture", "--exact", MATRIX_TEST])
+        .env("BOWLINE_PEERS", super::peers_file(root))
         .env("BOWLINE_MATRIX", &file)
         .envs(only.map(|only| ("BOWLINE_MATRIX_ONLY", only)))
         .current_dir(root)
-        // Standard output is for the result.
+        // Standard output is reserved for the result.
         .stdout(std::io::stderr());
-    process::show(&mut cargo)?;
+    process::run_inherited(&mut cargo)?;
     let text = fs::read_to_string(&file).context("the walk left no result")?;
     serde_json::from_str(&text).context("read the result of the walk")
 }
@@ -170,23 +170,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_party_has_a_pinned_version() {
+    fn every_party_has_pinned_version() {
         let text = include_str!("../../../crates/bowline/tests/peers/matrix/matrix.json");
-        let matrix = read(text).unwrap();
+        let matrix = parse_matrix(text).unwrap();
         for party in matrix.clients.iter().chain(&matrix.servers) {
             party
-                .version()
+                .pinned_version()
                 .unwrap_or_else(|error| panic!("{}: {error:#}", party.title));
         }
     }
 
     #[test]
-    fn options_are_a_cell_and_json() {
+    fn options_parse_cell_and_json() {
         let words = ["--only", "a/b", "--json"].map(str::to_owned);
-        let options = Options::parse(&words).unwrap();
+        let options = MatrixOptions::parse(&words).unwrap();
         let only = Some("a/b".to_owned());
-        assert_eq!(options, Options { json: true, only });
-        assert!(Options::parse(&["--all".to_owned()]).is_err());
-        assert!(Options::parse(&["--only".to_owned()]).is_err());
+        assert_eq!(options, MatrixOptions { json: true, only });
+        assert!(MatrixOptions::parse(&["--all".to_owned()]).is_err());
+        assert!(MatrixOptions::parse(&["--only".to_owned()]).is_err());
     }
 }

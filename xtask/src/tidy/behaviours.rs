@@ -1,37 +1,43 @@
-//! `docs/behaviours.md`: every promise has a row, every row a test that exists or a room to come.
+//! `docs/behaviours.md`: every promise has a row, every row an existing test or a crate to come.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Finding, Tree, ids};
+use super::{SourceTree, TidyFinding, behaviour_ids};
 
 const RULE: &str = "behaviours";
-const PATH: &str = "docs/behaviours.md";
-const ROOMS: &[&str] = &["core", "wire", "journal", "link", "host", "bowline", "sim"];
+const BEHAVIOURS_FILE: &str = "docs/behaviours.md";
+const CRATE_NAMES: &[&str] = &["core", "wire", "journal", "link", "host", "bowline", "sim"];
 
-/// One row of a table: `| NUMBER | behaviour | tests or "later: room" |`.
+/// One table row: `| NUMBER | behaviour | tests or "later: CRATE" |`.
 #[derive(Debug)]
-struct Row<'a> {
+struct BehaviourRow<'a> {
     line: usize,
     number: &'a str,
     behaviour: &'a str,
-    /// Names of tests that show it.
+    /// Names of the tests that prove the behaviour.
     tests: Vec<&'a str>,
-    /// The room that will hold what is not shown yet.
+    /// The crate that will contain the missing tests.
     later: Option<&'a str>,
 }
 
-pub(super) fn rule(tree: &Tree) -> Vec<Finding> {
-    against(tree, &ids::all())
+pub(super) fn check_tree(tree: &SourceTree) -> Vec<TidyFinding> {
+    check_required(tree, &behaviour_ids::required_ids())
 }
 
-fn against(tree: &Tree, required: &[String]) -> Vec<Finding> {
-    let Some(file) = tree.file(PATH) else {
-        return vec![Finding::error(RULE, PATH, 0, "does not exist")];
+fn check_required(tree: &SourceTree, required: &[String]) -> Vec<TidyFinding> {
+    let Some(file) = tree.file(BEHAVIOURS_FILE) else {
+        return vec![TidyFinding::error(
+            RULE,
+            BEHAVIOURS_FILE,
+            0,
+            "does not exist",
+        )];
     };
-    let rows = rows(&file.text);
+    let rows = parse_rows(&file.text);
     let mut found = Vec::new();
-    let mut complain =
-        |line: usize, message: String| found.push(Finding::error(RULE, PATH, line, message));
+    let mut complain = |line: usize, message: String| {
+        found.push(TidyFinding::error(RULE, BEHAVIOURS_FILE, line, message))
+    };
     let mut seen = BTreeMap::new();
     for row in &rows {
         if let Some(first) = seen.insert(row.number, row.line) {
@@ -47,9 +53,9 @@ fn against(tree: &Tree, required: &[String]) -> Vec<Finding> {
     {
         complain(0, format!("{number} has no row"));
     }
-    let functions = functions(tree);
+    let functions = function_names(tree);
     for row in &rows {
-        for fault in row_faults(row, &functions) {
+        for fault in row_errors(row, &functions) {
             complain(row.line, fault);
         }
     }
@@ -59,14 +65,14 @@ fn against(tree: &Tree, required: &[String]) -> Vec<Finding> {
         .collect();
     for name in functions
         .iter()
-        .filter(|name| is_attack(name) && !named.contains(*name))
+        .filter(|name| is_security_test(name) && !named.contains(*name))
     {
         complain(0, format!("`{name}` is a test that no row names"));
     }
     found
 }
 
-fn row_faults(row: &Row<'_>, functions: &BTreeSet<&str>) -> Vec<String> {
+fn row_errors(row: &BehaviourRow<'_>, functions: &BTreeSet<&str>) -> Vec<String> {
     let number = row.number;
     let mut faults = Vec::new();
     if row.behaviour.is_empty() {
@@ -78,10 +84,10 @@ fn row_faults(row: &Row<'_>, functions: &BTreeSet<&str>) -> Vec<String> {
     let room = row
         .later
         .map(|later| later.split_whitespace().next().unwrap_or_default());
-    if let Some(room) = room.filter(|room| !ROOMS.contains(room)) {
+    if let Some(room) = room.filter(|room| !CRATE_NAMES.contains(room)) {
         faults.push(format!(
             "{number}: `{room}` is no room ({})",
-            ROOMS.join(", ")
+            CRATE_NAMES.join(", ")
         ));
     }
     for test in row.tests.iter().filter(|test| !functions.contains(*test)) {
@@ -90,22 +96,22 @@ fn row_faults(row: &Row<'_>, functions: &BTreeSet<&str>) -> Vec<String> {
     faults
 }
 
-fn rows(text: &str) -> Vec<Row<'_>> {
+fn parse_rows(text: &str) -> Vec<BehaviourRow<'_>> {
     text.lines()
         .enumerate()
-        .filter_map(|(at, line)| row(at + 1, line))
+        .filter_map(|(at, line)| parse_row(at + 1, line))
         .collect()
 }
 
-/// None for prose, and for the head and rule of a table.
-fn row(line: usize, text: &str) -> Option<Row<'_>> {
+/// Returns `None` for prose, and for the header and separator of a table.
+fn parse_row(line: usize, text: &str) -> Option<BehaviourRow<'_>> {
     let cells = text.trim().strip_prefix('|')?.strip_suffix('|')?;
     let mut cells = cells.splitn(3, '|').map(str::trim);
     let (number, behaviour, shown) = (cells.next()?, cells.next()?, cells.next()?);
     if number == "number" || number.starts_with('-') || number.starts_with(':') {
         return None;
     }
-    let mut row = Row {
+    let mut row = BehaviourRow {
         line,
         number,
         behaviour,
@@ -115,15 +121,15 @@ fn row(line: usize, text: &str) -> Option<Row<'_>> {
     for part in shown.split(';').map(str::trim) {
         match part.strip_prefix("later:") {
             Some(room) => row.later = Some(room.trim()),
-            // Names stand in backticks; words around them are for people.
+            // Test names are in backticks; text around them is ignored.
             None => row.tests.extend(part.split('`').skip(1).step_by(2)),
         }
     }
     Some(row)
 }
 
-/// The name of every function of the workspace.
-fn functions(tree: &Tree) -> BTreeSet<&str> {
+/// Returns the name of every function of the workspace.
+fn function_names(tree: &SourceTree) -> BTreeSet<&str> {
     let is_word = |c: char| c.is_alphanumeric() || c == '_';
     let mut names = BTreeSet::new();
     for source in &tree.rust {
@@ -144,7 +150,7 @@ fn functions(tree: &Tree) -> BTreeSet<&str> {
 }
 
 /// `sec_NN_…`
-fn is_attack(name: &str) -> bool {
+pub(super) fn is_security_test(name: &str) -> bool {
     let digits = name
         .strip_prefix("sec_")
         .and_then(|rest| rest.split_once('_'));
@@ -158,68 +164,69 @@ mod tests {
 
     const HEAD: &str = "| number | behaviour | shown by |\n|---|---|---|\n";
 
-    fn messages(rows: &str, code: &str) -> Vec<String> {
+    fn found_messages(rows: &str, code: &str) -> Vec<String> {
         let page = format!("{HEAD}{rows}");
-        let tree = Tree::of(&[(PATH, &page), ("crates/x/tests/a.rs", code)]);
+        let tree =
+            SourceTree::from_pairs(&[(BEHAVIOURS_FILE, &page), ("crates/x/tests/a.rs", code)]);
         let required = ["S1".to_owned()];
-        against(&tree, &required)
+        check_required(&tree, &required)
             .into_iter()
             .map(|finding| finding.message)
             .collect()
     }
 
     #[test]
-    fn a_row_with_an_existing_test_or_a_room_is_silent() {
+    fn row_with_test_or_crate_passes() {
         assert_eq!(
-            messages("| S1 | starts | `it_starts` |", "fn it_starts() {}"),
+            found_messages("| S1 | starts | `it_starts` |", "fn it_starts() {}"),
             [""; 0]
         );
         assert_eq!(
-            messages("| S1 | starts | later: host (embedding) |", ""),
+            found_messages("| S1 | starts | later: host (embedding) |", ""),
             [""; 0]
         );
         let both = "| S1 | starts | `it_starts`, `it_stops`; later: link |";
         assert_eq!(
-            messages(both, "async fn it_starts() {}\nfn it_stops() {}"),
+            found_messages(both, "async fn it_starts() {}\nfn it_stops() {}"),
             [""; 0]
         );
     }
 
     #[test]
-    fn a_number_without_a_row_is_an_error() {
-        assert_eq!(messages("", ""), ["S1 has no row"]);
+    fn number_without_row_is_error() {
+        assert_eq!(found_messages("", ""), ["S1 has no row"]);
     }
 
     #[test]
-    fn a_number_with_two_rows_is_an_error() {
+    fn duplicate_row_is_error() {
         let twice = "| S1 | a | later: link |\n| S1 | b | later: link |";
-        assert_eq!(messages(twice, ""), ["S1 has a row already, line 3"]);
+        assert_eq!(found_messages(twice, ""), ["S1 has a row already, line 3"]);
     }
 
     #[test]
-    fn a_test_that_does_not_exist_is_an_error() {
+    fn unknown_test_is_error() {
         let commented = "// fn it_starts() {}\nconst A: &str = \"fn it_starts()\";";
         for code in ["", "fn it_starts_late() {}", commented] {
-            let found = messages("| S1 | starts | `it_starts` |", code);
+            let found = found_messages("| S1 | starts | `it_starts` |", code);
             assert_eq!(found, ["S1: there is no `fn it_starts`"], "{code}");
         }
     }
 
     #[test]
-    fn a_row_that_shows_nothing_is_an_error() {
+    fn row_without_test_or_text_is_error() {
         assert_eq!(
-            messages("| S1 | starts | soon |", ""),
+            found_messages("| S1 | starts | soon |", ""),
             ["S1 names neither a test nor `later: ROOM`"]
         );
         assert_eq!(
-            messages("| S1 | | later: link |", ""),
+            found_messages("| S1 | | later: link |", ""),
             ["S1 says no behaviour"]
         );
     }
 
     #[test]
-    fn a_room_that_does_not_exist_is_an_error() {
-        let found = messages("| S1 | starts | later: cellar |", "");
+    fn unknown_crate_is_error() {
+        let found = found_messages("| S1 | starts | later: cellar |", "");
         assert!(
             found
                 .first()
@@ -228,17 +235,17 @@ mod tests {
     }
 
     #[test]
-    fn an_attack_that_no_row_names_is_an_error() {
-        let found = messages("| S1 | starts | later: link |", "fn sec_07_a_big_body() {}");
+    fn unlisted_security_test_is_error() {
+        let found = found_messages("| S1 | starts | later: link |", "fn sec_07_a_big_body() {}");
         assert_eq!(found, ["`sec_07_a_big_body` is a test that no row names"]);
         assert_eq!(
-            messages("| S1 | starts | later: link |", "fn sec_key() {}"),
+            found_messages("| S1 | starts | later: link |", "fn sec_key() {}"),
             [""; 0]
         );
     }
 
     #[test]
-    fn without_the_page_the_rule_complains() {
-        assert_eq!(against(&Tree::of(&[]), &[]).len(), 1);
+    fn missing_page_is_error() {
+        assert_eq!(check_required(&SourceTree::from_pairs(&[]), &[]).len(), 1);
     }
 }

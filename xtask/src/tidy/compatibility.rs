@@ -1,25 +1,39 @@
-//! The page of compatibility names every client and server of the matrix at its pinned version.
+//! The compatibility page names every client and server of the matrix at its pinned version.
 
-use super::{Finding, Tree};
-use crate::peers::matrix::{self, MATRIX, PAGE};
+use super::{SourceTree, TidyFinding};
+use crate::peers::matrix::{self, MATRIX_FILE, PAGE_FILE};
 
 const RULE: &str = "compatibility";
 
-pub(super) fn rule(tree: &Tree) -> Vec<Finding> {
-    let Some(described) = tree.file(MATRIX) else {
+pub(super) fn check_tree(tree: &SourceTree) -> Vec<TidyFinding> {
+    let Some(described) = tree.file(MATRIX_FILE) else {
         return Vec::new();
     };
-    let matrix = match matrix::read(&described.text) {
+    let matrix = match matrix::parse_matrix(&described.text) {
         Ok(matrix) => matrix,
-        Err(error) => return vec![Finding::error(RULE, MATRIX, 0, format!("{error:#}"))],
+        Err(error) => {
+            return vec![TidyFinding::error(
+                RULE,
+                MATRIX_FILE,
+                0,
+                format!("{error:#}"),
+            )];
+        }
     };
-    let page = tree.file(PAGE).map_or("", |page| page.text.as_str());
+    let page = tree.file(PAGE_FILE).map_or("", |page| page.text.as_str());
     let parties = matrix.clients.iter().chain(&matrix.servers);
     parties
         .filter_map(|party| {
-            let version = match party.version() {
+            let version = match party.pinned_version() {
                 Ok(version) => version,
-                Err(error) => return Some(Finding::error(RULE, MATRIX, 0, format!("{error:#}"))),
+                Err(error) => {
+                    return Some(TidyFinding::error(
+                        RULE,
+                        MATRIX_FILE,
+                        0,
+                        format!("{error:#}"),
+                    ));
+                }
             };
             let is_named = page
                 .lines()
@@ -28,7 +42,7 @@ pub(super) fn rule(tree: &Tree) -> Vec<Finding> {
                 "does not name {} {version}; run `cargo xtask peers matrix`",
                 party.title
             );
-            (!is_named).then(|| Finding::error(RULE, PAGE, 0, message))
+            (!is_named).then(|| TidyFinding::error(RULE, PAGE_FILE, 0, message))
         })
         .collect()
 }
@@ -41,16 +55,24 @@ mod tests {
         {"name": "c", "title": "Python SDK 1.x", "peer": "py1", "package": "mcp"}]}"#;
 
     #[test]
-    fn a_page_of_another_version_is_refused() {
-        let check = |page| rule(&Tree::of(&[(MATRIX, DESCRIBED), (PAGE, page)]));
+    fn page_with_other_version_is_rejected() {
+        let check = |page| {
+            check_tree(&SourceTree::from_pairs(&[
+                (MATRIX_FILE, DESCRIBED),
+                (PAGE_FILE, page),
+            ]))
+        };
         assert_eq!(check("| Python SDK 1.x | `mcp` | 1.30.0 |"), Vec::new());
         assert_eq!(check("| Python SDK 1.x | `mcp` | 1.29.0 |").len(), 1);
         assert_eq!(check("").len(), 1);
     }
 
     #[test]
-    fn a_party_without_a_pin_is_refused() {
+    fn party_without_pin_is_rejected() {
         let described = DESCRIBED.replace("\"mcp\"", "\"other\"");
-        assert_eq!(rule(&Tree::of(&[(MATRIX, &described)])).len(), 1);
+        assert_eq!(
+            check_tree(&SourceTree::from_pairs(&[(MATRIX_FILE, &described)])).len(),
+            1
+        );
     }
 }

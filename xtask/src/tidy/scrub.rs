@@ -1,26 +1,26 @@
-//! Rust source with comments and literals blanked out, so that rules look at code only.
+//! Blanks comments and literals in Rust source, so that rules see code only.
 
 use std::{iter::Peekable, ops::Range, str::Chars};
 
-/// The same text, line for line and column for column, with the inside of comments, strings and
-/// character literals replaced by spaces.
-pub(super) fn scrub(text: &str) -> String {
+/// Returns the same text, line for line and column for column, with the content of comments,
+/// strings and character literals replaced by spaces.
+pub(super) fn blank_comments_and_literals(text: &str) -> String {
     let mut scrubber = Scrubber {
         chars: text.chars().peekable(),
         out: String::new(),
     };
-    scrubber.run();
+    scrubber.scrub_all();
     scrubber.out
 }
 
-/// The lines (0-based) of in-file test modules: `#[cfg(test)]` up to the closing brace.
+/// Returns the lines (0-based) of in-file test modules: `#[cfg(test)]` to the closing brace.
 pub(super) fn test_lines(code: &str) -> Vec<Range<usize>> {
     let lines: Vec<&str> = code.lines().collect();
     let mut found = Vec::new();
     let mut at = 0;
     while at < lines.len() {
         if lines.get(at).is_some_and(|line| is_test_attribute(line)) {
-            let end = module_end(&lines, at);
+            let end = item_end(&lines, at);
             found.push(at..end);
             at = end;
         } else {
@@ -35,8 +35,8 @@ fn is_test_attribute(line: &str) -> bool {
     line.starts_with("#[cfg(test)]") || line.starts_with("#[cfg(all(test,")
 }
 
-/// One past the last line of the item that an attribute at `from` stands on.
-fn module_end(lines: &[&str], from: usize) -> usize {
+/// Returns the line after the item that the attribute at `from` belongs to.
+fn item_end(lines: &[&str], from: usize) -> usize {
     let mut depth = 0_usize;
     for (at, line) in lines.iter().enumerate().skip(from) {
         let line = if at == from {
@@ -65,38 +65,38 @@ struct Scrubber<'a> {
 }
 
 impl Scrubber<'_> {
-    fn run(&mut self) {
+    fn scrub_all(&mut self) {
         let mut last = ' ';
         while let Some(c) = self.chars.next() {
             match c {
-                '/' if self.chars.peek() == Some(&'/') => self.line_comment(),
-                '/' if self.chars.peek() == Some(&'*') => self.block_comment(),
-                '"' => self.string(),
-                'r' if !is_word(last) || last == 'b' || last == 'c' => self.raw(),
-                '\'' => self.quote(),
+                '/' if self.chars.peek() == Some(&'/') => self.blank_line_comment(),
+                '/' if self.chars.peek() == Some(&'*') => self.blank_block_comment(),
+                '"' => self.blank_string(),
+                'r' if !is_word(last) || last == 'b' || last == 'c' => self.blank_raw_string(),
+                '\'' => self.blank_char(),
                 _ => self.out.push(c),
             }
             last = c;
         }
     }
 
-    fn blank(&mut self, c: char) {
+    fn push_blank(&mut self, c: char) {
         self.out.push(if c == '\n' { '\n' } else { ' ' });
     }
 
-    fn line_comment(&mut self) {
+    fn blank_line_comment(&mut self) {
         self.out.push(' ');
         while let Some(c) = self.chars.next_if(|c| *c != '\n') {
-            self.blank(c);
+            self.push_blank(c);
         }
     }
 
-    fn block_comment(&mut self) {
+    fn blank_block_comment(&mut self) {
         self.out.push(' ');
         let mut depth = 0_usize;
         let mut last = '/';
         while let Some(c) = self.chars.next() {
-            self.blank(c);
+            self.push_blank(c);
             match (last, c) {
                 ('/', '*') => (depth, last) = (depth + 1, ' '),
                 ('*', '/') if depth <= 1 => return,
@@ -106,24 +106,24 @@ impl Scrubber<'_> {
         }
     }
 
-    fn string(&mut self) {
+    fn blank_string(&mut self) {
         self.out.push('"');
         while let Some(c) = self.chars.next() {
             match c {
                 '"' => return self.out.push('"'),
                 '\\' => {
-                    self.blank(c);
+                    self.push_blank(c);
                     if let Some(escaped) = self.chars.next() {
-                        self.blank(escaped);
+                        self.push_blank(escaped);
                     }
                 }
-                _ => self.blank(c),
+                _ => self.push_blank(c),
             }
         }
     }
 
-    /// After an `r`: a raw string `r"…"`, `r#"…"#`, a raw identifier `r#type`, or just a letter.
-    fn raw(&mut self) {
+    /// After an `r`: a raw string `r"…"`, `r#"…"#`, a raw identifier `r#type`, or only the letter.
+    fn blank_raw_string(&mut self) {
         self.out.push('r');
         let mut ahead = self.chars.clone();
         let mut hashes = 0;
@@ -144,24 +144,24 @@ impl Scrubber<'_> {
                     .extend(['"'].into_iter().chain(std::iter::repeat_n('#', hashes)));
                 return;
             }
-            self.blank(c);
+            self.push_blank(c);
         }
     }
 
     /// After a `'`: a character literal, or the start of a lifetime.
-    fn quote(&mut self) {
+    fn blank_char(&mut self) {
         self.out.push('\'');
         let mut ahead = self.chars.clone();
         match (ahead.next(), ahead.next()) {
             (Some('\\'), _) => {
                 self.chars.next();
                 self.out.push(' ');
-                // The escaped character may itself be a quote.
+                // The escaped character may be a quote.
                 if let Some(c) = self.chars.next() {
-                    self.blank(c);
+                    self.push_blank(c);
                 }
                 while let Some(c) = self.chars.next_if(|c| *c != '\'' && *c != '\n') {
-                    self.blank(c);
+                    self.push_blank(c);
                 }
                 if self.chars.next_if_eq(&'\'').is_some() {
                     self.out.push('\'');
@@ -169,7 +169,7 @@ impl Scrubber<'_> {
             }
             (Some(c), Some('\'')) => {
                 self.chars = ahead;
-                self.blank(c);
+                self.push_blank(c);
                 self.out.push('\'');
             }
             _ => {}
@@ -185,8 +185,8 @@ fn is_word(c: char) -> bool {
 mod tests {
     use super::*;
 
-    fn check(source: &str, code: &str) {
-        assert_eq!(scrub(source), code, "of {source:?}");
+    fn assert_scrubbed(source: &str, code: &str) {
+        assert_eq!(blank_comments_and_literals(source), code, "of {source:?}");
         assert_eq!(
             source.chars().count(),
             code.chars().count(),
@@ -195,31 +195,31 @@ mod tests {
     }
 
     #[test]
-    fn comments_and_literals_are_blanked_and_code_stays() {
-        check("a // b\nc", "a     \nc");
-        check("a /* b /* c */ d */ e", "a                   e");
-        check(r#"f("x\"y", z)"#, r#"f("    ", z)"#);
-        check(r##"f(r#"x"y"#, z)"##, r##"f(r#"   "#, z)"##);
-        check(r#"f(b"x", br"y")"#, r#"f(b" ", br" ")"#);
-        check("'a', '\\'', '\"', '\\u{1F}'", "' ', '  ', ' ', '      '");
-        check("fn f<'a>(x: &'a str)", "fn f<'a>(x: &'a str)");
-        check("r#type + rest", "r#type + rest");
+    fn comments_and_literals_are_blanked() {
+        assert_scrubbed("a // b\nc", "a     \nc");
+        assert_scrubbed("a /* b /* c */ d */ e", "a                   e");
+        assert_scrubbed(r#"f("x\"y", z)"#, r#"f("    ", z)"#);
+        assert_scrubbed(r##"f(r#"x"y"#, z)"##, r##"f(r#"   "#, z)"##);
+        assert_scrubbed(r#"f(b"x", br"y")"#, r#"f(b" ", br" ")"#);
+        assert_scrubbed("'a', '\\'', '\"', '\\u{1F}'", "' ', '  ', ' ', '      '");
+        assert_scrubbed("fn f<'a>(x: &'a str)", "fn f<'a>(x: &'a str)");
+        assert_scrubbed("r#type + rest", "r#type + rest");
     }
 
     #[test]
-    fn an_in_file_test_module_ends_at_its_brace() {
+    fn test_module_ends_at_closing_brace() {
         let code = "fn a() {}\n#[cfg(test)]\nmod tests {\n    fn b() {}\n}\nfn c() {}\n";
         assert_eq!(test_lines(code).first(), Some(&(1..5)));
     }
 
     #[test]
-    fn a_test_module_of_one_platform_counts_too() {
+    fn platform_test_module_counts() {
         let code = "#[cfg(all(test, unix))]\nmod tests {\n}\nfn c() {}\n";
         assert_eq!(test_lines(code).first(), Some(&(0..3)));
     }
 
     #[test]
-    fn a_test_module_in_its_own_file_takes_two_lines() {
+    fn test_module_declaration_takes_two_lines() {
         let code = "#[cfg(test)]\nmod tests;\nfn c() {}\n";
         assert_eq!(test_lines(code).first(), Some(&(0..2)));
     }

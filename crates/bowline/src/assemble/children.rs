@@ -1,75 +1,88 @@
-//! How the child process of a server is started: its environment, its reaper, its sandbox.
+//! Builds the spec of a server's child process: environment, reaper and sandbox.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use bowline_host::spec::{CHILD_ENV, ChildSpec};
-use bowline_link::sandbox::{Kernel, Sandbox};
+use bowline_link::sandbox::{LandlockSupport, SandboxPolicy};
 
-use crate::config::{Child, Config, Env};
+use crate::config::{ChildConfig, Config, EnvVars};
 
-/// What all children are started with.
+/// Settings shared by all child processes.
 #[derive(Debug)]
-pub(crate) struct Ground {
-    /// The path of this program.
-    own: PathBuf,
-    /// What the kernel can do for sandboxes.
-    kernel: Kernel,
-    state: PathBuf,
+pub(crate) struct ChildDefaults {
+    /// The path of the `bowline` binary, which serves as reaper.
+    own_path: PathBuf,
+    /// Sandbox features of the kernel.
+    kernel: LandlockSupport,
+    state_dir: PathBuf,
 }
 
-impl Ground {
-    /// Finds out what the kernel can do.
-    pub(crate) fn new(own: PathBuf, state: &Path) -> Self {
-        let kernel = Kernel::probe();
+impl ChildDefaults {
+    /// Probes the kernel for sandbox features.
+    pub(crate) fn new(own_path: PathBuf, state: &Path) -> Self {
+        let kernel = LandlockSupport::probe();
         if kernel.landlock_abi == 0 {
             tracing::warn!("the kernel has no Landlock: servers run without a sandbox");
         }
-        let state = std::path::absolute(state).unwrap_or_else(|_| state.to_owned());
-        Self { own, kernel, state }
+        let state_dir = std::path::absolute(state).unwrap_or_else(|_| state.to_owned());
+        Self {
+            own_path,
+            kernel,
+            state_dir,
+        }
     }
 
     pub(crate) const fn landlock_abi(&self) -> u32 {
         self.kernel.landlock_abi
     }
 
-    /// Returns what no server may open: the state directory, the configuration file, and the
-    /// directory where it usually stands.
-    pub(crate) fn hidden(&self, config: &Config, env: &Env) -> Vec<PathBuf> {
+    /// Returns the paths that no server may open: the state directory, the config file, and the
+    /// usual directory of the config file.
+    pub(crate) fn hidden_paths(&self, config: &Config, env: &EnvVars) -> Vec<PathBuf> {
         let file = config.path.as_ref();
         let file = file.and_then(|path| std::path::absolute(path).ok());
-        let usual = env.directory("XDG_CONFIG_HOME", ".config");
-        [Some(self.state.clone()), file, usual]
+        let usual = env.xdg_directory("XDG_CONFIG_HOME", ".config");
+        [Some(self.state_dir.clone()), file, usual]
             .into_iter()
             .flatten()
             .collect()
     }
 }
 
-/// Returns how a child is started.
-pub(crate) fn child_of(
-    child: &Child,
-    (ground, hidden): (&Ground, &[PathBuf]),
-    env: &Env,
-) -> ChildSpec {
-    let sandbox = Sandbox {
-        hidden: hidden.to_vec(),
+/// What the spec of a child process depends on, besides the child's own config.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ChildSpecContext<'a> {
+    /// Settings shared by all child processes.
+    pub(crate) defaults: &'a ChildDefaults,
+    /// Paths that no server may open.
+    pub(crate) hidden: &'a [PathBuf],
+    /// The environment of the gateway.
+    pub(crate) env: &'a EnvVars,
+}
+
+/// Translates the config of a child process into its spec.
+pub(crate) fn build_child_spec(child: &ChildConfig, context: ChildSpecContext<'_>) -> ChildSpec {
+    let defaults = context.defaults;
+    let sandbox = SandboxPolicy {
+        hidden: context.hidden.to_vec(),
         ..child.sandbox.clone()
     };
     ChildSpec {
         command: child.command.clone(),
         args: child.args.iter().map(OsString::from).collect(),
-        env: child_env(child, env),
+        env: build_child_env(child, context.env),
         cwd: child.cwd.clone(),
         limits: child.limits,
-        sandbox_lacks: ground.kernel.lacks(&sandbox),
+        sandbox_lacks: defaults.kernel.find_gap(&sandbox),
         sandbox,
-        reaper: cfg!(target_os = "linux").then(|| (ground.own.clone(), vec!["__reaper".into()])),
+        reaper: cfg!(target_os = "linux")
+            .then(|| (defaults.own_path.clone(), vec!["__reaper".into()])),
     }
 }
 
-/// Returns the whole environment of a child. What the file sets wins over what is inherited.
-fn child_env(child: &Child, env: &Env) -> Vec<(OsString, OsString)> {
+/// Builds the full environment of a child. Variables set in the file win over inherited ones.
+fn build_child_env(child: &ChildConfig, env: &EnvVars) -> Vec<(OsString, OsString)> {
     let inherited = CHILD_ENV
         .iter()
         .copied()

@@ -1,50 +1,52 @@
-//! Translates the servers of a configuration into the specs that a host takes into care.
+//! Translates the servers of a configuration into host specs.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use bowline_core::backoff::Backoff;
 use bowline_core::breaker::BreakerPolicy;
-use bowline_core::supervision::RestartPolicy;
-use bowline_host::redaction::ResultSecrets;
-use bowline_host::spec::{PlacedSpec, Reach, RemoteSpec, ServerSpec};
+use bowline_core::restart_budget::RestartPolicy;
+use bowline_host::spec::{ExecutorProcessSpec, RemoteSpec, ServerSpec, ServerTransport};
 
-use super::children::{Ground, child_of};
-use super::credentials::{Headers, Learners};
-use super::executors;
-use crate::config::{self, ArgvSecrets, Config, Env, ServerConfig};
-use crate::telemetry::Secrets;
+use super::children::{ChildDefaults, ChildSpecContext, build_child_spec};
+use super::credential_headers::{SecretRedactors, UpstreamHeaders};
+use super::dial_executors;
+use super::gateway_redactors::GatewayRedactors;
+use crate::config::{self, ArgvSecrets, Config, EnvVars, ServerConfig};
 
-/// Translates every server. Each spec learns its own secrets, and those of all servers together.
-pub(super) fn specs_of(
+/// Translates every server. Each spec gets the redactors of the server and of all servers.
+pub(super) fn build_server_specs(
     config: &Config,
-    ground: &Ground,
-    env: &Env,
-    (secrets, results): (&Secrets, &Arc<ResultSecrets>),
+    child_defaults: &ChildDefaults,
+    env: &EnvVars,
+    gateway_redactors: &GatewayRedactors,
 ) -> Vec<ServerSpec> {
-    let hidden = ground.hidden(config, env);
+    let hidden = child_defaults.hidden_paths(config, env);
+    let context = ChildSpecContext {
+        defaults: child_defaults,
+        hidden: &hidden,
+        env,
+    };
     let servers = config.servers.iter();
     let specs = servers.map(|server| {
-        let learners = Learners {
-            server: Arc::new(server.secrets.redactor()),
-            all: secrets.clone(),
-            results: Arc::clone(results),
+        let redactors = SecretRedactors {
+            server_messages: Arc::new(server.secrets.redactor()),
+            logs: gateway_redactors.logs.clone(),
+            results: Arc::clone(&gateway_redactors.results),
         };
-        spec_of(server, (ground, &hidden), env, learners)
+        build_server_spec(server, context, redactors)
     });
     specs.collect()
 }
 
-/// Translates what the file says into what the host needs.
-fn spec_of(
+/// Translates the config of one server into a host spec.
+fn build_server_spec(
     server: &ServerConfig,
-    ground: (&Ground, &[PathBuf]),
-    env: &Env,
-    learners: Learners,
+    context: ChildSpecContext<'_>,
+    redactors: SecretRedactors,
 ) -> ServerSpec {
     ServerSpec {
         isolation: server.isolation,
-        speaks: server.speaks,
+        era: server.era_setting,
         lazy: server.lazy,
         start_timeout: server.start_timeout,
         install_timeout: server.install_timeout,
@@ -67,34 +69,38 @@ fn spec_of(
         },
         breaker: BreakerPolicy {
             failures_max: server.breaker.failures,
-            rest: server.breaker.rest,
+            cooldown: server.breaker.open_time,
         },
         pin: server.pin,
         cache: server.cache,
         check_output: server.check_output,
-        redact_results: (server.redact_results).then(|| Arc::clone(&learners.results)),
+        redact_results: (server.redact_results).then(|| Arc::clone(&redactors.results)),
         argv_secrets: server.argv_secrets == ArgvSecrets::Allow,
         tools: server.tools.clone(),
-        secrets: Arc::clone(&learners.server),
-        ..ServerSpec::reached(&server.name, reach_of(&server.reach, ground, env, learners))
+        secrets: Arc::clone(&redactors.server_messages),
+        ..ServerSpec::with_transport(
+            &server.name,
+            build_reach_spec(&server.upstream, context, redactors),
+        )
     }
 }
 
-fn reach_of(
-    reach: &config::Reach,
-    ground: (&Ground, &[PathBuf]),
-    env: &Env,
-    learners: Learners,
-) -> Reach {
+fn build_reach_spec(
+    reach: &config::UpstreamConfig,
+    context: ChildSpecContext<'_>,
+    redactors: SecretRedactors,
+) -> ServerTransport {
     match reach {
-        config::Reach::Child(child) => Reach::Child(child_of(child, ground, env)),
-        config::Reach::Remote(remote) => Reach::Remote(RemoteSpec {
+        config::UpstreamConfig::Child(child) => {
+            ServerTransport::Child(build_child_spec(child, context))
+        }
+        config::UpstreamConfig::Remote(remote) => ServerTransport::Remote(RemoteSpec {
             url: remote.url.clone(),
             transport: remote.transport,
-            credentials: Arc::new(Headers::of(remote, learners)),
-            via: remote.via.as_ref().map(executors::placement),
+            credentials: Arc::new(UpstreamHeaders::from_remote(remote, redactors)),
+            via: remote.via.as_ref().map(dial_executors::to_placement),
         }),
-        config::Reach::Placed(placed) => Reach::Placed(PlacedSpec {
+        config::UpstreamConfig::Placed(placed) => ServerTransport::Executor(ExecutorProcessSpec {
             executor: Arc::clone(&placed.executor),
             server: Arc::clone(&placed.server),
         }),

@@ -1,11 +1,11 @@
-//! The words of the command line.
+//! The arguments of the command line.
 
-mod agents;
-mod executors;
-mod nouns;
-mod search;
-mod tokens;
-mod workers;
+mod client_args;
+mod executor_args;
+mod noun_args;
+mod search_args;
+mod token_args;
+mod worker_args;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -15,16 +15,20 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
-pub(super) use self::agents::{Connect, RunClient};
-pub(super) use self::executors::{ExecutorCommand, JoinGateway, Listen, Means};
-pub(super) use self::nouns::{OutboxCommand, OutboxFilter, Pin, RoleCommand, SecretCommand, Trial};
-pub(super) use self::search::{Refresh, Search};
-pub(super) use self::tokens::{NewToken, SessionCommand, TokenCommand};
-pub(super) use self::workers::{Join, MailCommand, MailFilter, WorkerCommand};
+pub(super) use self::client_args::{ConnectArgs, RunArgs};
+pub(super) use self::executor_args::{
+    ExecutorAllowArgs, ExecutorCommand, ExecutorJoinArgs, ExecutorListenArgs,
+};
+pub(super) use self::noun_args::{
+    OutboxCommand, OutboxListArgs, PinCommand, RoleCommand, RoleTestArgs, SecretCommand,
+};
+pub(super) use self::search_args::{RefreshArgs, SearchArgs};
+pub(super) use self::token_args::{SessionCommand, TokenCommand, TokenCreateArgs};
+pub(super) use self::worker_args::{MailCommand, MailListArgs, WorkerCommand, WorkerJoinArgs};
 use crate::config::duration;
 
-/// Commands by what one wants to do; the order people meet them in.
-pub(super) const GROUPS: &str = "\
+/// The commands in the help, grouped by purpose.
+pub(super) const COMMAND_GROUPS: &str = "\
 Start
   up        serve the configured servers (foreground)
   stdio     speak MCP over stdin and stdout; starts `up` when none runs
@@ -59,7 +63,7 @@ Dev
   fixture   a test MCP server
   version   print the version";
 
-const TEMPLATE: &str = "\
+const HELP_TEMPLATE: &str = "\
 {about-with-newline}
 {usage-heading} {usage}{after-help}
 
@@ -72,23 +76,23 @@ Options:
     name = "bowline",
     version,
     about = "Ties agents to tools: hosts, supervises and federates MCP servers.",
-    help_template = TEMPLATE,
-    after_help = GROUPS,
+    help_template = HELP_TEMPLATE,
+    after_help = COMMAND_GROUPS,
     arg_required_else_help = true,
     disable_help_subcommand = true
 )]
-pub struct Cli {
+pub struct CliArgs {
     /// Options of every command.
     #[command(flatten)]
-    pub global: Global,
+    pub global: GlobalArgs,
     /// What to do.
     #[command(subcommand)]
-    pub command: Command,
+    pub command: CliCommand,
 }
 
 /// Options of every command.
 #[derive(Args, Clone, Debug, Default)]
-pub struct Global {
+pub struct GlobalArgs {
     /// Print one JSON object instead of text
     #[arg(long, global = true)]
     pub json: bool,
@@ -111,9 +115,9 @@ pub struct Global {
 
 /// What to do.
 #[derive(Debug, Subcommand)]
-pub enum Command {
+pub enum CliCommand {
     /// Serve the configured servers until stopped
-    Up(Up),
+    Up(UpArgs),
     /// Speak MCP over stdin and stdout for a client that starts programs
     Stdio {
         /// Only this server, with its own tool names
@@ -121,21 +125,21 @@ pub enum Command {
         server: Option<String>,
     },
     /// Start a coding agent that has the gateway among its servers, with a token of its own
-    Run(RunClient),
+    Run(RunArgs),
     /// Print what a client needs to reach the gateway
-    Connect(Connect),
+    Connect(ConnectArgs),
     /// List servers, the tools of one, or one tool's schema
     Ls {
         /// SERVER or SERVER.TOOL
-        target: Option<Target>,
+        target: Option<ToolTarget>,
         /// Show what definitions cost an agent that is given them, in tokens (about)
         #[arg(long)]
         tokens: bool,
     },
     /// Find tools by what they do
-    Search(Search),
+    Search(SearchArgs),
     /// Call a tool
-    Call(Call),
+    Call(CallArgs),
     /// Show servers and sessions on one screen
     Status {
         /// Only this server, in detail
@@ -160,12 +164,12 @@ pub enum Command {
     Audit {
         /// What to do with it
         #[command(subcommand)]
-        command: super::audit::AuditCommand,
+        command: super::audit_command::AuditCommand,
     },
     /// Validate the config file
     Check,
     /// Let `up` read the bowline.toml of a directory when it is started there
-    Trust(Trust),
+    Trust(TrustArgs),
     /// Start a server
     Start {
         /// Its name
@@ -187,7 +191,7 @@ pub enum Command {
         server: Option<String>,
     },
     /// Ask a server, or all that serve, for their lists again
-    Refresh(Refresh),
+    Refresh(RefreshArgs),
     /// Say what a role may do, and by which rule
     Role {
         /// What to ask
@@ -216,7 +220,7 @@ pub enum Command {
     Pin {
         /// What to do
         #[command(subcommand)]
-        command: Pin,
+        command: PinCommand,
     },
     /// Look at queued calls, send them anew or drop them
     Outbox {
@@ -240,12 +244,12 @@ pub enum Command {
     Fixture(crate::fixture::Args),
     /// Walk through the MCP server at an address as a client would
     #[command(name = "__visit", hide = true)]
-    Visit(Visit),
+    Visit(ProbeArgs),
     /// Print the version
     Version,
     /// Reap the children of one server
     #[command(name = "__reaper", hide = true)]
-    Reaper(Passed),
+    Reaper(PassthroughArgs),
     /// End the token of a run after its process
     #[command(name = "__run-end", hide = true)]
     RunEnd {
@@ -256,15 +260,15 @@ pub enum Command {
     },
 }
 
-fn life(text: &str) -> Result<Duration, &'static str> {
-    duration::parse(text)
+fn parse_lifetime(text: &str) -> Result<Duration, &'static str> {
+    duration::parse_duration(text)
         .filter(|life| life.as_secs() > 0)
         .ok_or("expected a duration of at least a second, such as 90s, 12h or 30d")
 }
 
 /// Options of `up`.
 #[derive(Args, Clone, Debug, Default)]
-pub struct Up {
+pub struct UpArgs {
     /// Serve a built-in demo server, without a config file
     #[arg(long)]
     pub demo: bool,
@@ -287,7 +291,7 @@ pub struct Up {
 
 /// Options of `trust`.
 #[derive(Args, Clone, Debug)]
-pub struct Trust {
+pub struct TrustArgs {
     /// Directory with a bowline.toml [default: the current one]
     #[arg(value_name = "DIR", conflicts_with = "ls")]
     pub directory: Option<PathBuf>,
@@ -299,9 +303,9 @@ pub struct Trust {
     pub revoke: bool,
 }
 
-/// Arguments that another part of the program reads.
+/// Arguments parsed by another part of the program.
 #[derive(Args, Clone, Debug)]
-pub struct Passed {
+pub struct PassthroughArgs {
     /// Passed on as they are
     #[arg(
         trailing_var_arg = true,
@@ -313,7 +317,7 @@ pub struct Passed {
 
 /// Options of `__visit`.
 #[derive(Args, Clone, Debug)]
-pub struct Visit {
+pub struct ProbeArgs {
     /// Where the server is
     #[arg(value_name = "URL")]
     pub address: String,
@@ -321,39 +325,39 @@ pub struct Visit {
 
 /// Options of `call`.
 #[derive(Args, Clone, Debug)]
-pub struct Call {
+pub struct CallArgs {
     /// SERVER.TOOL
-    pub target: Target,
+    pub target: ToolTarget,
     /// key=value, typed by the tool's schema, or key:=JSON
     #[arg(value_name = "KEY=VALUE", conflicts_with = "args")]
-    pub pairs: Vec<Pair>,
+    pub pairs: Vec<ArgumentPair>,
     /// All arguments as one JSON object, @FILE, or - for stdin
     #[arg(long, value_name = "JSON|@FILE|-")]
     pub args: Option<String>,
-    /// Longest wait for the answer, such as 30s
-    #[arg(long, value_name = "DURATION", value_parser = wait)]
+    /// Longest wait for the response, such as 30s
+    #[arg(long, value_name = "DURATION", value_parser = parse_timeout)]
     pub timeout: Option<Duration>,
     /// Name this call, so that it runs once however often it is repeated with the same key
     #[arg(long, value_name = "KEY")]
     pub key: Option<String>,
 }
 
-fn wait(text: &str) -> Result<Duration, &'static str> {
-    duration::parse(text)
+fn parse_timeout(text: &str) -> Result<Duration, &'static str> {
+    duration::parse_duration(text)
         .filter(|duration| !duration.is_zero())
         .ok_or("expected a duration such as 500ms, 30s or 5m")
 }
 
-/// A server, or one of its tools. Server names hold no dot, so the first one separates.
+/// A server, or one of its tools. Server names hold no dot, so the first dot separates.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
+pub struct ToolTarget {
     /// Name of the server.
     pub server: String,
-    /// Name of the tool, which may hold dots.
+    /// Name of the tool, possibly with dots.
     pub tool: Option<String>,
 }
 
-impl FromStr for Target {
+impl FromStr for ToolTarget {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -373,23 +377,23 @@ impl FromStr for Target {
 
 /// One argument of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pair {
+pub struct ArgumentPair {
     /// Name of the argument.
     pub key: String,
-    /// What follows the sign.
-    pub value: Given,
+    /// The value after the sign.
+    pub value: ArgumentValue,
 }
 
-/// How the value of an argument was given.
+/// Form of an argument value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Given {
-    /// `key=value`: the schema says what it means.
+pub enum ArgumentValue {
+    /// `key=value`: converted according to the schema.
     Typed(String),
-    /// `key:=JSON`: taken as it stands.
+    /// `key:=JSON`: used verbatim.
     Json(String),
 }
 
-impl FromStr for Pair {
+impl FromStr for ArgumentPair {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -397,8 +401,8 @@ impl FromStr for Pair {
             .split_once('=')
             .ok_or("expected key=value or key:=JSON")?;
         let (key, value) = match key.strip_suffix(':') {
-            Some(key) => (key, Given::Json(value.to_owned())),
-            None => (key, Given::Typed(value.to_owned())),
+            Some(key) => (key, ArgumentValue::Json(value.to_owned())),
+            None => (key, ArgumentValue::Typed(value.to_owned())),
         };
         if key.is_empty() {
             return Err("expected key=value or key:=JSON");
@@ -416,25 +420,30 @@ mod tests {
 
     use super::*;
 
-    fn parse(words: &str) -> Result<Cli, clap::Error> {
-        Cli::try_parse_from(words.split_whitespace())
+    fn parse_words(words: &str) -> Result<CliArgs, clap::Error> {
+        CliArgs::try_parse_from(words.split_whitespace())
     }
 
     #[test]
-    fn the_definition_holds_together() {
-        Cli::command().debug_assert();
+    fn clap_definition_is_consistent() {
+        CliArgs::command().debug_assert();
     }
 
     #[test]
-    fn every_visible_command_stands_in_one_group_of_the_help() {
-        for command in Cli::command()
+    fn every_visible_command_is_in_one_group() {
+        for command in CliArgs::command()
             .get_subcommands()
             .filter(|command| !command.is_hide_set())
         {
             let line = format!("\n  {} ", command.get_name());
-            assert_eq!(GROUPS.matches(&line).count(), 1, "{}", command.get_name());
+            assert_eq!(
+                COMMAND_GROUPS.matches(&line).count(),
+                1,
+                "{}",
+                command.get_name()
+            );
         }
-        let help = Cli::command().render_help().to_string();
+        let help = CliArgs::command().render_help().to_string();
         assert!(
             help.contains("\nWatch\n  status") && help.contains("--token-file"),
             "{help}"
@@ -443,41 +452,42 @@ mod tests {
     }
 
     #[test]
-    fn global_options_stand_before_or_after_the_command() {
+    fn global_options_work_anywhere() {
         for words in ["bowline --json ls", "bowline ls --json"] {
-            assert!(parse(words).unwrap().global.json, "{words}");
+            assert!(parse_words(words).unwrap().global.json, "{words}");
         }
-        let cli = parse("bowline status --url http://h:1 --token-file t --state s -c c").unwrap();
+        let cli =
+            parse_words("bowline status --url http://h:1 --token-file t --state s -c c").unwrap();
         assert_eq!(cli.global.url.as_deref(), Some("http://h:1"));
         assert_eq!(cli.global.config, Some("c".into()));
     }
 
     #[test]
-    fn up_takes_its_options() {
+    fn up_parses_its_options() {
         let words = "bowline up --demo --listen 127.0.0.1:0 --listen [::1]:2 --insecure-no-auth";
-        let Command::Up(up) = parse(words).unwrap().command else {
+        let CliCommand::Up(up) = parse_words(words).unwrap().command else {
             panic!("not up")
         };
         assert!(up.demo && up.insecure_no_auth);
         assert_eq!(up.listen.len(), 2);
-        assert!(parse("bowline up --listen here").is_err());
+        assert!(parse_words("bowline up --listen here").is_err());
     }
 
     #[test]
-    fn a_call_takes_pairs_or_one_object() {
+    fn call_parses_pairs_or_one_object() {
         let words = "bowline call files.read.me path=/a=b n:=[1] --timeout 5s";
-        let Command::Call(call) = parse(words).unwrap().command else {
+        let CliCommand::Call(call) = parse_words(words).unwrap().command else {
             panic!("not call")
         };
         assert_eq!(call.target.server, "files");
         assert_eq!(call.target.tool.as_deref(), Some("read.me"));
-        let path = Pair {
+        let path = ArgumentPair {
             key: "path".into(),
-            value: Given::Typed("/a=b".into()),
+            value: ArgumentValue::Typed("/a=b".into()),
         };
-        let n = Pair {
+        let n = ArgumentPair {
             key: "n".into(),
-            value: Given::Json("[1]".into()),
+            value: ArgumentValue::Json("[1]".into()),
         };
         assert_eq!(call.pairs, [path, n]);
         assert_eq!(call.timeout, Some(Duration::from_secs(5)));
@@ -490,14 +500,14 @@ mod tests {
             "bowline call a.",
             "bowline call a.b --timeout soon",
         ] {
-            assert!(parse(bad).is_err(), "{bad}");
+            assert!(parse_words(bad).is_err(), "{bad}");
         }
     }
 
     #[test]
-    fn arguments_of_the_reaper_are_passed_on() {
+    fn reaper_arguments_pass_through() {
         let words = "bowline __reaper -- cat -u";
-        let Command::Reaper(passed) = parse(words).unwrap().command else {
+        let CliCommand::Reaper(passed) = parse_words(words).unwrap().command else {
             panic!()
         };
         assert_eq!(passed.args, ["cat", "-u"]);

@@ -1,27 +1,27 @@
-//! `check`: validates the config file and shows what it comes to.
+//! `check`: validates the config file and prints a summary.
 
 use std::time::Duration;
 
-use bowline_core::lane::{Channel, KEY_META};
-use bowline_core::time::millis;
+use bowline_core::lane::{KEY_META, KeyChannel};
+use bowline_core::time::to_millis;
 use serde_json::json;
 
-use super::failure::{Exit, Failure};
-use super::table::{count, duration, table};
-use super::{Context, clean, trust};
-use crate::config::{self, Config, Warning};
-use crate::secrets::Vault;
+use super::failure::{CliExit, CliFailure};
+use super::table::{format_count, format_duration, format_table};
+use super::{CommandContext, clean, trust};
+use crate::config::{self, Config, ConfigWarning};
+use crate::secrets::SecretVault;
 use crate::state;
 
-pub(super) fn run(context: &mut Context) -> Result<Exit, Failure> {
-    let directory = state::locate(context.global.state.as_deref(), &context.env);
+pub(super) fn run(context: &mut CommandContext) -> Result<CliExit, CliFailure> {
+    let directory = state::locate_state_dir(context.global.state.as_deref(), &context.env);
     let config = match directory {
         Ok(directory) => {
-            let vault = Vault::of(&directory, &context.env);
-            trust::load(context, &directory, &vault)?
+            let vault = SecretVault::open(&directory, &context.env);
+            trust::load_config(context, &directory, &vault)?
         }
-        // Then no secret is set and nothing is trusted.
-        Err(_) => config::load(context.config(), &context.env)?,
+        // Without a state directory no secret is set and no directory is trusted.
+        Err(_) => config::load_config(context.config_path(), &context.env)?,
     };
     let path = config
         .path
@@ -29,60 +29,69 @@ pub(super) fn run(context: &mut Context) -> Result<Exit, Failure> {
         .map(|path| path.display().to_string())
         .unwrap_or_default();
     for warning in &config.warnings {
-        context.out.warning(&clean::line(&located(warning, &path)));
+        context
+            .out
+            .write_warning(&clean::escape_line(&format_warning(warning, &path)));
     }
-    for broken in &config.broken {
+    for broken in &config.broken_servers {
         let message = format!(
             "server `{}` cannot run here: {}",
             broken.name, broken.reason
         );
-        context.out.warning(&clean::line(&message));
+        context.out.write_warning(&clean::escape_line(&message));
     }
-    context.out.result(&summary(&config, &path), |out| {
-        let servers = count(config.servers.len() as u64, "server");
-        out.line(&format!("{path} is valid: {servers}"))?;
-        if config.servers.is_empty() {
-            return Ok(());
-        }
-        let rows: Vec<_> = config
-            .servers
-            .iter()
-            .map(|server| {
-                let start = if server.lazy {
-                    "at the first call"
-                } else {
-                    "at once"
-                };
-                [
-                    server.name.to_string(),
-                    start.to_owned(),
-                    server.reach.shown(),
-                ]
-            })
-            .collect();
-        out.line(&table(["SERVER", "STARTS", "COMMAND OR ADDRESS"], &rows))?;
-        let queued: Vec<_> = queued(&config).map(Queued::row).collect();
-        if queued.is_empty() {
-            return Ok(());
-        }
-        out.line("")?;
-        out.line(&table(["QUEUED", "FOR", "KEY IN"], &queued))
-    })?;
-    Ok(Exit::Ok)
+    context
+        .out
+        .write_result(&summary_json(&config, &path), |out| {
+            let servers = format_count(config.servers.len() as u64, "server");
+            out.write_line(&format!("{path} is valid: {servers}"))?;
+            if config.servers.is_empty() {
+                return Ok(());
+            }
+            let rows: Vec<_> = config
+                .servers
+                .iter()
+                .map(|server| {
+                    let start = if server.lazy {
+                        "at the first call"
+                    } else {
+                        "at once"
+                    };
+                    [
+                        server.name.to_string(),
+                        start.to_owned(),
+                        server.upstream.describe(),
+                    ]
+                })
+                .collect();
+            out.write_line(&format_table(
+                ["SERVER", "STARTS", "COMMAND OR ADDRESS"],
+                &rows,
+            ))?;
+            let queued: Vec<_> = list_queued_tools(&config)
+                .map(QueuedTool::into_row)
+                .collect();
+            if queued.is_empty() {
+                return Ok(());
+            }
+            out.write_line("")?;
+            out.write_line(&format_table(["QUEUED", "FOR", "KEY IN"], &queued))
+        })?;
+    Ok(CliExit::Ok)
 }
 
-/// A tool whose calls are kept while its server is away.
-struct Queued<'a> {
+/// A tool with queueing enabled.
+struct QueuedTool<'a> {
     server: &'a str,
     tool: &'a str,
     keep: Duration,
-    channel: &'a Channel,
+    channel: &'a KeyChannel,
 }
 
-fn queued(config: &Config) -> impl Iterator<Item = Queued<'_>> {
+fn list_queued_tools(config: &Config) -> impl Iterator<Item = QueuedTool<'_>> {
     config.servers.iter().flat_map(|server| {
         server.tools.iter().filter_map(|(tool, rule)| {
-            Some(Queued {
+            Some(QueuedTool {
                 server: &server.name,
                 tool,
                 keep: rule.queue?,
@@ -92,40 +101,40 @@ fn queued(config: &Config) -> impl Iterator<Item = Queued<'_>> {
     })
 }
 
-impl Queued<'_> {
-    fn row(self) -> [String; 3] {
+impl QueuedTool<'_> {
+    fn into_row(self) -> [String; 3] {
         let channel = match self.channel {
-            Channel::None => "nothing (idempotent)".to_owned(),
-            Channel::Argument(name) => format!("argument {name}"),
-            Channel::Header(name) => format!("header {name}"),
-            Channel::Meta => format!("_meta {KEY_META}"),
+            KeyChannel::None => "nothing (idempotent)".to_owned(),
+            KeyChannel::Argument(name) => format!("argument {name}"),
+            KeyChannel::Header(name) => format!("header {name}"),
+            KeyChannel::Meta => format!("_meta {KEY_META}"),
         };
         [
-            clean::line(&format!("{}.{}", self.server, self.tool)).into_owned(),
-            duration(millis(self.keep)),
-            clean::line(&channel).into_owned(),
+            clean::escape_line(&format!("{}.{}", self.server, self.tool)).into_owned(),
+            format_duration(to_millis(self.keep)),
+            clean::escape_line(&channel).into_owned(),
         ]
     }
 
-    fn json(self) -> serde_json::Value {
+    fn into_json(self) -> serde_json::Value {
         let (channel, name) = match self.channel {
-            Channel::None => ("none", None),
-            Channel::Argument(name) => ("argument", Some(name)),
-            Channel::Header(name) => ("header", Some(name)),
-            Channel::Meta => ("meta", None),
+            KeyChannel::None => ("none", None),
+            KeyChannel::Argument(name) => ("argument", Some(name)),
+            KeyChannel::Header(name) => ("header", Some(name)),
+            KeyChannel::Meta => ("meta", None),
         };
         json!({
             "server": self.server,
             "tool": self.tool,
-            "keep_ms": millis(self.keep),
+            "keep_ms": to_millis(self.keep),
             "channel": channel,
             "name": name,
         })
     }
 }
 
-fn located(warning: &Warning, path: &str) -> String {
-    match warning.place {
+fn format_warning(warning: &ConfigWarning, path: &str) -> String {
+    match warning.position {
         Some(place) => format!(
             "{} ({path}:{}:{})",
             warning.message, place.line, place.column
@@ -134,20 +143,20 @@ fn located(warning: &Warning, path: &str) -> String {
     }
 }
 
-fn summary(config: &Config, path: &str) -> serde_json::Value {
+fn summary_json(config: &Config, path: &str) -> serde_json::Value {
     let servers: Vec<_> = config
         .servers
         .iter()
         .map(|server| {
             json!({
                 "name": &*server.name,
-                "command": server.reach.shown(),
+                "command": server.upstream.describe(),
                 "lazy": server.lazy,
             })
         })
         .collect();
     let broken: Vec<_> = config
-        .broken
+        .broken_servers
         .iter()
         .map(|broken| json!({"name": &*broken.name, "reason": broken.reason}))
         .collect();
@@ -156,13 +165,15 @@ fn summary(config: &Config, path: &str) -> serde_json::Value {
         .iter()
         .map(|warning| {
             let (line, column) = (
-                warning.place.map(|at| at.line),
-                warning.place.map(|at| at.column),
+                warning.position.map(|at| at.line),
+                warning.position.map(|at| at.column),
             );
             json!({"message": warning.message, "line": line, "column": column})
         })
         .collect();
-    let queued: Vec<_> = queued(config).map(Queued::json).collect();
+    let queued: Vec<_> = list_queued_tools(config)
+        .map(QueuedTool::into_json)
+        .collect();
     let listen: Vec<_> = config.listen.iter().map(ToString::to_string).collect();
     json!({
         "v": 1, "path": path, "listen": listen, "servers": servers, "broken": broken,

@@ -1,29 +1,29 @@
-//! Text of servers made safe for a terminal: what would move, hide or reorder is shown instead.
+//! Escapes server text for a terminal: moving, hiding and reordering characters become visible.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// Text of several lines: line ends and tabs stay, other control characters become visible.
-pub(crate) fn text(text: &str) -> Cow<'_, str> {
-    show(text, |letter| {
-        letter != '\n' && letter != '\t' && is_hidden(letter)
+/// Escapes text of several lines: line ends and tabs stay.
+pub(crate) fn escape_text(text: &str) -> Cow<'_, str> {
+    escape_chars(text, |letter| {
+        letter != '\n' && letter != '\t' && is_hidden_char(letter)
     })
 }
 
-/// Text for one line or one cell: line ends and tabs become spaces as well.
-pub(crate) fn line(text: &str) -> Cow<'_, str> {
+/// Escapes text for a line or cell: line ends and tabs become spaces.
+pub(crate) fn escape_line(text: &str) -> Cow<'_, str> {
     let is_break = |letter| matches!(letter, '\n' | '\r' | '\t');
     if text.contains(is_break) {
         let flat: Vec<&str> = text
             .split(is_break)
             .filter(|part| !part.is_empty())
             .collect();
-        return Cow::Owned(show(&flat.join(" "), is_hidden).into_owned());
+        return Cow::Owned(escape_chars(&flat.join(" "), is_hidden_char).into_owned());
     }
-    show(text, is_hidden)
+    escape_chars(text, is_hidden_char)
 }
 
-fn show(text: &str, hidden: impl Fn(char) -> bool) -> Cow<'_, str> {
+fn escape_chars(text: &str, hidden: impl Fn(char) -> bool) -> Cow<'_, str> {
     if !text.contains(&hidden) {
         return Cow::Borrowed(text);
     }
@@ -42,7 +42,7 @@ fn show(text: &str, hidden: impl Fn(char) -> bool) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-fn is_hidden(letter: char) -> bool {
+fn is_hidden_char(letter: char) -> bool {
     letter.is_control()
         || matches!(
             letter,
@@ -63,24 +63,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn escapes_bidi_and_zero_width_become_visible() {
-        assert_eq!(text("a\u{1b}[2Jb"), "a\\x1b[2Jb");
-        assert_eq!(text("ok\rno"), "ok\\rno");
+    fn hidden_characters_become_visible() {
+        assert_eq!(escape_text("a\u{1b}[2Jb"), "a\\x1b[2Jb");
+        assert_eq!(escape_text("ok\rno"), "ok\\rno");
         assert_eq!(
-            text("x\u{202e}y\u{200b}z\u{e0041}"),
+            escape_text("x\u{202e}y\u{200b}z\u{e0041}"),
             "x\\u{202e}y\\u{200b}z\\u{e0041}"
         );
-        assert_eq!(text("\u{9b}31m\u{7}"), "\\x9b31m\\x07");
+        assert_eq!(escape_text("\u{9b}31m\u{7}"), "\\x9b31m\\x07");
     }
 
     #[test]
-    fn plain_text_is_not_touched() {
-        assert!(matches!(text("ünï\n\tçödé 🙂"), Cow::Borrowed(_)));
-        assert!(matches!(line("one line"), Cow::Borrowed(_)));
+    fn plain_text_is_not_copied() {
+        assert!(matches!(escape_text("ünï\n\tçödé 🙂"), Cow::Borrowed(_)));
+        assert!(matches!(escape_line("one line"), Cow::Borrowed(_)));
     }
 
     #[test]
-    fn a_cell_stays_on_one_line() {
-        assert_eq!(line("a\nb\r\n\tc\u{1b}"), "a b c\\x1b");
+    fn escaped_line_has_no_breaks() {
+        assert_eq!(escape_line("a\nb\r\n\tc\u{1b}"), "a b c\\x1b");
     }
 }

@@ -1,37 +1,37 @@
-//! `connect`: says what a client needs to reach the gateway. It changes no file of the client.
+//! `connect`: prints the arguments a client needs to reach the gateway. Changes no client file.
 
 use serde_json::json;
 
-use super::Context;
-use super::args::Connect;
-use super::client::Client as Api;
-use super::daemon::Finder;
-use super::failure::{Exit, Failure};
-use super::run::{check_server, endpoint, settings};
-use crate::clients::{Entry, TOKEN_VARIABLE, Token, shell_line};
+use super::CommandContext;
+use super::api_client::ApiClient as Api;
+use super::args::ConnectArgs;
+use super::failure::{CliExit, CliFailure};
+use super::gateway_finder::GatewayFinder;
+use super::run_command::{check_server_known, endpoint_path, load_config_or_default};
+use crate::client_programs::{ClientEndpoint, TOKEN_VARIABLE, TokenSource, quote_shell_line};
 use crate::config::Config;
 
-pub(super) fn run(asked: &Connect, context: &mut Context) -> Result<Exit, Failure> {
-    let config = settings(context)?;
-    let server = asked.server.as_deref();
-    let (base, api) = match Finder::new(context).find() {
+pub(super) fn run(args: &ConnectArgs, context: &mut CommandContext) -> Result<CliExit, CliFailure> {
+    let config = load_config_or_default(context)?;
+    let server = args.server.as_deref();
+    let (base, api) = match GatewayFinder::new(context).find_gateway() {
         Ok(daemon) => (daemon.url, Some(Api::new(context)?)),
-        // One that is started later listens where the config says.
-        Err(failure) if failure.code == "not_running" => (configured(&config, failure)?, None),
+        // A gateway started later listens on the configured address.
+        Err(failure) if failure.code == "not_running" => (configured_url(&config, failure)?, None),
         Err(failure) => return Err(failure),
     };
     if let Some(server) = server {
-        check_server(server, &config, api.as_ref())?;
+        check_server_known(server, &config, api.as_ref())?;
     }
-    let path = endpoint(server, asked.profile.as_deref(), &config)?;
+    let path = endpoint_path(server, args.profile.as_deref(), &config)?;
     let url = format!("{base}{path}");
-    let arguments = asked.client.arguments(Entry {
-        name: &asked.name,
+    let arguments = args.client.endpoint_arguments(ClientEndpoint {
+        name: &args.name,
         url: &url,
-        token: Token::FromEnvironment,
+        token: TokenSource::FromEnvironment,
     });
-    let client = asked.client.name();
-    let line = shell_line(&arguments);
+    let client = args.client.name();
+    let line = quote_shell_line(&arguments);
     let value = json!({
         "v": 1,
         "client": client,
@@ -40,23 +40,23 @@ pub(super) fn run(asked: &Connect, context: &mut Context) -> Result<Exit, Failur
         "shell": line,
         "variable": TOKEN_VARIABLE,
     });
-    context.out.result(&value, |out| {
-        if asked.shell {
-            return out.line(&line);
+    context.out.write_result(&value, |out| {
+        if args.shell {
+            return out.write_line(&line);
         }
         let mut lines = arguments.iter();
-        lines.try_for_each(|argument| out.line(argument))
+        lines.try_for_each(|argument| out.write_line(argument))
     })?;
-    context.out.note(&format!(
+    context.out.write_note(&format!(
         "the token is read from ${TOKEN_VARIABLE}; make one: bowline token create, or let \
          `bowline run {client} -- ARGS` do all of it"
     ));
-    Ok(Exit::Ok)
+    Ok(CliExit::Ok)
 }
 
-/// Returns where a gateway would listen, if that is one place.
-fn configured(config: &Config, failure: Failure) -> Result<String, Failure> {
-    match config.addresses().first() {
+/// Returns the URL a gateway would listen on, unless the port is dynamic.
+fn configured_url(config: &Config, failure: CliFailure) -> Result<String, CliFailure> {
+    match config.listen_addresses().first() {
         Some(address) if address.port() != 0 => Ok(format!("http://{address}")),
         Some(_) | None => Err(failure),
     }

@@ -1,4 +1,4 @@
-//! Why a command did not do what was asked, for people, for programs and as an exit code.
+//! Failures of commands, for people, for programs and as exit codes.
 
 use std::process::ExitCode;
 
@@ -6,62 +6,62 @@ use serde_json::{Map, Value, json};
 
 use crate::{config, state};
 
-/// How a command ended.
+/// Exit status of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Exit {
-    /// As asked.
+pub enum CliExit {
+    /// Success.
     Ok,
-    /// Nobody foresaw this.
+    /// An unexpected failure.
     Unexpected,
-    /// The arguments or the config are wrong.
+    /// Wrong arguments or config.
     Usage,
-    /// The credential is missing or not accepted.
+    /// Missing or refused credential.
     Auth,
-    /// Nobody answers, or not in time.
+    /// No response, or a late one.
     Unreachable,
-    /// The tool ran and says that it failed.
+    /// The tool ran and reported an error.
     Tool,
-    /// Policy says no.
+    /// Denied by policy.
     Denied,
-    /// The call is stored and not answered yet.
+    /// The call is queued, without a result yet.
     Queued,
 }
 
-impl From<Exit> for ExitCode {
-    fn from(exit: Exit) -> Self {
+impl From<CliExit> for ExitCode {
+    fn from(exit: CliExit) -> Self {
         Self::from(match exit {
-            Exit::Ok => 0,
-            Exit::Unexpected => 1,
-            Exit::Usage => 2,
-            Exit::Auth => 3,
-            Exit::Unreachable => 4,
-            Exit::Tool => 5,
-            Exit::Denied => 6,
-            Exit::Queued => 7,
+            CliExit::Ok => 0,
+            CliExit::Unexpected => 1,
+            CliExit::Usage => 2,
+            CliExit::Auth => 3,
+            CliExit::Unreachable => 4,
+            CliExit::Tool => 5,
+            CliExit::Denied => 6,
+            CliExit::Queued => 7,
         })
     }
 }
 
-/// Why a command failed.
+/// A failed command.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Failure {
-    /// What the process says to its parent.
-    pub exit: Exit,
-    /// A word for programs.
+pub struct CliFailure {
+    /// The exit status.
+    pub exit: CliExit,
+    /// Error code for programs.
     pub code: String,
     /// One clause for people.
     pub message: String,
-    /// Lines that help: what was meant, which command mends it.
+    /// Helpful lines: suggestions and commands that fix the problem.
     pub hints: Vec<String>,
     /// Further members of the JSON form.
     pub details: Map<String, Value>,
-    /// What people read instead, when it is more than a clause.
+    /// Longer text for people, printed instead of the message.
     pub report: Option<Box<str>>,
 }
 
-impl Failure {
-    /// A failure with nothing to add.
-    pub fn new(exit: Exit, code: &str, message: impl Into<String>) -> Self {
+impl CliFailure {
+    /// Creates a failure without hints.
+    pub fn new(exit: CliExit, code: &str, message: impl Into<String>) -> Self {
         Self {
             exit,
             code: code.to_owned(),
@@ -72,26 +72,26 @@ impl Failure {
         }
     }
 
-    /// The same with one more line of help.
+    /// Adds a hint.
     #[must_use]
-    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+    pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
         self.hints.push(hint.into());
         self
     }
 
-    /// The arguments are wrong.
+    /// Creates a usage failure.
     pub fn usage(message: impl Into<String>) -> Self {
-        Self::new(Exit::Usage, "usage", message)
+        Self::new(CliExit::Usage, "usage", message)
     }
 
-    /// Something failed that is nobody's mistake.
+    /// Creates an unexpected failure.
     pub fn unexpected(message: impl Into<String>) -> Self {
-        Self::new(Exit::Unexpected, "unexpected", message)
+        Self::new(CliExit::Unexpected, "unexpected", message)
     }
 
-    /// The one line that programs read.
+    /// Formats the failure as one line of JSON.
     #[must_use]
-    pub fn json(&self) -> String {
+    pub fn to_json(&self) -> String {
         let mut error = Map::new();
         error.insert("code".into(), self.code.clone().into());
         error.insert("message".into(), self.message.clone().into());
@@ -103,38 +103,40 @@ impl Failure {
     }
 }
 
-// A reader that went away is no failure of ours, and nobody is left to be told.
-impl From<std::io::Error> for Failure {
+// A closed stdout is no failure, and nothing can be printed.
+impl From<std::io::Error> for CliFailure {
     fn from(error: std::io::Error) -> Self {
         let exit = match error.kind() {
-            std::io::ErrorKind::BrokenPipe => Exit::Ok,
-            _ => Exit::Unexpected,
+            std::io::ErrorKind::BrokenPipe => CliExit::Ok,
+            _ => CliExit::Unexpected,
         };
         Self::new(exit, "output", format!("cannot write the result: {error}"))
     }
 }
 
-impl From<config::Error> for Failure {
-    fn from(error: config::Error) -> Self {
-        let mut failure = Self::new(Exit::Usage, "config", error.to_string());
+impl From<config::ConfigError> for CliFailure {
+    fn from(error: config::ConfigError) -> Self {
+        let mut failure = Self::new(CliExit::Usage, "config", error.to_string());
         failure.report = Some(error.report().into());
-        if let config::Error::Invalid { path, .. } = &error {
+        if let config::ConfigError::Invalid { path, .. } = &error {
             let path = path.display().to_string();
             failure.details.insert("path".into(), path.into());
-            failure.details.insert("problems".into(), error.problems());
+            failure
+                .details
+                .insert("problems".into(), error.problems_json());
         }
         failure
     }
 }
 
-impl From<state::Error> for Failure {
-    fn from(error: state::Error) -> Self {
+impl From<state::StateError> for CliFailure {
+    fn from(error: state::StateError) -> Self {
         let (exit, code) = match &error {
-            state::Error::Locked { .. } => (Exit::Unexpected, "already_running"),
-            state::Error::Exposed { .. } | state::Error::Foreign(_) | state::Error::Symlink(_) => {
-                (Exit::Auth, "state_exposed")
-            }
-            _ => (Exit::Unexpected, "state"),
+            state::StateError::Locked { .. } => (CliExit::Unexpected, "already_running"),
+            state::StateError::Exposed { .. }
+            | state::StateError::Foreign(_)
+            | state::StateError::Symlink(_) => (CliExit::Auth, "state_exposed"),
+            _ => (CliExit::Unexpected, "state"),
         };
         let mut failure = Self::new(exit, code, error.to_string());
         if let Some(cause) = std::error::Error::source(&error) {
@@ -142,14 +144,14 @@ impl From<state::Error> for Failure {
         }
         failure
             .hints
-            .extend(error.fix().map(|fix| format!("fix: {fix}")));
+            .extend(error.suggest_fix().map(|fix| format!("fix: {fix}")));
         failure
     }
 }
 
-/// Says how a gateway is made to answer to the host of `url`: it refuses the upgrade of a
-/// connection with 403 only where `Host` is none of its names.
-pub(crate) fn name_gateway(url: &str) -> String {
+/// Returns the config hint that makes a gateway accept the host of `url`. A gateway refuses an
+/// upgrade with 403 only for an unknown `Host`.
+pub(crate) fn gateway_name_hint(url: &str) -> String {
     let uri = url.parse::<http::Uri>().ok();
     let host = uri.as_ref().and_then(http::Uri::host).unwrap_or("NAME");
     format!("where the gateway is configured: [gateway] names = [\"{host}\"]")
@@ -160,19 +162,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_json_form_is_one_line_with_code_and_message() {
-        let failure = Failure::usage("no\nway").hint("a").hint("b");
+    fn failure_json_is_one_line() {
+        let failure = CliFailure::usage("no\nway").with_hint("a").with_hint("b");
         assert_eq!(
-            failure.json(),
+            failure.to_json(),
             r#"{"error":{"code":"usage","hint":"a\nb","message":"no\nway"}}"#
         );
     }
 
     #[test]
-    fn a_config_failure_lists_its_problems_with_places() {
-        let error = config::parse("[x]\n", "b.toml".as_ref(), &config::Env::default());
-        let failure = Failure::from(error.unwrap_err());
-        assert_eq!(failure.exit, Exit::Usage);
+    fn config_failure_lists_positions() {
+        let error = config::parse_config("[x]\n", "b.toml".as_ref(), &config::EnvVars::default());
+        let failure = CliFailure::from(error.unwrap_err());
+        assert_eq!(failure.exit, CliExit::Usage);
         assert_eq!(failure.details["problems"][0]["line"], 1);
         assert_eq!(failure.details["problems"][0]["column"], 2);
         assert!(
@@ -184,8 +186,8 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_went_away_is_no_failure() {
+    fn broken_pipe_is_no_failure() {
         let gone = std::io::Error::from(std::io::ErrorKind::BrokenPipe);
-        assert_eq!(Failure::from(gone).exit, Exit::Ok);
+        assert_eq!(CliFailure::from(gone).exit, CliExit::Ok);
     }
 }

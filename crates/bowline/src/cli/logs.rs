@@ -1,4 +1,4 @@
-//! `logs`: what servers wrote to stderr, so far or as it comes.
+//! `logs`: prints the stderr of servers, optionally following it.
 
 use std::time::Duration;
 
@@ -6,75 +6,80 @@ use owo_colors::OwoColorize as _;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::client::{Client, QUICK, encode};
-use super::failure::{Exit, Failure};
-use super::out::{Format, Out};
-use super::{Context, api, clean, power};
+use super::api_client::{ApiClient, QUICK_TIMEOUT, percent_encode};
+use super::failure::{CliExit, CliFailure};
+use super::output::{CliOutput, OutputFormat};
+use super::{CommandContext, api_types, clean, lifecycle};
 
-/// Longest the gateway holds a question for lines that are not there yet.
-const WAIT_MS: u64 = 25_000;
+/// Maximum time the gateway holds a request for new lines.
+const FOLLOW_WAIT_MS: u64 = 25_000;
 
-/// How far to read.
+/// Range of lines to print.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Reach {
-    SoFar,
+pub(super) enum LogRange {
+    Existing,
     Follow,
 }
 
 #[derive(Deserialize)]
-struct Page<'a> {
+struct ApiLogPage<'a> {
     #[serde(borrow)]
     lines: Vec<&'a RawValue>,
     next: u64,
 }
 
 #[derive(Deserialize)]
-struct Line {
+struct ApiLogLine {
     server: String,
     text: String,
 }
 
 pub(super) fn run(
     server: Option<&str>,
-    reach: Reach,
+    range: LogRange,
     lines: u32,
-    context: &mut Context,
-) -> Result<Exit, Failure> {
-    let client = Client::new(context)?;
-    let only = server
-        .map(|name| format!("server={}&", encode(name)))
+    context: &mut CommandContext,
+) -> Result<CliExit, CliFailure> {
+    let client = ApiClient::new(context)?;
+    let server_query = server
+        .map(|name| format!("server={}&", percent_encode(name)))
         .unwrap_or_default();
-    let path = format!("/api/v1/logs?{only}limit={lines}");
-    let named = |failure| match server {
-        Some(name) => power::named(&client, name, failure),
+    let path = format!("/api/v1/logs?{server_query}limit={lines}");
+    let with_suggestion = |failure| match server {
+        Some(name) => lifecycle::with_server_suggestion(&client, name, failure),
         None => failure,
     };
-    let body = client.get(&path, QUICK).map_err(named)?;
-    if reach == Reach::SoFar && context.out.format() == Format::Json {
-        context.out.raw(&body)?;
-        return Ok(Exit::Ok);
+    let body = client.get(&path, QUICK_TIMEOUT).map_err(with_suggestion)?;
+    if range == LogRange::Existing && context.out.format() == OutputFormat::Json {
+        context.out.write_raw_json(&body)?;
+        return Ok(CliExit::Ok);
     }
-    let mut next = show(&body, &mut context.out)?;
-    if reach == Reach::SoFar {
-        return Ok(Exit::Ok);
+    let mut next = print_lines(&body, &mut context.out)?;
+    if range == LogRange::Existing {
+        return Ok(CliExit::Ok);
     }
-    // Ends when the gateway does, or when nobody reads what is written.
+    // Ends with the gateway, or when stdout is closed.
     loop {
-        let path = format!("/api/v1/logs?{only}after={next}&limit=1000&wait_ms={WAIT_MS}");
-        let body = client.get(&path, QUICK + Duration::from_millis(WAIT_MS))?;
-        next = show(&body, &mut context.out)?;
+        let path =
+            format!("/api/v1/logs?{server_query}after={next}&limit=1000&wait_ms={FOLLOW_WAIT_MS}");
+        let body = client.get(&path, QUICK_TIMEOUT + Duration::from_millis(FOLLOW_WAIT_MS))?;
+        next = print_lines(&body, &mut context.out)?;
     }
 }
 
-fn show(body: &[u8], out: &mut Out) -> Result<u64, Failure> {
-    let page: Page<'_> = api::read(body)?;
+fn print_lines(body: &[u8], out: &mut CliOutput) -> Result<u64, CliFailure> {
+    let page: ApiLogPage<'_> = api_types::parse_response(body)?;
     for raw in page.lines {
         match out.format() {
-            Format::Json => out.raw(raw.get().as_bytes())?,
-            Format::Human => {
-                let line: Line = api::read(raw.get().as_bytes())?;
-                let name = clean::line(&line.server).into_owned();
-                out.line(&format!("{} | {}", name.cyan(), clean::line(&line.text)))?;
+            OutputFormat::Json => out.write_raw_json(raw.get().as_bytes())?,
+            OutputFormat::Human => {
+                let line: ApiLogLine = api_types::parse_response(raw.get().as_bytes())?;
+                let name = clean::escape_line(&line.server).into_owned();
+                out.write_line(&format!(
+                    "{} | {}",
+                    name.cyan(),
+                    clean::escape_line(&line.text)
+                ))?;
             }
         }
     }

@@ -1,54 +1,55 @@
-//! `ls`: servers, the tools of one as signatures, one tool with its schema.
+//! `ls`: lists servers, the tool signatures of a server, or a tool with schema.
 
-mod tokens;
+mod token_costs;
 
-use bowline_host::tools::signature::signature;
+use bowline_host::tools::signature::tool_signature;
 use owo_colors::OwoColorize as _;
 
-use super::api::{self, Server, Tool, Tools};
-use super::args::Target;
-use super::client::{Client, QUICK};
-use super::failure::{Exit, Failure};
-use super::out::{Format, Out};
-use super::pretty::pretty;
-use super::table::table;
-use super::{Context, clean};
+use super::api_client::{ApiClient, QUICK_TIMEOUT};
+use super::api_types::{self, ApiServer, ApiTool, ApiToolsResponse};
+use super::args::ToolTarget;
+use super::failure::{CliExit, CliFailure};
+use super::output::{CliOutput, OutputFormat};
+use super::pretty::indent_json;
+use super::table::format_table;
+use super::{CommandContext, clean};
 
 pub(super) fn run(
-    target: Option<&Target>,
+    target: Option<&ToolTarget>,
     costs: bool,
-    context: &mut Context,
-) -> Result<Exit, Failure> {
-    let client = Client::new(context)?;
+    context: &mut CommandContext,
+) -> Result<CliExit, CliFailure> {
+    let client = ApiClient::new(context)?;
     match target {
-        None if costs => tokens::all(&client, &mut context.out)?,
-        None => servers(&client, &mut context.out)?,
-        Some(target @ Target { server, tool }) => {
-            let body = api::tools(&client, server).map_err(api::did_you_mean)?;
-            let tools: Tools<'_> = api::read(&body)?;
+        None if costs => token_costs::print_all_costs(&client, &mut context.out)?,
+        None => list_servers(&client, &mut context.out)?,
+        Some(target @ ToolTarget { server, tool }) => {
+            let body =
+                api_types::fetch_tools(&client, server).map_err(api_types::with_suggestion_hint)?;
+            let tools: ApiToolsResponse<'_> = api_types::parse_response(&body)?;
             check_server(&client, server, &tools)?;
             if costs {
-                tokens::one(target, &tools, &mut context.out)?;
-                return Ok(Exit::Ok);
+                token_costs::print_server_costs(target, &tools, &mut context.out)?;
+                return Ok(CliExit::Ok);
             }
             match (tool, context.out.format()) {
-                (Some(tool), _) => one(server, tool, &tools, &mut context.out)?,
-                (None, Format::Json) => context.out.raw(&body)?,
-                (None, Format::Human) => signatures(&tools, &mut context.out)?,
+                (Some(tool), _) => print_tool(server, tool, &tools, &mut context.out)?,
+                (None, OutputFormat::Json) => context.out.write_raw_json(&body)?,
+                (None, OutputFormat::Human) => print_signatures(&tools, &mut context.out)?,
             }
         }
     }
-    Ok(Exit::Ok)
+    Ok(CliExit::Ok)
 }
 
-fn servers(client: &Client, out: &mut Out) -> Result<(), Failure> {
-    let body = client.get("/api/v1/servers", QUICK)?;
-    if out.format() == Format::Json {
-        return Ok(out.raw(&body)?);
+fn list_servers(client: &ApiClient, out: &mut CliOutput) -> Result<(), CliFailure> {
+    let body = client.get("/api/v1/servers", QUICK_TIMEOUT)?;
+    if out.format() == OutputFormat::Json {
+        return Ok(out.write_raw_json(&body)?);
     }
-    let api::Servers { servers, broken } = api::read(&body)?;
+    let api_types::ApiServersResponse { servers, broken } = api_types::parse_response(&body)?;
     if servers.is_empty() && broken.is_empty() {
-        out.note("no servers are configured");
+        out.write_note("no servers are configured");
         return Ok(());
     }
     let broken = broken.iter().map(|broken| {
@@ -61,13 +62,13 @@ fn servers(client: &Client, out: &mut Out) -> Result<(), Failure> {
             reason,
         ]
     });
-    let rows: Vec<_> = servers.iter().map(row).chain(broken).collect();
+    let rows: Vec<_> = servers.iter().map(server_row).chain(broken).collect();
     let head = ["SERVER", "STATE", "TOOLS", "COMMAND", "NOTE"];
-    Ok(out.line(&table(head, &rows))?)
+    Ok(out.write_line(&format_table(head, &rows))?)
 }
 
-/// A server that fails stands beside the others, and says why.
-fn row(server: &Server) -> [String; 5] {
+/// Formats the row of a server; a failing server shows the error.
+fn server_row(server: &ApiServer) -> [String; 5] {
     let error = server.last_error.as_ref().filter(|_| server.is_failing());
     [
         server.name.clone(),
@@ -79,27 +80,33 @@ fn row(server: &Server) -> [String; 5] {
         server.command.clone(),
         match error {
             Some(error) => format!("{}: {}", error.class, error.message),
-            None => server.left_out().unwrap_or_default(),
+            None => server.describe_omitted().unwrap_or_default(),
         },
     ]
 }
 
-/// An empty list may mean a server without tools or no server at all.
-fn check_server(client: &Client, server: &str, tools: &Tools<'_>) -> Result<(), Failure> {
+/// Distinguishes a server without tools from an unknown server.
+fn check_server(
+    client: &ApiClient,
+    server: &str,
+    tools: &ApiToolsResponse<'_>,
+) -> Result<(), CliFailure> {
     if !tools.tools.is_empty() || !tools.unlisted.is_empty() {
         return Ok(());
     }
-    let servers = api::servers(client)?;
+    let servers = api_types::fetch_servers(client)?;
     if servers.iter().any(|known| known.name == server) {
         return Ok(());
     }
-    Err(api::did_you_mean(api::no_server(server, &servers)))
+    Err(api_types::with_suggestion_hint(api_types::unknown_server(
+        server, &servers,
+    )))
 }
 
-fn signatures(tools: &Tools<'_>, out: &mut Out) -> Result<(), Failure> {
+fn print_signatures(tools: &ApiToolsResponse<'_>, out: &mut CliOutput) -> Result<(), CliFailure> {
     for tool in &tools.tools {
-        let definition = tool.definition();
-        let text = signature(
+        let definition = tool.parse_definition();
+        let text = tool_signature(
             &tool.tool,
             definition.input_schema.map(|schema| schema.get()),
         );
@@ -108,19 +115,23 @@ fn signatures(tools: &Tools<'_>, out: &mut Out) -> Result<(), Failure> {
             .lines()
             .find(|line| !line.trim().is_empty())
             .unwrap_or_default();
-        let about = clean::line(about.trim());
+        let about = clean::escape_line(about.trim());
         let gap = if about.is_empty() { "" } else { "  " };
-        out.line(&format!("{}{gap}{}", clean::line(&text), about.dimmed()))?;
+        out.write_line(&format!(
+            "{}{gap}{}",
+            clean::escape_line(&text),
+            about.dimmed()
+        ))?;
     }
     if tools.tools.iter().any(|tool| tool.stale) {
-        out.note("as last known: the server is down or being started");
+        out.write_note("as last known: the server is down or being started");
     }
     for server in &tools.unlisted {
         let message = server
             .message
             .as_deref()
             .map(|message| format!(": {message}"));
-        out.note(&clean::line(&format!(
+        out.write_note(&clean::escape_line(&format!(
             "tools of {} are not known yet ({}){}",
             server.server,
             server.state,
@@ -128,53 +139,64 @@ fn signatures(tools: &Tools<'_>, out: &mut Out) -> Result<(), Failure> {
         )));
     }
     if tools.tools.is_empty() && tools.unlisted.is_empty() {
-        out.note("the server offers no tools");
+        out.write_note("the server offers no tools");
     }
     Ok(())
 }
 
-fn one(server: &str, tool: &str, tools: &Tools<'_>, out: &mut Out) -> Result<(), Failure> {
+fn print_tool(
+    server: &str,
+    tool: &str,
+    tools: &ApiToolsResponse<'_>,
+    out: &mut CliOutput,
+) -> Result<(), CliFailure> {
     let Some(found) = tools.tools.iter().find(|known| known.tool == tool) else {
-        return Err(api::did_you_mean(api::no_tool(server, tool, &tools.tools)));
+        return Err(api_types::with_suggestion_hint(api_types::unknown_tool(
+            server,
+            tool,
+            &tools.tools,
+        )));
     };
     let value = serde_json::json!({
         "v": 1, "server": found.server, "tool": found.tool, "effect": found.effect,
     });
     match out.format() {
-        Format::Human => describe(found, out)?,
-        Format::Json => {
-            // The definition is put in as it came, so that no number changes on the way.
+        OutputFormat::Human => describe_tool(found, out)?,
+        OutputFormat::Json => {
+            // The definition is inserted verbatim, so no number changes.
             let head = value.to_string();
             let head = head.trim_end_matches('}');
-            out.raw(format!("{head},\"definition\":{}}}", found.definition.get()).as_bytes())?;
+            out.write_raw_json(
+                format!("{head},\"definition\":{}}}", found.definition.get()).as_bytes(),
+            )?;
         }
     }
     Ok(())
 }
 
-fn describe(tool: &Tool<'_>, out: &mut Out) -> Result<(), Failure> {
-    let definition = tool.definition();
-    let text = signature(
+fn describe_tool(tool: &ApiTool<'_>, out: &mut CliOutput) -> Result<(), CliFailure> {
+    let definition = tool.parse_definition();
+    let text = tool_signature(
         &tool.tool,
         definition.input_schema.map(|schema| schema.get()),
     );
-    out.line(&format!(
+    out.write_line(&format!(
         "{}.{}",
         tool.server.bold(),
-        clean::line(&text).bold()
+        clean::escape_line(&text).bold()
     ))?;
-    out.line(&format!("effect: {}", clean::line(&tool.effect)))?;
+    out.write_line(&format!("effect: {}", clean::escape_line(&tool.effect)))?;
     if let Some(description) = &definition.description {
-        out.line(&format!("\n{}", clean::text(description.trim())))?;
+        out.write_line(&format!("\n{}", clean::escape_text(description.trim())))?;
     }
     for (title, schema) in [
         ("input", definition.input_schema),
         ("output", definition.output_schema),
     ] {
         if let Some(schema) = schema {
-            out.line(&format!(
+            out.write_line(&format!(
                 "\n{title}: {}",
-                clean::text(&pretty(schema.get()))
+                clean::escape_text(&indent_json(schema.get()))
             ))?;
         }
     }

@@ -1,6 +1,6 @@
-//! `pin`: which definitions are not as they were approved, what changed, and accepting it.
+//! `pin`: lists pins, and shows and accepts changed definitions.
 
-mod shown;
+mod visible_text;
 
 use bowline_core::pins::PinKind;
 use bytes::Bytes;
@@ -10,58 +10,58 @@ use serde::{Deserialize, Deserializer};
 use serde_json::json;
 use serde_json::value::RawValue;
 
-use super::args::{Pin, Target};
-use super::client::{Client, QUICK, encode};
-use super::failure::{Exit, Failure};
-use super::out::{Format, Out};
-use super::pretty::pretty;
-use super::table::{count, table};
-use super::{Context, api, clean, power};
+use super::api_client::{ApiClient, QUICK_TIMEOUT, percent_encode};
+use super::args::{PinCommand, ToolTarget};
+use super::failure::{CliExit, CliFailure};
+use super::output::{CliOutput, OutputFormat};
+use super::pretty::indent_json;
+use super::table::{format_count, format_table};
+use super::{CommandContext, api_types, clean, lifecycle};
 
-/// Digits of a hash that people read.
-const HASH_CHARS: usize = 12;
+/// Displayed digits of a hash.
+const SHORT_HASH_CHARS: usize = 12;
 
 #[derive(Debug, Deserialize)]
-struct Pins {
-    servers: Vec<Server>,
+struct ApiPinsResponse {
+    servers: Vec<ApiServerPins>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Server {
+struct ApiServerPins {
     server: String,
     pin: String,
-    error: Option<Trouble>,
-    tools: Vec<Tool>,
+    error: Option<ApiPinError>,
+    tools: Vec<ApiPin>,
     #[serde(default)]
-    prompts: Vec<Tool>,
+    prompts: Vec<ApiPin>,
     #[serde(default)]
-    resources: Vec<Tool>,
+    resources: Vec<ApiPin>,
     #[serde(default)]
-    templates: Vec<Tool>,
+    templates: Vec<ApiPin>,
     #[serde(default)]
-    introduction: Vec<Tool>,
+    introduction: Vec<ApiPin>,
 }
 
-impl Server {
-    /// All that is pinned but tools.
-    fn others(&self) -> impl Iterator<Item = &Tool> {
+impl ApiServerPins {
+    /// Returns all pins except tools.
+    fn non_tool_pins(&self) -> impl Iterator<Item = &ApiPin> {
         let lists = self.prompts.iter().chain(&self.resources);
         lists.chain(&self.templates).chain(&self.introduction)
     }
 
-    fn all(&self) -> impl Iterator<Item = &Tool> {
-        self.tools.iter().chain(self.others())
+    fn all_pins(&self) -> impl Iterator<Item = &ApiPin> {
+        self.tools.iter().chain(self.non_tool_pins())
     }
 }
 
 #[derive(Debug, Deserialize)]
-struct Trouble {
+struct ApiPinError {
     message: String,
     hint: String,
 }
 
 #[derive(Debug, Deserialize)]
-struct Tool {
+struct ApiPin {
     #[serde(deserialize_with = "read_kind")]
     kind: PinKind,
     name: String,
@@ -70,28 +70,28 @@ struct Tool {
     now: String,
     reviewed: bool,
     reverted: bool,
-    findings: Vec<Finding>,
+    findings: Vec<ApiPinFinding>,
 }
 
-impl Tool {
-    fn is_waiting(&self) -> bool {
+impl ApiPin {
+    fn needs_review(&self) -> bool {
         self.state != "approved"
     }
 }
 
 #[derive(Debug, Deserialize)]
-struct Finding {
+struct ApiPinFinding {
     code: String,
     place: String,
     detail: String,
 }
 
 #[derive(Debug, Deserialize)]
-struct Diff<'a> {
+struct ApiPinDiffResponse<'a> {
     #[serde(flatten)]
-    pin: Tool,
+    pin: ApiPin,
     #[serde(borrow)]
-    changes: Vec<Change<'a>>,
+    changes: Vec<ApiMemberChange<'a>>,
     #[serde(borrow)]
     old: Option<&'a RawValue>,
     #[serde(borrow)]
@@ -99,7 +99,7 @@ struct Diff<'a> {
 }
 
 #[derive(Debug, Deserialize)]
-struct Change<'a> {
+struct ApiMemberChange<'a> {
     path: String,
     #[serde(borrow)]
     old: Option<&'a RawValue>,
@@ -108,12 +108,12 @@ struct Change<'a> {
 }
 
 #[derive(Debug, Deserialize)]
-struct Accepted {
-    accepted: Vec<One>,
+struct ApiPinAcceptResponse {
+    accepted: Vec<AcceptedPin>,
 }
 
 #[derive(Debug, Deserialize)]
-struct One {
+struct AcceptedPin {
     #[serde(deserialize_with = "read_kind")]
     kind: PinKind,
     name: String,
@@ -121,66 +121,76 @@ struct One {
     new: String,
 }
 
-/// Reads the word of a kind.
+/// Deserializes the word of a pin kind.
 fn read_kind<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PinKind, D::Error> {
     let word = String::deserialize(deserializer)?;
-    PinKind::read(&word).ok_or_else(|| D::Error::custom(format!("no kind of a pin: `{word}`")))
+    PinKind::parse(&word).ok_or_else(|| D::Error::custom(format!("no kind of a pin: `{word}`")))
 }
 
-pub(super) fn run(command: &Pin, context: &mut Context) -> Result<Exit, Failure> {
-    let client = Client::new(context)?;
+pub(super) fn run(
+    command: &PinCommand,
+    context: &mut CommandContext,
+) -> Result<CliExit, CliFailure> {
+    let client = ApiClient::new(context)?;
     let out = &mut context.out;
     match command {
-        Pin::Ls { server } => ls(&client, server.as_deref(), out)?,
-        Pin::Diff { target, kind } => diff(&client, target, *kind, out)?,
-        Pin::Accept { target, kind, hash } => {
-            accept(&client, (target, *kind), hash.as_deref(), out)?;
+        PinCommand::Ls { server } => list_pins(&client, server.as_deref(), out)?,
+        PinCommand::Diff { target, kind } => show_diffs(&client, target, *kind, out)?,
+        PinCommand::Accept { target, kind, hash } => {
+            accept_pins(&client, target, *kind, hash.as_deref(), out)?;
         }
     }
-    Ok(Exit::Ok)
+    Ok(CliExit::Ok)
 }
 
-fn get(client: &Client, server: Option<&str>) -> Result<Bytes, Failure> {
+fn fetch_pins(client: &ApiClient, server: Option<&str>) -> Result<Bytes, CliFailure> {
     match server {
-        None => client.get("/api/v1/pins", QUICK),
+        None => client.get("/api/v1/pins", QUICK_TIMEOUT),
         Some(server) => client
-            .get(&format!("/api/v1/pins?server={}", encode(server)), QUICK)
-            .map_err(|failure| power::named(client, server, failure)),
+            .get(
+                &format!("/api/v1/pins?server={}", percent_encode(server)),
+                QUICK_TIMEOUT,
+            )
+            .map_err(|failure| lifecycle::with_server_suggestion(client, server, failure)),
     }
 }
 
-fn ls(client: &Client, server: Option<&str>, out: &mut Out) -> Result<(), Failure> {
-    let body = get(client, server)?;
-    if out.format() == Format::Json {
-        return Ok(out.raw(&body)?);
+fn list_pins(
+    client: &ApiClient,
+    server: Option<&str>,
+    out: &mut CliOutput,
+) -> Result<(), CliFailure> {
+    let body = fetch_pins(client, server)?;
+    if out.format() == OutputFormat::Json {
+        return Ok(out.write_raw_json(&body)?);
     }
-    let Pins { servers } = api::read(&body)?;
+    let ApiPinsResponse { servers } = api_types::parse_response(&body)?;
     match (server, servers.as_slice()) {
-        (Some(_), [one]) => {
-            let rows: Vec<_> = one.all().map(entry_row).collect();
+        (Some(_), [pins]) => {
+            let rows: Vec<_> = pins.all_pins().map(entry_row).collect();
             let head = ["KIND", "NAME", "STATE", "APPROVED", "BY", "NOTE"];
-            out.line(&table(head, &rows))?;
+            out.write_line(&format_table(head, &rows))?;
         }
         _ => {
             let rows: Vec<_> = servers.iter().map(server_row).collect();
             let head = ["SERVER", "PIN", "TOOLS", "OTHERS", "CHANGED", "ODD", "NOTE"];
-            out.line(&table(head, &rows))?;
+            out.write_line(&format_table(head, &rows))?;
         }
     }
     for server in &servers {
         if let Some(trouble) = &server.error {
             let text = format!("{}: {}", server.server, trouble.message);
-            out.warning(&clean::line(&text));
-            out.note(&clean::line(&format!("  {}", trouble.hint)));
+            out.write_warning(&clean::escape_line(&text));
+            out.write_note(&clean::escape_line(&format!("  {}", trouble.hint)));
         }
     }
     Ok(())
 }
 
-fn server_row(server: &Server) -> [String; 7] {
-    let of = |state: &str| server.all().filter(|tool| tool.state == state).count();
-    let waiting = server.all().any(Tool::is_waiting);
-    let note = match (&server.error, waiting) {
+fn server_row(server: &ApiServerPins) -> [String; 7] {
+    let count_state = |state: &str| server.all_pins().filter(|tool| tool.state == state).count();
+    let needs_review = server.all_pins().any(ApiPin::needs_review);
+    let note = match (&server.error, needs_review) {
         (Some(trouble), _) => trouble.message.clone(),
         (None, true) => format!("see: bowline pin diff {}", server.server),
         (None, false) => String::new(),
@@ -189,82 +199,99 @@ fn server_row(server: &Server) -> [String; 7] {
         server.server.clone(),
         server.pin.clone(),
         server.tools.len().to_string(),
-        server.others().count().to_string(),
-        of("changed").to_string(),
-        of("quarantined").to_string(),
+        server.non_tool_pins().count().to_string(),
+        count_state("changed").to_string(),
+        count_state("quarantined").to_string(),
         note,
     ]
 }
 
-fn entry_row(tool: &Tool) -> [String; 6] {
+fn entry_row(tool: &ApiPin) -> [String; 6] {
     let mut notes = Vec::new();
     if tool.reverted {
         notes.push("changed back since".to_owned());
     } else if tool.now != tool.approved {
-        notes.push(format!("now {}", short(&tool.now)));
+        notes.push(format!("now {}", short_hash(&tool.now)));
     }
     notes.extend(tool.findings.iter().map(|finding| {
-        let Finding { code, place, .. } = finding;
+        let ApiPinFinding { code, place, .. } = finding;
         format!("{code} in {place}")
     }));
     [
         tool.kind.as_str().to_owned(),
         tool.name.clone(),
         tool.state.clone(),
-        short(&tool.approved).to_owned(),
+        short_hash(&tool.approved).to_owned(),
         if tool.reviewed { "you" } else { "first sight" }.to_owned(),
         notes.join(", "),
     ]
 }
 
-fn short(hash: &str) -> &str {
-    hash.get(..HASH_CHARS).unwrap_or(hash)
+fn short_hash(hash: &str) -> &str {
+    hash.get(..SHORT_HASH_CHARS).unwrap_or(hash)
 }
 
-fn diff(client: &Client, target: &Target, kind: PinKind, out: &mut Out) -> Result<(), Failure> {
+fn show_diffs(
+    client: &ApiClient,
+    target: &ToolTarget,
+    kind: PinKind,
+    out: &mut CliOutput,
+) -> Result<(), CliFailure> {
     let server = &target.server;
     let entries = match &target.tool {
         Some(name) => vec![(kind, name.clone())],
         None => {
-            let body = get(client, Some(server))?;
-            let Pins { servers } = api::read(&body)?;
-            let entries = servers.iter().flat_map(Server::all);
-            let waiting = entries.filter(|entry| entry.is_waiting());
+            let body = fetch_pins(client, Some(server))?;
+            let ApiPinsResponse { servers } = api_types::parse_response(&body)?;
+            let entries = servers.iter().flat_map(ApiServerPins::all_pins);
+            let waiting = entries.filter(|entry| entry.needs_review());
             waiting
                 .map(|entry| (entry.kind, entry.name.clone()))
                 .collect()
         }
     };
-    if entries.is_empty() && out.format() == Format::Human {
-        out.note(&clean::line(&format!(
+    if entries.is_empty() && out.format() == OutputFormat::Human {
+        out.write_note(&clean::escape_line(&format!(
             "every definition of {server} is as it was approved"
         )));
     }
     for (kind, name) in &entries {
-        let (server, name, kind) = (encode(server), encode(name), kind.as_str());
+        let (server, name, kind) = (percent_encode(server), percent_encode(name), kind.as_str());
         let path = format!("/api/v1/pins/{server}/{name}/diff?kind={kind}");
-        let body = client.get(&path, QUICK);
-        let body = body.map_err(|failure| power::named(client, &target.server, failure))?;
+        let body = client.get(&path, QUICK_TIMEOUT);
+        let body = body.map_err(|failure| {
+            lifecycle::with_server_suggestion(client, &target.server, failure)
+        })?;
         match out.format() {
-            Format::Json => out.raw(&body)?,
-            Format::Human => show(&target.server, &api::read(&body)?, out)?,
+            OutputFormat::Json => out.write_raw_json(&body)?,
+            OutputFormat::Human => {
+                print_diff(&target.server, &api_types::parse_response(&body)?, out)?
+            }
         }
     }
     Ok(())
 }
 
-fn show(server: &str, diff: &Diff<'_>, out: &mut Out) -> Result<(), Failure> {
-    let Diff { pin, changes, .. } = diff;
-    let name = shown_name(server, pin.kind, &pin.name);
-    out.line(&format!("{} · {}", name.bold(), clean::line(&pin.state)))?;
+fn print_diff(
+    server: &str,
+    diff: &ApiPinDiffResponse<'_>,
+    out: &mut CliOutput,
+) -> Result<(), CliFailure> {
+    let ApiPinDiffResponse { pin, changes, .. } = diff;
+    let name = display_name(server, pin.kind, &pin.name);
+    out.write_line(&format!(
+        "{} · {}",
+        name.bold(),
+        clean::escape_line(&pin.state)
+    ))?;
     for finding in &pin.findings {
-        let Finding {
+        let ApiPinFinding {
             code,
             place,
             detail,
         } = finding;
         let text = format!("  {code} in {place}: {detail}");
-        out.line(&clean::line(&text).yellow().to_string())?;
+        out.write_line(&clean::escape_line(&text).yellow().to_string())?;
     }
     for change in changes {
         let place = if change.path.is_empty() {
@@ -272,55 +299,58 @@ fn show(server: &str, diff: &Diff<'_>, out: &mut Out) -> Result<(), Failure> {
         } else {
             &change.path
         };
-        out.line(&format!("  {}", clean::line(place)))?;
-        let (old, new) = shown::pair(change.old.map(RawValue::get), change.new.map(RawValue::get));
+        out.write_line(&format!("  {}", clean::escape_line(place)))?;
+        let (old, new) =
+            visible_text::render_pair(change.old.map(RawValue::get), change.new.map(RawValue::get));
         for line in old {
-            out.line(&format!("  - {line}").red().to_string())?;
+            out.write_line(&format!("  - {line}").red().to_string())?;
         }
         for line in new {
-            out.line(&format!("  + {line}").green().to_string())?;
+            out.write_line(&format!("  + {line}").green().to_string())?;
         }
     }
     if pin.state == "changed" && (diff.old.is_none() || diff.new.is_none()) {
-        out.line("  too long to be kept: only the hashes can be compared")?;
+        out.write_line("  too long to be kept: only the hashes can be compared")?;
     }
     if let ("quarantined", Some(definition)) = (pin.state.as_str(), diff.new) {
-        out.line(&clean::text(&shown::visible(&pretty(definition.get()))))?;
+        out.write_line(&clean::escape_text(&visible_text::escape_invisible(
+            &indent_json(definition.get()),
+        )))?;
     }
     if pin.reverted {
-        out.line("  the server has changed it back since")?;
+        out.write_line("  the server has changed it back since")?;
     }
-    if pin.is_waiting() {
-        let command = accept_command(server, (pin.kind, &pin.name), &pin.now);
-        out.line(&format!(
+    if pin.needs_review() {
+        let command = accept_command(server, pin.kind, &pin.name, &pin.now);
+        out.write_line(&format!(
             "  to accept exactly this: {}",
-            clean::line(&command)
+            clean::escape_line(&command)
         ))?;
     }
     Ok(())
 }
 
-/// The name of an entry as people read it: what is no tool says what it is.
-fn shown_name(server: &str, kind: PinKind, name: &str) -> String {
+/// Formats the name of an entry for people; anything but a tool includes the kind.
+fn display_name(server: &str, kind: PinKind, name: &str) -> String {
     let name = match kind {
         PinKind::Tool => format!("{server}.{name}"),
         kind => format!("{} {server}.{name}", kind.as_str()),
     };
-    clean::line(&name).into_owned()
+    clean::escape_line(&name).into_owned()
 }
 
-/// The command that accepts exactly this.
-fn accept_command(server: &str, (kind, name): (PinKind, &str), hash: &str) -> String {
+/// Formats the command to accept exactly this definition.
+fn accept_command(server: &str, kind: PinKind, name: &str, hash: &str) -> String {
     let kind = match kind {
         PinKind::Tool => String::new(),
         kind => format!(" --kind {}", kind.as_str()),
     };
-    let name = quoted(server, name);
+    let name = shell_name(server, name);
     format!("bowline pin accept {name}{kind} --hash {hash}")
 }
 
-/// The name of an entry as a shell takes it.
-fn quoted(server: &str, tool: &str) -> String {
+/// Quotes the name of an entry for a shell.
+fn shell_name(server: &str, tool: &str) -> String {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "_-./:".contains(letter);
     if tool.chars().all(is_plain) {
         format!("{server}.{tool}")
@@ -329,15 +359,16 @@ fn quoted(server: &str, tool: &str) -> String {
     }
 }
 
-fn accept(
-    client: &Client,
-    (target, kind): (&Target, PinKind),
+fn accept_pins(
+    client: &ApiClient,
+    target: &ToolTarget,
+    kind: PinKind,
     hash: Option<&str>,
-    out: &mut Out,
-) -> Result<(), Failure> {
-    let Target { server, tool } = target;
+    out: &mut CliOutput,
+) -> Result<(), CliFailure> {
+    let ToolTarget { server, tool } = target;
     if (hash.is_some() || kind != PinKind::Tool) && tool.is_none() {
-        return Err(Failure::usage("a hash or a kind goes with SERVER.NAME"));
+        return Err(CliFailure::usage("a hash or a kind goes with SERVER.NAME"));
     }
     let mut body = json!({"server": server, "tool": tool, "hash": hash});
     if let (Some(body), true) = (body.as_object_mut(), kind != PinKind::Tool) {
@@ -345,25 +376,28 @@ fn accept(
     }
     let body = body.to_string();
     let body = client
-        .post("/api/v1/pins/accept", body.into(), QUICK)
-        .map_err(|failure| power::named(client, server, failure))?;
-    if out.format() == Format::Json {
-        return Ok(out.raw(&body)?);
+        .post("/api/v1/pins/accept", body.into(), QUICK_TIMEOUT)
+        .map_err(|failure| lifecycle::with_server_suggestion(client, server, failure))?;
+    if out.format() == OutputFormat::Json {
+        return Ok(out.write_raw_json(&body)?);
     }
-    let Accepted { accepted } = api::read(&body)?;
-    for one in &accepted {
-        let name = shown_name(server, one.kind, &one.name);
-        if one.old == one.new {
-            out.line(&format!("accepted {name} as it is ({})", short(&one.new)))?;
+    let ApiPinAcceptResponse { accepted } = api_types::parse_response(&body)?;
+    for pin in &accepted {
+        let name = display_name(server, pin.kind, &pin.name);
+        if pin.old == pin.new {
+            out.write_line(&format!(
+                "accepted {name} as it is ({})",
+                short_hash(&pin.new)
+            ))?;
         } else {
-            let (old, new) = (short(&one.old), short(&one.new));
-            out.line(&format!("accepted {name}: {new} in place of {old}"))?;
-            let undo = accept_command(server, (one.kind, &one.name), &one.old);
-            out.note(&format!("  to undo: {}", clean::line(&undo)));
+            let (old, new) = (short_hash(&pin.old), short_hash(&pin.new));
+            out.write_line(&format!("accepted {name}: {new} in place of {old}"))?;
+            let undo = accept_command(server, pin.kind, &pin.name, &pin.old);
+            out.write_note(&format!("  to undo: {}", clean::escape_line(&undo)));
         }
     }
-    let number = count(accepted.len() as u64, "definition");
-    out.note(&clean::line(&match accepted.as_slice() {
+    let number = format_count(accepted.len() as u64, "definition");
+    out.write_note(&clean::escape_line(&match accepted.as_slice() {
         [] => format!("nothing of {server} waited to be accepted"),
         _ => format!("{number} of {server} accepted and offered as they are now"),
     }));

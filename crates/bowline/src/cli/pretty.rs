@@ -1,7 +1,7 @@
-//! JSON with line ends and indents, every number and string as it was written.
+//! Indents JSON, with every number and string verbatim.
 
-/// Lays out `json`, which must be valid.
-pub(crate) fn pretty(json: &str) -> String {
+/// Indents valid `json`.
+pub(crate) fn indent_json(json: &str) -> String {
     let mut out = String::with_capacity(json.len() * 2);
     let mut depth = 0_usize;
     let mut in_string = false;
@@ -23,17 +23,17 @@ pub(crate) fn pretty(json: &str) -> String {
                     out.push(close);
                 } else {
                     depth += 1;
-                    indent(&mut out, depth);
+                    push_indent(&mut out, depth);
                 }
             }
             '}' | ']' => {
                 depth = depth.saturating_sub(1);
-                indent(&mut out, depth);
+                push_indent(&mut out, depth);
                 out.push(letter);
             }
             ',' => {
                 out.push(letter);
-                indent(&mut out, depth);
+                push_indent(&mut out, depth);
             }
             ':' => out.push_str(": "),
             _ => {
@@ -45,7 +45,7 @@ pub(crate) fn pretty(json: &str) -> String {
     out
 }
 
-fn indent(out: &mut String, depth: usize) {
+fn push_indent(out: &mut String, depth: usize) {
     out.push('\n');
     out.extend(std::iter::repeat_n("  ", depth));
 }
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_and_strings_stay_as_written() {
+    fn indented_json_keeps_literals() {
         let json = r#"{"a":1.0,"b":[9007199254740993,1e400],"c":"{\"x\\",":d":{ },"e":[]}"#;
         let expected = r#"{
   "a": 1.0,
@@ -67,7 +67,7 @@ mod tests {
   ":d": {},
   "e": []
 }"#;
-        assert_eq!(pretty(json), expected);
-        assert_eq!(pretty(expected), expected);
+        assert_eq!(indent_json(json), expected);
+        assert_eq!(indent_json(expected), expected);
     }
 }

@@ -1,22 +1,22 @@
-//! `role test`: what the rules say of one thing, and which rule says it.
+//! `role test`: prints the policy decision for a target, and the deciding rule.
 
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::args::{RoleCommand, Trial};
-use super::client::{Client, QUICK};
-use super::failure::{Exit, Failure};
-use super::out::Format;
-use super::{Context, api, clean};
+use super::api_client::{ApiClient, QUICK_TIMEOUT};
+use super::args::{RoleCommand, RoleTestArgs};
+use super::failure::{CliExit, CliFailure};
+use super::output::OutputFormat;
+use super::{CommandContext, api_types, clean};
 use crate::config;
-use crate::trial;
+use crate::policy_check;
 
-const PATH: &str = "/api/v1/roles/test";
+const ROLE_TEST_PATH: &str = "/api/v1/roles/test";
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Tried {
+struct ApiRoleTestResponse {
     role: String,
     kind: String,
     server: String,
@@ -29,94 +29,112 @@ struct Tried {
     suggestion: Option<String>,
 }
 
-pub(super) fn run(command: &RoleCommand, context: &mut Context) -> Result<Exit, Failure> {
-    let RoleCommand::Test(trial) = command;
-    let asked = asked(trial)?;
-    // A file that is named is asked itself, be it in force or not.
-    let (answer, file) = match context.config() {
+pub(super) fn run(
+    command: &RoleCommand,
+    context: &mut CommandContext,
+) -> Result<CliExit, CliFailure> {
+    let RoleCommand::Test(args) = command;
+    let query = build_query(args)?;
+    // An explicit config file is evaluated, even if not in force.
+    let (response, file) = match context.config_path() {
         Some(path) => {
-            let config = config::load(Some(path), &context.env)?;
-            (by_file(&config, &asked)?, Some(path.display().to_string()))
+            let config = config::load_config(Some(path), &context.env)?;
+            (
+                evaluate_file(&config, &query)?,
+                Some(path.display().to_string()),
+            )
         }
-        None => (by_gateway(context, &asked)?, None),
+        None => (query_gateway(context, &query)?, None),
     };
-    let tried: Tried = api::read(&answer)?;
+    let decision: ApiRoleTestResponse = api_types::parse_response(&response)?;
     match context.out.format() {
-        Format::Json => context.out.raw(&answer)?,
-        Format::Human => tell(&tried, file.as_deref(), context)?,
+        OutputFormat::Json => context.out.write_raw_json(&response)?,
+        OutputFormat::Human => print_decision(&decision, file.as_deref(), context)?,
     }
-    Ok(if tried.allowed {
-        Exit::Ok
+    Ok(if decision.allowed {
+        CliExit::Ok
     } else {
-        Exit::Denied
+        CliExit::Denied
     })
 }
 
-fn asked(trial: &Trial) -> Result<Value, Failure> {
-    let arguments: Option<Value> = match trial.args.as_deref().map(serde_json::from_str) {
+fn build_query(args: &RoleTestArgs) -> Result<Value, CliFailure> {
+    let arguments: Option<Value> = match args.args.as_deref().map(serde_json::from_str) {
         None => None,
         Some(Ok(arguments @ Value::Object(_))) => Some(arguments),
-        Some(_) => return Err(Failure::usage("--args must be a JSON object")),
+        Some(_) => return Err(CliFailure::usage("--args must be a JSON object")),
     };
-    let mut asked = json!({
-        "role": trial.role,
-        "target": trial.target,
-        "contexts": trial.context,
+    let mut query = json!({
+        "role": args.role,
+        "target": args.target,
+        "contexts": args.context,
     });
     let more = [
-        ("principal", trial.principal.clone().map(Value::String)),
-        ("profile", trial.profile.clone().map(Value::String)),
+        ("principal", args.principal.clone().map(Value::String)),
+        ("profile", args.profile.clone().map(Value::String)),
         ("arguments", arguments),
     ];
-    if let Value::Object(asked) = &mut asked {
+    if let Value::Object(query) = &mut query {
         let given = more.into_iter();
-        asked.extend(given.filter_map(|(key, value)| Some((key.to_owned(), value?))));
+        query.extend(given.filter_map(|(key, value)| Some((key.to_owned(), value?))));
     }
-    Ok(asked)
+    Ok(query)
 }
 
-fn by_file(config: &config::Config, asked: &Value) -> Result<Bytes, Failure> {
-    let asked = serde_json::from_str(&asked.to_string());
-    let asked = asked.map_err(|error| Failure::usage(error.to_string()))?;
-    let tried = trial::decide(&config.policy.policy(), &config.mentions, &asked);
-    let tried = tried.map_err(|unclear| Failure::usage(unclear.to_string()))?;
-    Ok(Bytes::from(tried.to_string()))
+fn evaluate_file(config: &config::Config, query: &Value) -> Result<Bytes, CliFailure> {
+    let query = serde_json::from_str(&query.to_string());
+    let query = query.map_err(|error| CliFailure::usage(error.to_string()))?;
+    let decision =
+        policy_check::evaluate_query(&config.policy.compile(), &config.pattern_mentions, &query);
+    let decision = decision.map_err(|unclear| CliFailure::usage(unclear.to_string()))?;
+    Ok(Bytes::from(decision.to_string()))
 }
 
-fn by_gateway(context: &Context, asked: &Value) -> Result<Bytes, Failure> {
-    let client = Client::new(context)?;
-    let body = Bytes::from(asked.to_string());
-    let answer = client.post(PATH, body, QUICK);
-    answer.map_err(|failure| match failure.code.as_str() {
-        "invalid" => Failure::usage(failure.message),
+fn query_gateway(context: &CommandContext, query: &Value) -> Result<Bytes, CliFailure> {
+    let client = ApiClient::new(context)?;
+    let body = Bytes::from(query.to_string());
+    let response = client.post(ROLE_TEST_PATH, body, QUICK_TIMEOUT);
+    response.map_err(|failure| match failure.code.as_str() {
+        "invalid" => CliFailure::usage(failure.message),
         _ => failure,
     })
 }
 
-fn tell(tried: &Tried, file: Option<&str>, context: &mut Context) -> Result<(), Failure> {
-    let verdict = if tried.allowed { "allowed" } else { "denied" };
-    let what = match tried.kind.as_str() {
-        "tool" => format!("{}.{}", tried.server, tried.name),
-        kind => format!("{kind}:{}.{}", tried.server, tried.name),
+fn print_decision(
+    decision: &ApiRoleTestResponse,
+    file: Option<&str>,
+    context: &mut CommandContext,
+) -> Result<(), CliFailure> {
+    let verdict = if decision.allowed {
+        "allowed"
+    } else {
+        "denied"
     };
-    let line = format!("{verdict}  {what}  {}: {}", tried.role, tried.reason);
-    context.out.line(&clean::line(&line))?;
-    let place = match (tried.line, file) {
-        (Some(line), Some(file)) => format!("{}, {file}:{line}", tried.rule),
-        (Some(line), None) => format!("{}, line {line}", tried.rule),
-        (None, _) => tried.rule.clone(),
+    let target = match decision.kind.as_str() {
+        "tool" => format!("{}.{}", decision.server, decision.name),
+        kind => format!("{kind}:{}.{}", decision.server, decision.name),
+    };
+    let line = format!(
+        "{verdict}  {target}  {}: {}",
+        decision.role, decision.reason
+    );
+    context.out.write_line(&clean::escape_line(&line))?;
+    let place = match (decision.line, file) {
+        (Some(line), Some(file)) => format!("{}, {file}:{line}", decision.rule),
+        (Some(line), None) => format!("{}, line {line}", decision.rule),
+        (None, _) => decision.rule.clone(),
     };
     context
         .out
-        .line(&clean::line(&format!("rule     {place}")))?;
-    if tried.conditions > 0 {
-        let count = tried.conditions;
+        .write_line(&clean::escape_line(&format!("rule     {place}")))?;
+    if decision.conditions > 0 {
+        let count = decision.conditions;
         let note = format!("{count} condition(s) look at the arguments: add --args JSON");
-        context.out.note(&note);
+        context.out.write_note(&note);
     }
-    if let Some(near) = &tried.suggestion {
-        let note = format!("did you mean role `{}`?", clean::line(near));
-        context.out.note(&note);
+    if let Some(near) = &decision.suggestion {
+        let note = format!("did you mean role `{}`?", clean::escape_line(near));
+        context.out.write_note(&note);
     }
     Ok(())
 }

@@ -1,76 +1,87 @@
-//! `secret`: puts secrets into the store, lists their names, takes them away. Values go in and
-//! never come out.
+//! `secret`: stores, lists and removes secrets. Values are never printed.
 
 mod prompt;
 
 use serde_json::json;
 
 use super::args::SecretCommand;
-use super::failure::{Exit, Failure};
-use super::table::table;
-use super::{Context, clean};
-use crate::config::{self, Error as ConfigError};
-use crate::secrets::store::{self, Store};
-use crate::secrets::{Origin, SecretsConfig, StoreKind, is_name, is_usable};
-use crate::state::{self, State};
+use super::failure::{CliExit, CliFailure};
+use super::table::format_table;
+use super::{CommandContext, clean};
+use crate::config::{self, ConfigError};
+use crate::secrets::secret_store::{self, SecretStore};
+use crate::secrets::{
+    SecretOrigin, SecretStoreKind, SecretsConfig, is_secret_name, is_valid_value,
+};
+use crate::state::{self, StateDir};
 
-pub(super) fn run(command: &SecretCommand, context: &mut Context) -> Result<Exit, Failure> {
-    let directory = state::locate(context.global.state.as_deref(), &context.env)?;
-    let store = Store::of(&directory);
-    let known = Known::read(context)?;
+pub(super) fn run(
+    command: &SecretCommand,
+    context: &mut CommandContext,
+) -> Result<CliExit, CliFailure> {
+    let directory = state::locate_state_dir(context.global.state.as_deref(), &context.env)?;
+    let store = SecretStore::in_directory(&directory);
+    let usage = SecretUsage::load(context)?;
     match command {
-        SecretCommand::Set { name } => set(name, &known, &store, context)?,
-        SecretCommand::Ls => list(&known, &store, context)?,
-        SecretCommand::Rm { name } => remove(name, &known, &store, context)?,
+        SecretCommand::Set { name } => set_secret(name, &usage, &store, context)?,
+        SecretCommand::Ls => list_secrets(&usage, &store, context)?,
+        SecretCommand::Rm { name } => remove_secret(name, &usage, &store, context)?,
     }
-    Ok(Exit::Ok)
+    Ok(CliExit::Ok)
 }
 
-/// What the config file says.
+/// The secrets section of the config file.
 #[derive(Default)]
-struct Known {
+struct SecretUsage {
     config: SecretsConfig,
     /// Pairs of secret and server.
     uses: Vec<(String, String)>,
 }
 
-impl Known {
-    fn read(context: &Context) -> Result<Self, Failure> {
-        match config::secrets(context.config(), &context.env) {
+impl SecretUsage {
+    fn load(context: &CommandContext) -> Result<Self, CliFailure> {
+        match config::load_secrets_config(context.config_path(), &context.env) {
             Ok((config, uses)) => Ok(Self { config, uses }),
-            // Secrets can be there before the file is.
-            Err(ConfigError::NotFound { .. }) if context.config().is_none() => Ok(Self::default()),
+            // Secrets may exist before the file.
+            Err(ConfigError::NotFound { .. }) if context.config_path().is_none() => {
+                Ok(Self::default())
+            }
             Err(error) => Err(error.into()),
         }
     }
 
-    fn users(&self, name: &str) -> Vec<&str> {
+    fn users_of(&self, name: &str) -> Vec<&str> {
         let uses = self.uses.iter().filter(|(used, _)| used == name);
         uses.map(|(_, server)| server.as_str()).collect()
     }
 }
 
-fn set(name: &str, known: &Known, store: &Store, context: &mut Context) -> Result<(), Failure> {
-    check(name, known)?;
-    let value = prompt::value(name)?;
-    if !is_usable(&value) {
-        return Err(Failure::usage(
+fn set_secret(
+    name: &str,
+    usage: &SecretUsage,
+    store: &SecretStore,
+    context: &mut CommandContext,
+) -> Result<(), CliFailure> {
+    check_storable(name, usage)?;
+    let value = prompt::read_secret_value(name)?;
+    if !is_valid_value(&value) {
+        return Err(CliFailure::usage(
             "a secret is a text of 1 byte to 64 KiB without NUL; nothing was changed",
         ));
     }
-    let (state, kind) = (State::open(directory_of(store))?, known.config.store);
-    store.set(&state, (name, value), kind, &context.env)?;
-    let shown = Origin::Store(kind).shown();
-    let (path, users) = (store.path().display().to_string(), known.users(name));
-    let told = json!({"v": 1, "name": name, "from": shown, "path": path, "used_by": users});
-    context.out.result(&told, |out| {
+    let (state, kind) = (StateDir::open(store_directory(store))?, usage.config.store);
+    store.set_secret(&state, name, value, kind, &context.env)?;
+    let shown = SecretOrigin::Store(kind).describe();
+    let (path, users) = (store.path().display().to_string(), usage.users_of(name));
+    let result = json!({"v": 1, "name": name, "from": shown, "path": path, "used_by": users});
+    context.out.write_result(&result, |out| {
         let place = match kind {
-            StoreKind::File => path.clone(),
-            StoreKind::Keychain => "the keychain".to_owned(),
+            SecretStoreKind::File => path.clone(),
+            SecretStoreKind::Keychain => "the keychain".to_owned(),
         };
-        out.line(&format!("set {name} in {place}"))
+        out.write_line(&format!("set {name} in {place}"))
     })?;
-    context.out.note(&match users.as_slice() {
+    context.out.write_note(&match users.as_slice() {
         [] => format!("  use it: headers = {{ Authorization = \"Bearer ${{secret:{name}}}\" }}"),
         users => format!(
             "  used by {}; a running gateway takes it up by itself",
@@ -79,67 +90,80 @@ fn set(name: &str, known: &Known, store: &Store, context: &mut Context) -> Resul
     });
     context
         .out
-        .note(&format!("  undo: bowline secret rm {name}"));
+        .write_note(&format!("  undo: bowline secret rm {name}"));
     Ok(())
 }
 
-fn remove(name: &str, known: &Known, store: &Store, context: &mut Context) -> Result<(), Failure> {
-    check(name, known)?;
-    let state = State::open(directory_of(store))?;
-    if !store.remove(&state, name, &context.env)? {
-        let failure = Failure::new(Exit::Usage, "not_set", format!("no secret named `{name}`"));
-        return Err(failure.hint("bowline secret ls shows those that are set"));
+fn remove_secret(
+    name: &str,
+    usage: &SecretUsage,
+    store: &SecretStore,
+    context: &mut CommandContext,
+) -> Result<(), CliFailure> {
+    check_storable(name, usage)?;
+    let state = StateDir::open(store_directory(store))?;
+    if !store.remove_secret(&state, name, &context.env)? {
+        let failure = CliFailure::new(
+            CliExit::Usage,
+            "not_set",
+            format!("no secret named `{name}`"),
+        );
+        return Err(failure.with_hint("bowline secret ls shows those that are set"));
     }
-    let (path, users) = (store.path().display().to_string(), known.users(name));
-    let told = json!({"v": 1, "name": name, "path": path, "used_by": users});
-    context.out.result(&told, |out| {
-        out.line(&format!("removed {name} from {path}"))
+    let (path, users) = (store.path().display().to_string(), usage.users_of(name));
+    let result = json!({"v": 1, "name": name, "path": path, "used_by": users});
+    context.out.write_result(&result, |out| {
+        out.write_line(&format!("removed {name} from {path}"))
     })?;
     if !users.is_empty() {
         let users = users.join(", ");
         context
             .out
-            .warning(&format!("{users} cannot run without it"));
+            .write_warning(&format!("{users} cannot run without it"));
     }
     context
         .out
-        .note(&format!("  undo: bowline secret set {name}"));
+        .write_note(&format!("  undo: bowline secret set {name}"));
     Ok(())
 }
 
-/// A name that can be set here: one with a table of its own comes from elsewhere.
-fn check(name: &str, known: &Known) -> Result<(), Failure> {
-    if !is_name(name) {
-        let message = format!("`{}` is no name of a secret", clean::line(name));
+/// Checks a name for the store: a secret with a table of its own has another origin.
+fn check_storable(name: &str, usage: &SecretUsage) -> Result<(), CliFailure> {
+    if !is_secret_name(name) {
+        let message = format!("`{}` is no name of a secret", clean::escape_line(name));
         let hint = "letters, digits, `_`, `.` and `-`, at most 64, a letter or digit first";
-        return Err(Failure::usage(message).hint(hint));
+        return Err(CliFailure::usage(message).with_hint(hint));
     }
-    match known.config.named.get(name) {
+    match usage.config.named.get(name) {
         None => Ok(()),
         Some(origin) => {
             let message = format!(
                 "`{name}` is not in the store: it comes from {}",
-                origin.shown()
+                origin.describe()
             );
             let hint = format!("change it there, or remove [secrets.{name}] from the config file");
-            Err(Failure::usage(message).hint(hint))
+            Err(CliFailure::usage(message).with_hint(hint))
         }
     }
 }
 
-fn list(known: &Known, store: &Store, context: &mut Context) -> Result<(), Failure> {
-    let stored = store.names()?;
-    let named = known.config.named.iter();
-    let mut all: Vec<(&str, Origin, bool)> = named
+fn list_secrets(
+    usage: &SecretUsage,
+    store: &SecretStore,
+    context: &mut CommandContext,
+) -> Result<(), CliFailure> {
+    let stored = store.list_names()?;
+    let named = usage.config.named.iter();
+    let mut all: Vec<(&str, SecretOrigin, bool)> = named
         .map(|(name, origin)| (name.as_str(), origin.clone(), true))
         .collect();
     let kept = stored
         .iter()
-        .filter(|(name, _)| !known.config.named.contains_key(name));
-    all.extend(kept.map(|(name, kind)| (name.as_str(), Origin::Store(*kind), true)));
-    for (name, _) in &known.uses {
+        .filter(|(name, _)| !usage.config.named.contains_key(name));
+    all.extend(kept.map(|(name, kind)| (name.as_str(), SecretOrigin::Store(*kind), true)));
+    for (name, _) in &usage.uses {
         if !all.iter().any(|(there, _, _)| there == name) {
-            all.push((name, Origin::Store(known.config.store), false));
+            all.push((name, SecretOrigin::Store(usage.config.store), false));
         }
     }
     all.sort_by_key(|(name, _, _)| *name);
@@ -148,48 +172,48 @@ fn list(known: &Known, store: &Store, context: &mut Context) -> Result<(), Failu
         .map(|(name, origin, is_set)| {
             json!({
                 "name": name,
-                "from": origin.shown(),
+                "from": origin.describe(),
                 "set": is_set,
-                "used_by": known.users(name),
+                "used_by": usage.users_of(name),
             })
         })
         .collect();
-    let told = json!({"v": 1, "path": store.path(), "secrets": secrets});
-    context.out.result(&told, |out| {
+    let result = json!({"v": 1, "path": store.path(), "secrets": secrets});
+    context.out.write_result(&result, |out| {
         if all.is_empty() {
-            out.note("no secrets; put one away: bowline secret set NAME");
+            out.write_note("no secrets; put one away: bowline secret set NAME");
             return Ok(());
         }
         let rows: Vec<_> = all
             .iter()
             .map(|(name, origin, is_set)| {
                 let from = match is_set {
-                    true => origin.shown(),
+                    true => origin.describe(),
                     false => format!("not set: bowline secret set {name}"),
                 };
-                [(*name).to_owned(), from, known.users(name).join(", ")]
+                [(*name).to_owned(), from, usage.users_of(name).join(", ")]
             })
             .collect();
-        out.line(&table(["NAME", "FROM", "USED BY"], &rows))
+        out.write_line(&format_table(["NAME", "FROM", "USED BY"], &rows))
     })
 }
 
-fn directory_of(store: &Store) -> std::path::PathBuf {
+fn store_directory(store: &SecretStore) -> std::path::PathBuf {
     let directory = store.path().parent();
     directory.map(std::path::Path::to_owned).unwrap_or_default()
 }
 
-impl From<store::Error> for Failure {
-    fn from(error: store::Error) -> Self {
+impl From<secret_store::SecretStoreError> for CliFailure {
+    fn from(error: secret_store::SecretStoreError) -> Self {
         match error {
-            store::Error::State(error) => error.into(),
-            store::Error::Keychain(ref cause) => {
-                let cause = format!("cause: {}", clean::line(&cause.to_string()));
+            secret_store::SecretStoreError::State(error) => error.into(),
+            secret_store::SecretStoreError::Keychain(ref cause) => {
+                let cause = format!("cause: {}", clean::escape_line(&cause.to_string()));
                 Self::unexpected(error.to_string())
-                    .hint(cause)
-                    .hint("or keep secrets in a private file: [secret_store] kind = \"file\"")
+                    .with_hint(cause)
+                    .with_hint("or keep secrets in a private file: [secret_store] kind = \"file\"")
             }
-            store::Error::Full => Self::usage(error.to_string()),
+            secret_store::SecretStoreError::Full => Self::usage(error.to_string()),
         }
     }
 }

@@ -1,12 +1,12 @@
-//! `stdio`: an MCP client that starts programs speaks to the gateway through this shim.
+//! `stdio`: a shim between an MCP client on stdin/stdout and the gateway's HTTP endpoint.
 
-mod deliver;
-mod lines;
-mod listen;
+mod delivery;
+pub(super) mod gateway_starter;
 mod message;
-mod modern;
+mod notification_stream;
+mod pipe_lines;
 mod shim;
-pub(super) mod start;
+mod stateless;
 
 #[cfg(test)]
 mod tests;
@@ -20,104 +20,111 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 
-use self::lines::{Line, Lines};
-use self::message::{Kind, Trouble};
-use self::modern::listen::Listening;
-use self::modern::{Itself, UnderWay};
-use self::shim::Shim;
-use self::start::Starter;
-use super::Context;
-use super::client::{self, encode};
-use super::daemon::Finder;
-use super::failure::{Exit, Failure};
-use crate::state::Run;
+use self::gateway_starter::GatewayStarter;
+use self::message::{ShimFailure, ShimMessageKind};
+use self::pipe_lines::{PipeLine, PipeLineReader};
+use self::shim::StdioShim;
+use self::stateless::listen_stream::ShimListenStream;
+use self::stateless::{ShimHeaders, ShimInFlight};
+use super::CommandContext;
+use super::api_client::{self, percent_encode};
+use super::failure::{CliExit, CliFailure};
+use super::gateway_finder::GatewayFinder;
+use crate::state::RunRecord;
 
-/// Requests that are at the gateway at once.
+/// Maximum concurrent requests at the gateway.
 const REQUESTS_MAX: usize = 64;
-/// Messages that are under way or wait their turn; a request beyond is refused.
+/// Maximum messages in flight or queued; further requests are refused.
 const MESSAGES_MAX: usize = 1024;
-/// Streams of changes that one client may have open.
-const LISTENING_MAX: usize = 64;
-/// Lines that wait to be read by the client.
+/// Maximum open listen streams of one client.
+const LISTEN_STREAMS_MAX: usize = 64;
+/// Maximum output lines waiting for the client.
 const OUTPUT_LINES_MAX: usize = 256;
-/// Longest wait for answers after the client has said all.
-const DRAIN: Duration = Duration::from_secs(300);
+/// Maximum wait for responses after the client has closed stdin.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(300);
 
-pub(super) fn run(server: Option<&str>, context: &mut Context) -> Result<Exit, Failure> {
+pub(super) fn run(
+    server: Option<&str>,
+    context: &mut CommandContext,
+) -> Result<CliExit, CliFailure> {
     let path = match server {
-        Some(name) => format!("/servers/{}/mcp", encode(name)),
+        Some(name) => format!("/servers/{}/mcp", percent_encode(name)),
         None => "/mcp".to_owned(),
     };
-    let (finder, starter) = (Finder::new(context), Starter::new(context)?);
-    let runtime = client::runtime()?;
+    let (finder, starter) = (GatewayFinder::new(context), GatewayStarter::new(context)?);
+    let runtime = api_client::create_runtime()?;
     let outcome = runtime.block_on(async {
-        let daemon = start::ensure(&finder, &starter).await?;
-        let shim = Arc::new(Shim::new(finder, starter, path, daemon));
+        let gateway = gateway_starter::ensure_gateway(&finder, &starter).await?;
+        let shim = Arc::new(StdioShim::new(finder, starter, path, gateway));
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         tokio::select! {
-            () = serve(shim.clone(), tokio::io::stdin(), tokio::io::stdout()) => {}
+            () = forward_lines(shim.clone(), tokio::io::stdin(), tokio::io::stdout()) => {}
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
         }
-        shim.close().await;
-        Ok(Exit::Ok)
+        shim.delete_session().await;
+        Ok(CliExit::Ok)
     });
-    // A read of stdin cannot be given up; the process must not wait for it.
+    // A blocking read of stdin cannot be cancelled; the process must not wait for stdin.
     runtime.shutdown_background();
     outcome
 }
 
-/// Serves a client on stdin and stdout by a gateway of this process, until it has said all.
-pub(super) async fn beside(run: &Run, starter: Starter) -> Result<(), Failure> {
-    let finder = Finder::only(run);
-    let daemon = finder.find()?;
-    let shim = Arc::new(Shim::new(finder, starter, "/mcp".to_owned(), daemon));
-    serve(shim.clone(), tokio::io::stdin(), tokio::io::stdout()).await;
-    shim.close().await;
+/// Serves a client on stdin and stdout with a gateway of this process, until stdin closes.
+pub(super) async fn serve_own_gateway(
+    run: &RunRecord,
+    starter: GatewayStarter,
+) -> Result<(), CliFailure> {
+    let finder = GatewayFinder::for_run(run);
+    let gateway = finder.find_gateway()?;
+    let shim = Arc::new(StdioShim::new(finder, starter, "/mcp".to_owned(), gateway));
+    forward_lines(shim.clone(), tokio::io::stdin(), tokio::io::stdout()).await;
+    shim.delete_session().await;
     Ok(())
 }
 
-/// Carries lines both ways until the client has said all, or reads no more.
-async fn serve<R, W>(shim: Arc<Shim>, input: R, output: W)
+/// Forwards lines in both directions until the client closes stdin or stdout.
+async fn forward_lines<R, W>(shim: Arc<StdioShim>, input: R, output: W)
 where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin + Send + 'static,
 {
     let (sender, receiver) = mpsc::channel(OUTPUT_LINES_MAX);
     let mut writer = JoinSet::new();
-    writer.spawn(write(receiver, output));
-    let mut traffic = Traffic {
+    writer.spawn(write_lines(receiver, output));
+    let mut traffic = ShimTraffic {
         shim,
         lines: sender,
-        places: Arc::new(Semaphore::new(REQUESTS_MAX)),
+        request_permits: Arc::new(Semaphore::new(REQUESTS_MAX)),
         messages: JoinSet::new(),
-        listener: JoinSet::new(),
-        listening: JoinSet::new(),
-        under_way: UnderWay::default(),
+        notification_stream: JoinSet::new(),
+        listen_streams: JoinSet::new(),
+        in_flight: ShimInFlight::default(),
     };
-    let mut input = Lines::new(input);
+    let mut input = PipeLineReader::new(input);
     loop {
         tokio::select! {
-            line = input.next() => match line {
-                Ok(Some(line)) => traffic.take(line).await,
+            line = input.next_line() => match line {
+                Ok(Some(line)) => traffic.handle_line(line).await,
                 Ok(None) | Err(_) => break,
             },
             _ = writer.join_next() => return,
             Some(_) = traffic.messages.join_next(), if !traffic.messages.is_empty() => {}
-            Some(_) = traffic.listening.join_next(), if !traffic.listening.is_empty() => {}
+            Some(_) = traffic.listen_streams.join_next(),
+                if !traffic.listen_streams.is_empty() => {}
         }
     }
     tokio::select! {
-        _ = tokio::time::timeout(DRAIN, traffic.drain()) => {}
+        _ = tokio::time::timeout(DRAIN_TIMEOUT, traffic.drain()) => {}
         _ = writer.join_next() => return,
     }
-    // The last sender is gone, so the writer ends when all is written.
+    // The last sender is dropped, so the writer ends after the last line.
     drop(traffic);
     writer.join_next().await;
 }
 
-async fn write<W: AsyncWrite + Unpin>(mut lines: mpsc::Receiver<Bytes>, mut output: W) {
+async fn write_lines<W: AsyncWrite + Unpin>(mut lines: mpsc::Receiver<Bytes>, mut output: W) {
     while let Some(line) = lines.recv().await {
         let written = async {
             output.write_all(&line).await?;
@@ -130,139 +137,168 @@ async fn write<W: AsyncWrite + Unpin>(mut lines: mpsc::Receiver<Bytes>, mut outp
     }
 }
 
-/// What is under way for one client.
-struct Traffic {
-    shim: Arc<Shim>,
-    lines: shim::Lines,
-    /// Requests that may be at the gateway.
-    places: Arc<Semaphore>,
+/// Messages and streams in flight for one client.
+struct ShimTraffic {
+    shim: Arc<StdioShim>,
+    lines: shim::ClientLines,
+    /// Permits for requests at the gateway.
+    request_permits: Arc<Semaphore>,
     messages: JoinSet<()>,
-    /// The stream of messages that belong to no request.
-    listener: JoinSet<()>,
-    /// The streams of changes of a client without a session.
-    listening: JoinSet<()>,
-    /// The requests of a client without a session.
-    under_way: UnderWay,
+    /// The stream of messages unrelated to a request.
+    notification_stream: JoinSet<()>,
+    /// Listen streams of a stateless client.
+    listen_streams: JoinSet<()>,
+    /// Requests of a stateless client.
+    in_flight: ShimInFlight,
 }
 
-impl Traffic {
-    async fn take(&mut self, line: Line) {
-        let Line::Whole(line) = line else {
+impl ShimTraffic {
+    async fn handle_line(&mut self, line: PipeLine) {
+        let PipeLine::Complete(line) = line else {
             return self
-                .say(message::malformed(-32600, "The message is over 8 MiB."))
+                .send_line(message::malformed_response(
+                    -32600,
+                    "The message is over 8 MiB.",
+                ))
                 .await;
         };
         let line = Bytes::from(line);
-        match message::kind(&line) {
+        match message::classify_message(&line) {
             None if serde_json::from_slice::<serde::de::IgnoredAny>(&line).is_err() => {
-                self.say(message::malformed(-32700, "The line is not JSON."))
+                self.send_line(message::malformed_response(-32700, "The line is not JSON."))
                     .await;
             }
             None => {
-                self.say(message::malformed(-32600, "The line is no message."))
+                self.send_line(message::malformed_response(
+                    -32600,
+                    "The line is no message.",
+                ))
+                .await
+            }
+            // Later messages depend on the session, so both are awaited.
+            Some(ShimMessageKind::Request { id, method }) if method == "initialize" => {
+                self.notification_stream.abort_all();
+                self.shim.forward_initialize(line, &id, &self.lines).await;
+            }
+            Some(ShimMessageKind::Notification { method })
+                if method == "notifications/initialized" =>
+            {
+                if self
+                    .shim
+                    .forward_notification(line, &self.lines)
                     .await
-            }
-            // What follows depends on the session, so both are waited for.
-            Some(Kind::Request { id, method }) if method == "initialize" => {
-                self.listener.abort_all();
-                self.shim.initialize(line, &id, &self.lines).await;
-            }
-            Some(Kind::Notification { method }) if method == "notifications/initialized" => {
-                if self.shim.notify(line, &self.lines).await.is_ok() {
-                    self.listener.abort_all();
-                    self.listener
-                        .spawn(listen::listen(self.shim.clone(), self.lines.clone()));
+                    .is_ok()
+                {
+                    self.notification_stream.abort_all();
+                    self.notification_stream
+                        .spawn(notification_stream::forward_notifications(
+                            self.shim.clone(),
+                            self.lines.clone(),
+                        ));
                 }
             }
-            Some(Kind::Request { id, method }) => match Itself::read(&line) {
-                Some(itself) if method == "subscriptions/listen" => {
-                    self.listen(line, itself, id).await;
+            Some(ShimMessageKind::Request { id, method }) => match ShimHeaders::from_request(&line)
+            {
+                Some(headers) if method == "subscriptions/listen" => {
+                    self.open_listen_stream(line, headers, id).await;
                 }
-                Some(itself) => self.ask(line, itself, id).await,
-                None => self.request(line, id).await,
+                Some(headers) => self.forward_stateless(line, headers, id).await,
+                None => self.forward_request(line, id).await,
             },
-            Some(Kind::Notification { method })
-                if method == "notifications/cancelled" && self.under_way.cancel(&line) => {}
-            Some(Kind::Notification { .. } | Kind::Answer { .. }) => self.notify(line).await,
+            Some(ShimMessageKind::Notification { method })
+                if method == "notifications/cancelled" && self.in_flight.abort_cancelled(&line) => {
+            }
+            Some(ShimMessageKind::Notification { .. } | ShimMessageKind::Response { .. }) => {
+                self.forward_notification(line).await
+            }
         }
     }
 
-    /// Asks for a client that has no session.
-    async fn ask(&mut self, line: Bytes, itself: Itself, id: String) {
-        let Some(id) = self.enter(id).await else {
+    /// Forwards a request of a stateless client.
+    async fn forward_stateless(&mut self, line: Bytes, headers: ShimHeaders, id: String) {
+        let Some(id) = self.admit_request(id).await else {
             return;
         };
-        let (shim, lines, places) = (self.shim.clone(), self.lines.clone(), self.places.clone());
-        let own = id.clone();
+        let (shim, lines, request_permits) = (
+            self.shim.clone(),
+            self.lines.clone(),
+            self.request_permits.clone(),
+        );
+        let request_id = id.clone();
         let task = self.messages.spawn(async move {
-            let _place = places.acquire().await;
-            shim.ask(line, &itself, &own, &lines).await;
+            let _place = request_permits.acquire().await;
+            shim.forward_stateless(line, &headers, &request_id, &lines)
+                .await;
         });
-        self.under_way.begin(&id, task);
+        self.in_flight.register(&id, task);
     }
 
-    /// Opens a stream of changes, which takes no place of a request.
-    async fn listen(&mut self, line: Bytes, itself: Itself, id: String) {
-        if self.listening.len() >= LISTENING_MAX {
-            let full = Trouble::not_started("Too many streams are open; close one first.");
-            return self.say(full.answer(&id)).await;
+    /// Opens a listen stream, which needs no request permit.
+    async fn open_listen_stream(&mut self, line: Bytes, headers: ShimHeaders, id: String) {
+        if self.listen_streams.len() >= LISTEN_STREAMS_MAX {
+            let full = ShimFailure::not_started("Too many streams are open; close one first.");
+            return self.send_line(full.error_response(&id)).await;
         }
-        let listening = Listening {
+        let stream = ShimListenStream {
             shim: self.shim.clone(),
             line,
-            itself,
+            headers,
             id: id.clone(),
             lines: self.lines.clone(),
         };
-        let task = self.listening.spawn(listening.run());
-        self.under_way.begin(&id, task);
+        let task = self.listen_streams.spawn(stream.run());
+        self.in_flight.register(&id, task);
     }
 
-    /// Lets one more request in, or answers it.
-    async fn enter(&self, id: String) -> Option<String> {
+    /// Admits one more request, or refuses it.
+    async fn admit_request(&self, id: String) -> Option<String> {
         if self.messages.len() < MESSAGES_MAX {
             return Some(id);
         }
-        let full = Trouble::not_started("Too many requests are under way; try again later.");
-        self.say(full.answer(&id)).await;
+        let full = ShimFailure::not_started("Too many requests are under way; try again later.");
+        self.send_line(full.error_response(&id)).await;
         None
     }
 
-    async fn request(&mut self, line: Bytes, id: String) {
-        let Some(id) = self.enter(id).await else {
+    async fn forward_request(&mut self, line: Bytes, id: String) {
+        let Some(id) = self.admit_request(id).await else {
             return;
         };
-        let (shim, lines, places) = (self.shim.clone(), self.lines.clone(), self.places.clone());
+        let (shim, lines, request_permits) = (
+            self.shim.clone(),
+            self.lines.clone(),
+            self.request_permits.clone(),
+        );
         self.messages.spawn(async move {
-            let _place = places.acquire().await;
-            shim.request(line, &id, &lines).await;
+            let _place = request_permits.acquire().await;
+            shim.forward_request(line, &id, &lines).await;
         });
     }
 
-    /// Answers and cancellations never wait behind the requests that wait for them.
-    async fn notify(&mut self, line: Bytes) {
+    /// Forwards responses and cancellations, which never queue behind requests waiting for them.
+    async fn forward_notification(&mut self, line: Bytes) {
         if self.messages.len() >= MESSAGES_MAX {
             self.messages.join_next().await;
         }
         let (shim, lines) = (self.shim.clone(), self.lines.clone());
-        let stateless = self.under_way.is_used() && !shim.is_introduced();
+        let is_stateless = self.in_flight.has_requests() && !shim.has_initialized();
         self.messages.spawn(async move {
-            // A notification has nobody who could be told.
-            let _trouble = match stateless {
-                true => shim.mention(line).await,
-                false => shim.notify(line, &lines).await,
+            // A notification has no response, so failures are dropped.
+            let _trouble = match is_stateless {
+                true => shim.forward_stateless_notification(line).await,
+                false => shim.forward_notification(line, &lines).await,
             };
         });
     }
 
-    async fn say(&self, line: Bytes) {
+    async fn send_line(&self, line: Bytes) {
         let _gone = self.lines.send(line).await;
     }
 
-    /// Waits for everything that was asked, then stops listening.
+    /// Waits for all requests, then stops listening.
     async fn drain(&mut self) {
         while self.messages.join_next().await.is_some() {}
-        self.listener.shutdown().await;
-        self.listening.shutdown().await;
+        self.notification_stream.shutdown().await;
+        self.listen_streams.shutdown().await;
     }
 }

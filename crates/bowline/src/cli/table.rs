@@ -1,14 +1,14 @@
-//! Columns that line up, durations that can be read at a glance.
+//! Formats tables, durations, sizes and counts.
 
 use super::clean;
 
-/// Rows under a head, each column as wide as its widest cell; the last one runs free.
-pub(crate) fn table<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> String {
+/// Formats rows under a header; each column is as wide as the widest cell, except the last.
+pub(crate) fn format_table<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> String {
     let rows: Vec<[String; N]> = std::iter::once(head.map(str::to_owned))
-        .chain(
-            rows.iter()
-                .map(|row| row.each_ref().map(|cell| clean::line(cell).into_owned())),
-        )
+        .chain(rows.iter().map(|row| {
+            row.each_ref()
+                .map(|cell| clean::escape_line(cell).into_owned())
+        }))
         .collect();
     let widths: Vec<usize> = (0..N)
         .map(|column| {
@@ -29,8 +29,8 @@ pub(crate) fn table<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> St
     lines.join("\n")
 }
 
-/// The two largest units of a duration: `2 h 14 m`, `41 s`, `11 ms`.
-pub(crate) fn duration(millis: u64) -> String {
+/// Formats the two largest units of a duration: `2 h 14 m`, `41 s`, `11 ms`.
+pub(crate) fn format_duration(millis: u64) -> String {
     let (seconds, minutes, hours) = (millis / 1_000, millis / 60_000, millis / 3_600_000);
     match (hours / 24, hours, minutes, seconds) {
         (0, 0, 0, 0) => format!("{millis} ms"),
@@ -41,18 +41,18 @@ pub(crate) fn duration(millis: u64) -> String {
     }
 }
 
-/// A short time with as many digits as matter: `0.3 ms`, `12 ms`, `1.5 s`.
-pub(crate) fn micros(us: u64) -> String {
+/// Formats a short time with significant digits: `0.3 ms`, `12 ms`, `1.5 s`.
+pub(crate) fn format_micros(us: u64) -> String {
     match us {
         0..10_000 => format!("{}.{} ms", us / 1_000, us % 1_000 / 100),
         10_000..1_000_000 => format!("{} ms", us / 1_000),
         1_000_000..10_000_000 => format!("{}.{} s", us / 1_000_000, us % 1_000_000 / 100_000),
-        _ => duration(us / 1_000),
+        _ => format_duration(us / 1_000),
     }
 }
 
-/// Memory with as many digits as matter: `412 KiB`, `41 MiB`, `1.5 GiB`.
-pub(crate) fn size(bytes: u64) -> String {
+/// Formats a memory size with significant digits: `412 KiB`, `41 MiB`, `1.5 GiB`.
+pub(crate) fn format_size(bytes: u64) -> String {
     const KIB: u64 = 1 << 10;
     const MIB: u64 = 1 << 20;
     const GIB: u64 = 1 << 30;
@@ -65,14 +65,14 @@ pub(crate) fn size(bytes: u64) -> String {
     }
 }
 
-/// A share in percent: `0`, `0.4`, `100`.
-pub(crate) fn percent(share: f64) -> String {
-    let text = format!("{:.1}", share * 100.0);
+/// Formats a fraction as percent: `0`, `0.4`, `100`.
+pub(crate) fn format_percent(fraction: f64) -> String {
+    let text = format!("{:.1}", fraction * 100.0);
     text.strip_suffix(".0").unwrap_or(&text).to_owned()
 }
 
-/// `1 server`, `2 servers`.
-pub(crate) fn count(number: u64, noun: &str) -> String {
+/// Formats a count with a noun: `1 server`, `2 servers`.
+pub(crate) fn format_count(number: u64, noun: &str) -> String {
     if number == 1 {
         format!("1 {noun}")
     } else {
@@ -85,27 +85,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_line_up() {
+    fn table_columns_are_aligned() {
         let rows = [
             ["a".to_owned(), "x\ny".to_owned()],
             ["ßß".to_owned(), String::new()],
         ];
-        assert_eq!(table(["N", "NOTE"], &rows), "N   NOTE\na   x y\nßß");
+        assert_eq!(format_table(["N", "NOTE"], &rows), "N   NOTE\na   x y\nßß");
     }
 
     #[test]
-    fn numbers_have_the_digits_that_matter() {
-        let times = [0, 340, 9_999, 12_345, 1_500_000, 61_000_000].map(micros);
+    fn numbers_show_significant_digits() {
+        let times = [0, 340, 9_999, 12_345, 1_500_000, 61_000_000].map(format_micros);
         let expect = ["0.0 ms", "0.3 ms", "9.9 ms", "12 ms", "1.5 s", "1 m 1 s"];
         assert_eq!(times, expect);
-        let sizes = [12, 422_000, 43_000_000, 1 << 31, 1_650_000_000].map(size);
+        let sizes = [12, 422_000, 43_000_000, 1 << 31, 1_650_000_000].map(format_size);
         assert_eq!(sizes, ["12 B", "412 KiB", "41 MiB", "2 GiB", "1.5 GiB"]);
-        let shares = [0.0, 0.004, 0.5, 1.0].map(percent);
+        let shares = [0.0, 0.004, 0.5, 1.0].map(format_percent);
         assert_eq!(shares, ["0", "0.4", "50", "100"]);
     }
 
     #[test]
-    fn durations_show_their_largest_units() {
+    fn durations_show_two_largest_units() {
         for (millis, text) in [
             (11, "11 ms"),
             (41_500, "41 s"),
@@ -113,7 +113,7 @@ mod tests {
             (8_040_000, "2 h 14 m"),
             (90_000_000, "1 d 1 h"),
         ] {
-            assert_eq!(duration(millis), text);
+            assert_eq!(format_duration(millis), text);
         }
     }
 }

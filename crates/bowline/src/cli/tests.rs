@@ -1,7 +1,7 @@
-//! Commands against a scripted gateway: exact output, exact exit codes.
+//! Commands against a scripted gateway: exact output and exit codes.
 
-use super::fake::{self, Fake, Script, answer};
-use super::out::captured::{Captured, out};
+use super::fake_gateway::{self, FakeGateway, FakeScript, json_response};
+use super::output::captured::{CapturedOutput, captured_output};
 use super::*;
 
 const SERVERS: &str = r#"{"v":1,"servers":[
@@ -17,41 +17,53 @@ const TOOLS: &str = r#"{"v":1,"tools":[
   {"name":"list","inputSchema":{"type":"object"}}}],"unlisted":[]}"#;
 const NO_TOOLS: &str = r#"{"v":1,"tools":[],"unlisted":[]}"#;
 
-struct Ran {
-    outcome: Result<Exit, Failure>,
+struct CommandRun {
+    outcome: Result<CliExit, CliFailure>,
     stdout: String,
     stderr: String,
 }
 
-fn ran(fake: &Fake, words: &str) -> Ran {
-    let cli = Cli::try_parse_from(words.split_whitespace()).unwrap();
+fn run_command(fake: &FakeGateway, words: &str) -> CommandRun {
+    let cli = CliArgs::try_parse_from(words.split_whitespace()).unwrap();
     let format = if cli.global.json {
-        Format::Json
+        OutputFormat::Json
     } else {
-        Format::Human
+        OutputFormat::Human
     };
-    let (mut context, stdout, stderr) = fake.context(format);
-    let outcome = run(&cli.command, &mut context);
+    let (mut context, stdout, stderr) = fake.command_context(format);
+    let outcome = dispatch_command(&cli.command, &mut context);
     if let Err(failure) = &outcome {
-        context.out.failure(failure);
+        context.out.write_failure(failure);
     }
-    Ran {
+    CommandRun {
         outcome,
         stdout: stdout.text(),
         stderr: stderr.text(),
     }
 }
 
-fn gateway() -> Fake {
-    Fake::start([
-        ("GET /api/v1/servers", answer(200, SERVERS)),
-        ("GET /api/v1/tools?server=files", answer(200, TOOLS)),
-        ("GET /api/v1/tools", answer(200, NO_TOOLS)),
-        ("POST /api/v1/call", called()),
-        ("POST /api/v1/servers/files/restart", answer(200, RESTARTED)),
-        ("POST /api/v1/servers/files/stop", answer(200, STOPPED)),
-        ("POST /api/v1/servers/files/start", answer(200, FAILED)),
-        ("POST /api/v1/servers/fils/stop", answer(404, NOT_FOUND)),
+fn scripted_gateway() -> FakeGateway {
+    FakeGateway::start([
+        ("GET /api/v1/servers", json_response(200, SERVERS)),
+        ("GET /api/v1/tools?server=files", json_response(200, TOOLS)),
+        ("GET /api/v1/tools", json_response(200, NO_TOOLS)),
+        ("POST /api/v1/call", call_script()),
+        (
+            "POST /api/v1/servers/files/restart",
+            json_response(200, RESTARTED),
+        ),
+        (
+            "POST /api/v1/servers/files/stop",
+            json_response(200, STOPPED),
+        ),
+        (
+            "POST /api/v1/servers/files/start",
+            json_response(200, FAILED),
+        ),
+        (
+            "POST /api/v1/servers/fils/stop",
+            json_response(404, NOT_FOUND),
+        ),
     ])
 }
 
@@ -61,7 +73,7 @@ const FAILED: &str = r#"{"v":1,"server":{"name":"files","state":"backoff",
  "last_error":{"class":"connect_failed","message":"exit code 1","age_ms":5}}}"#;
 const NOT_FOUND: &str = r#"{"error":{"code":"server_not_found","message":"no server \"fils\""}}"#;
 
-fn called() -> Script {
+fn call_script() -> FakeScript {
     std::sync::Arc::new(|asked| {
         let body: serde_json::Value = serde_json::from_str(&asked.body).unwrap();
         let (status, body) = match (body["server"].as_str(), body["tool"].as_str()) {
@@ -83,7 +95,7 @@ fn called() -> Script {
                 r#"{"error":{"code":"server_not_found","message":"no server \"fils\""}}"#,
             ),
         };
-        Some(fake::response(
+        Some(fake_gateway::response_bytes(
             status,
             &[("content-type", "application/json")],
             body,
@@ -93,9 +105,9 @@ fn called() -> Script {
 
 #[test]
 fn ls_shows_servers_tools_and_one_schema() {
-    let fake = gateway();
+    let fake = scripted_gateway();
     assert_eq!(
-        ran(&fake, "bowline ls").stdout,
+        run_command(&fake, "bowline ls").stdout,
         "\
 SERVER  STATE    TOOLS  COMMAND       NOTE
 files   ready    2      npx -y files
@@ -105,49 +117,55 @@ unset   broken   -                    no $KEY
 "
     );
     assert_eq!(
-        ran(&fake, "bowline ls files").stdout,
+        run_command(&fake, "bowline ls files").stdout,
         "read_file(path: string, head?: integer)  Reads a \\x1bfile.\nlist()\n"
     );
     assert_eq!(
-        ran(&fake, "bowline ls files.list").stdout,
+        run_command(&fake, "bowline ls files.list").stdout,
         "files.list()\neffect: unknown\n\ninput: {\n  \"type\": \"object\"\n}\n"
     );
-    let json = ran(&fake, "bowline ls files.list --json").stdout;
+    let json = run_command(&fake, "bowline ls files.list --json").stdout;
     let value: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(
         (&value["v"], &value["definition"]["name"]),
         (&1.into(), &"list".into())
     );
-    assert_eq!(ran(&fake, "bowline ls --json").stdout.lines().count(), 1);
+    assert_eq!(
+        run_command(&fake, "bowline ls --json")
+            .stdout
+            .lines()
+            .count(),
+        1
+    );
 }
 
 #[test]
-fn ls_suggests_what_was_meant() {
-    let fake = gateway();
-    let missing = ran(&fake, "bowline ls fils");
-    assert_eq!(missing.outcome.unwrap_err().exit, Exit::Usage);
+fn ls_suggests_similar_names() {
+    let fake = scripted_gateway();
+    let missing = run_command(&fake, "bowline ls fils");
+    assert_eq!(missing.outcome.unwrap_err().exit, CliExit::Usage);
     assert_eq!(
         missing.stderr,
         "error[server_not_found]: no server \"fils\"\n  did you mean files?\n"
     );
     assert_eq!(
-        ran(&fake, "bowline ls files.lsit").stderr,
+        run_command(&fake, "bowline ls files.lsit").stderr,
         "error[tool_not_found]: server `files` has no tool \"lsit\"\n  did you mean list?\n"
     );
     assert_eq!(
-        ran(&fake, "bowline ls github").stderr,
+        run_command(&fake, "bowline ls github").stderr,
         "the server offers no tools\n"
     );
 }
 
 #[test]
-fn a_call_types_its_arguments_and_prints_the_text() {
-    let fake = gateway();
-    let done = ran(
+fn call_types_arguments_and_prints_text() {
+    let fake = scripted_gateway();
+    let done = run_command(
         &fake,
         "bowline call files.read_file path=5 head=3 --timeout 2s",
     );
-    assert_eq!(done.outcome, Ok(Exit::Ok));
+    assert_eq!(done.outcome, Ok(CliExit::Ok));
     assert_eq!(done.stdout, "hello\n");
     assert_eq!(done.stderr, "ok · 11 ms · files\n");
     assert_eq!(
@@ -155,26 +173,26 @@ fn a_call_types_its_arguments_and_prints_the_text() {
         "{\"server\":\"files\",\"tool\":\"read_file\",\"timeout_ms\":2000,\
          \"arguments\":{\"path\":\"5\",\"head\":3}}"
     );
-    let failed = ran(&fake, "bowline call files.list --args {}");
-    assert_eq!(failed.outcome, Ok(Exit::Tool));
+    let failed = run_command(&fake, "bowline call files.list --args {}");
+    assert_eq!(failed.outcome, Ok(CliExit::Tool));
     assert_eq!(failed.stderr, "tool error · 1 ms · files\n");
 }
 
 #[test]
-fn a_call_to_a_wrong_name_shows_the_command_that_was_meant() {
-    let fake = gateway();
-    let server = ran(&fake, "bowline call fils.read_file --args {}");
+fn mistyped_call_shows_corrected_command() {
+    let fake = scripted_gateway();
+    let server = run_command(&fake, "bowline call fils.read_file --args {}");
     assert_eq!(
         server.stderr,
         "error[server_not_found]: no server \"fils\"\n  \
          did you mean files?  →  bowline call files.read_file --args '{}'\n"
     );
     assert_eq!(
-        ran(&fake, "bowline call files.read_fiel path=x").stderr,
+        run_command(&fake, "bowline call files.read_fiel path=x").stderr,
         "error[tool_not_found]: server `files` has no tool \"read_fiel\"\n  \
          did you mean read_file?  →  bowline call files.read_file path=x\n"
     );
-    let json = ran(&fake, "bowline call fils.read_file --args {} --json");
+    let json = run_command(&fake, "bowline call fils.read_file --args {} --json");
     let value: serde_json::Value = serde_json::from_str(&json.stderr).unwrap();
     assert_eq!(value["error"]["code"], "server_not_found");
     assert_eq!(value["error"]["suggestions"][0], "files");
@@ -182,40 +200,42 @@ fn a_call_to_a_wrong_name_shows_the_command_that_was_meant() {
 }
 
 #[test]
-fn a_call_without_a_tool_is_a_mistake_in_the_arguments() {
-    let failure = ran(&gateway(), "bowline call files").outcome.unwrap_err();
-    assert_eq!(failure.exit, Exit::Usage);
+fn call_without_tool_is_usage_error() {
+    let failure = run_command(&scripted_gateway(), "bowline call files")
+        .outcome
+        .unwrap_err();
+    assert_eq!(failure.exit, CliExit::Usage);
     assert_eq!(failure.hints, ["list them: bowline ls files"]);
 }
 
 #[test]
-fn restart_prints_the_new_state_and_a_wrong_name_a_suggestion() {
-    let fake = gateway();
+fn restart_prints_state_or_suggestion() {
+    let fake = scripted_gateway();
     assert_eq!(
-        ran(&fake, "bowline restart files").stdout,
+        run_command(&fake, "bowline restart files").stdout,
         "files is ready (pid 8)\n"
     );
     assert_eq!(
-        ran(&fake, "bowline stop fils").stderr,
+        run_command(&fake, "bowline stop fils").stderr,
         "error[server_not_found]: no server \"fils\"\n  did you mean files?\n"
     );
     assert_eq!(
-        ran(&fake, "bowline stop files").stdout,
+        run_command(&fake, "bowline stop files").stdout,
         "files is stopped; calls are refused until: bowline start files\n"
     );
 }
 
 #[test]
-fn a_start_that_failed_says_why_and_is_no_success() {
-    let fake = gateway();
-    let failed = ran(&fake, "bowline start files");
-    assert_eq!(failed.outcome.unwrap_err().exit, Exit::Unreachable);
+fn failed_start_reports_reason() {
+    let fake = scripted_gateway();
+    let failed = run_command(&fake, "bowline start files");
+    assert_eq!(failed.outcome.unwrap_err().exit, CliExit::Unreachable);
     assert_eq!(
         failed.stderr,
         "error[start_failed]: files is backoff: exit code 1\n  see: bowline logs files\n"
     );
-    let json = ran(&fake, "bowline start files --json");
-    assert_eq!(json.outcome, Ok(Exit::Unreachable));
+    let json = run_command(&fake, "bowline start files --json");
+    assert_eq!(json.outcome, Ok(CliExit::Unreachable));
     assert_eq!(json.stdout.lines().count(), 1);
 }
 
@@ -234,9 +254,9 @@ fn status_fits_on_one_screen_and_names_problems() {
         {"name":"d","state":"stopped","circuit":"closed",
          "last_error":{"class":"lost","message":"long ago","age_ms":3000}}],
         "broken":[{"name":"e","reason":"no $KEY"}]}"#;
-    let fake = Fake::start([("GET /api/v1/status", answer(200, body))]);
+    let fake = FakeGateway::start([("GET /api/v1/status", json_response(200, body))]);
     assert_eq!(
-        ran(&fake, "bowline status").stdout,
+        run_command(&fake, "bowline status").stdout,
         "\
 bowline 0.1.0 · up 2 h 14 m · pid 5 · 1 session · http://127.0.0.1:7331 · 3 problems
 config /c.toml
@@ -255,7 +275,7 @@ e       ✗ broken   -      -      -     -       -      -         -       no $KE
 }
 
 #[test]
-fn status_of_one_server_shows_what_it_is_held_to() {
+fn server_status_shows_limits() {
     let body = r#"{"v":1,"server":{"name":"a","state":"backoff","command":"npx (2 arguments)",
         "era":"legacy","generation":3,"tools":4,"manifest":"last_known","calls":9,"errors":1,"error_rate":0.5,
         "p50_us":340,"p99_us":12345,"processes":2,"memory_bytes":43000000,"circuit":"closed",
@@ -266,9 +286,9 @@ fn status_of_one_server_shows_what_it_is_held_to() {
          "start_timeout_ms":30000,"restarts_max":5,"restart_window_ms":300000,
          "memory_bytes_max":2147483648,"processes_max":512,"file_bytes_max":1073741824,
          "open_files_max":1024}}}"#;
-    let fake = Fake::start([("GET /api/v1/servers/a", answer(200, body))]);
+    let fake = FakeGateway::start([("GET /api/v1/servers/a", json_response(200, body))]);
     assert_eq!(
-        ran(&fake, "bowline status a").stdout,
+        run_command(&fake, "bowline status a").stdout,
         "\
 a · ✗ backoff · start 3
   reached by  npx (2 arguments)
@@ -287,24 +307,28 @@ memory 2 GiB · 512 processes · files of 1 GiB · 1024 open files
   help        see: bowline logs a
 "
     );
-    let json = ran(&fake, "bowline status a --json").stdout;
+    let json = run_command(&fake, "bowline status a --json").stdout;
     assert_eq!(json.lines().count(), 1);
 }
 
 #[test]
-fn a_watched_status_is_drawn_again_when_something_happens() {
+fn watched_status_redraws_on_events() {
     let events = "event: hello\ndata: {\"event\":\"hello\"}\n\n: alive\n\n\
                   id: 1\nevent: state\ndata: {\"seq\":1,\"event\":\"state\"}\n\n";
-    let stream = fake::response(200, &[("content-type", "text/event-stream")], events);
-    let fake = Fake::start([
+    let stream =
+        fake_gateway::response_bytes(200, &[("content-type", "text/event-stream")], events);
+    let fake = FakeGateway::start([
         (
             "GET /api/v1/events",
             std::sync::Arc::new(move |_| Some(stream.clone())),
         ),
-        ("GET /api/v1/status", answer(200, r#"{"v":1,"servers":[]}"#)),
+        (
+            "GET /api/v1/status",
+            json_response(200, r#"{"v":1,"servers":[]}"#),
+        ),
     ]);
-    let watched = ran(&fake, "bowline status --watch --json");
-    assert_eq!(watched.outcome, Ok(Exit::Ok));
+    let watched = run_command(&fake, "bowline status --watch --json");
+    assert_eq!(watched.outcome, Ok(CliExit::Ok));
     assert_eq!(
         watched.stdout,
         "{\"event\":\"hello\"}\n{\"seq\":1,\"event\":\"state\"}\n"
@@ -315,12 +339,12 @@ fn a_watched_status_is_drawn_again_when_something_happens() {
             .iter()
             .all(|asked| asked.line != "GET /api/v1/status")
     );
-    let refused = Fake::start([(
+    let refused = FakeGateway::start([(
         "GET /api/v1/events",
-        answer(429, r#"{"error":{"code":"busy"}}"#),
+        json_response(429, r#"{"error":{"code":"busy"}}"#),
     )]);
     assert_eq!(
-        ran(&refused, "bowline status --watch")
+        run_command(&refused, "bowline status --watch")
             .outcome
             .unwrap_err()
             .code,
@@ -329,26 +353,29 @@ fn a_watched_status_is_drawn_again_when_something_happens() {
 }
 
 #[test]
-fn logs_are_printed_by_server_and_followed_until_the_gateway_goes() {
+fn logs_print_and_follow_until_gateway_stops() {
     let page = r#"{"v":1,"lines":[{"seq":4,"server":"a","at_ms":1,"text":"x\ty"}],"next":4}"#;
     let more = r#"{"v":1,"lines":[{"seq":5,"server":"a","at_ms":1,"text":"z"}],"next":5}"#;
-    let fake = Fake::start([
-        ("GET /api/v1/logs?server=a&limit=200", answer(200, page)),
+    let fake = FakeGateway::start([
+        (
+            "GET /api/v1/logs?server=a&limit=200",
+            json_response(200, page),
+        ),
         (
             "GET /api/v1/logs?server=a&after=4&limit=1000&wait_ms=25000",
-            answer(200, more),
+            json_response(200, more),
         ),
         (
             "GET /api/v1/logs?server=a&after=5&limit=1000&wait_ms=25000",
-            answer(503, "{}"),
+            json_response(503, "{}"),
         ),
     ]);
-    assert_eq!(ran(&fake, "bowline logs a").stdout, "a | x y\n");
-    let followed = ran(&fake, "bowline logs a -f");
+    assert_eq!(run_command(&fake, "bowline logs a").stdout, "a | x y\n");
+    let followed = run_command(&fake, "bowline logs a -f");
     assert_eq!(followed.stdout, "a | x y\na | z\n");
-    assert_eq!(followed.outcome.unwrap_err().exit, Exit::Unreachable);
+    assert_eq!(followed.outcome.unwrap_err().exit, CliExit::Unreachable);
     assert_eq!(
-        ran(&fake, "bowline logs a -f --json")
+        run_command(&fake, "bowline logs a -f --json")
             .stdout
             .lines()
             .count(),
@@ -356,21 +383,24 @@ fn logs_are_printed_by_server_and_followed_until_the_gateway_goes() {
     );
 }
 
-fn checked(text: &str, format: Format) -> (Result<Exit, Failure>, Captured, Captured) {
+fn run_check(
+    text: &str,
+    format: OutputFormat,
+) -> (Result<CliExit, CliFailure>, CapturedOutput, CapturedOutput) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("bowline.toml");
     std::fs::write(&path, text).unwrap();
-    let (out, stdout, stderr) = out(format);
-    let global = Global {
+    let (out, stdout, stderr) = captured_output(format);
+    let global = GlobalArgs {
         config: Some(path),
-        ..Global::default()
+        ..GlobalArgs::default()
     };
-    let mut context = Context {
+    let mut context = CommandContext {
         global,
-        env: Env::default(),
+        env: EnvVars::default(),
         out,
     };
-    let outcome = run(&Command::Check, &mut context);
+    let outcome = dispatch_command(&CliCommand::Check, &mut context);
     (outcome, stdout, stderr)
 }
 
@@ -378,8 +408,8 @@ fn checked(text: &str, format: Format) -> (Result<Exit, Failure>, Captured, Capt
 fn check_shows_servers_and_warnings() {
     let text = "[servers.a]\ncommand = \"x\"\nenv = { LD_PRELOAD = \"y\" }\n\
                 [servers.b]\ncommand = \"${NOT_SET}\"\n";
-    let (outcome, stdout, stderr) = checked(text, Format::Human);
-    assert_eq!(outcome, Ok(Exit::Ok));
+    let (outcome, stdout, stderr) = run_check(text, OutputFormat::Human);
+    assert_eq!(outcome, Ok(CliExit::Ok));
     let stdout = stdout.text();
     assert!(
         stdout.contains(
@@ -394,23 +424,23 @@ fn check_shows_servers_and_warnings() {
     assert!(stderr.contains("bowline.toml:3:22)"), "{stderr}");
     let broken = "warning: server `b` cannot run here: variable `NOT_SET` is not set";
     assert!(stderr.contains(broken), "{stderr}");
-    let (_, stdout, _) = checked(text, Format::Json);
+    let (_, stdout, _) = run_check(text, OutputFormat::Json);
     let value: serde_json::Value = serde_json::from_str(&stdout.text()).unwrap();
     assert_eq!(value["broken"][0]["name"], "b");
     assert_eq!(value["warnings"][0]["line"], 3);
 }
 
 #[test]
-fn check_of_a_wrong_file_is_exit_2() {
-    let (outcome, stdout, _) = checked("[x]\n", Format::Human);
-    assert_eq!(outcome.unwrap_err().exit, Exit::Usage);
+fn check_of_invalid_file_is_exit_2() {
+    let (outcome, stdout, _) = run_check("[x]\n", OutputFormat::Human);
+    assert_eq!(outcome.unwrap_err().exit, CliExit::Usage);
     assert_eq!(stdout.text(), "");
 }
 
 #[test]
-fn the_version_is_told_without_a_gateway() {
+fn version_needs_no_gateway() {
     assert!(
-        ran(&gateway(), "bowline version")
+        run_command(&scripted_gateway(), "bowline version")
             .stdout
             .starts_with("bowline 0.")
     );

@@ -1,26 +1,26 @@
-//! `token`: makes, lists and revokes the credentials of principals.
+//! `token`: creates, lists, narrows and revokes the tokens of principals.
 
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::api;
-use super::args::{NewToken, TokenCommand};
-use super::client::{Client, QUICK, encode};
-use super::failure::{Exit, Failure};
-use super::out::{Format, Out};
-use super::table::{count, duration, table};
-use super::{Context, clean};
+use super::api_client::{ApiClient, QUICK_TIMEOUT, percent_encode};
+use super::api_types;
+use super::args::{TokenCommand, TokenCreateArgs};
+use super::failure::{CliExit, CliFailure};
+use super::output::{CliOutput, OutputFormat};
+use super::table::{format_count, format_duration, format_table};
+use super::{CommandContext, clean};
 use crate::config::TokenLifetime;
 use crate::tokens::TokenKind;
 
-const PATH: &str = "/api/v1/tokens";
+const TOKENS_PATH: &str = "/api/v1/tokens";
 
-const ROTATE: &str = "/api/v1/owner-token/rotate";
+const ROTATE_PATH: &str = "/api/v1/owner-token/rotate";
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Token {
+struct ApiToken {
     id: String,
     token: String,
     principal: String,
@@ -38,114 +38,126 @@ struct Token {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Listed {
+struct ApiTokensResponse {
     now_ms: u64,
-    tokens: Vec<Token>,
+    tokens: Vec<ApiToken>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Revoked {
-    revoked: Vec<Token>,
-    /// Queued calls that are not sent any more.
+struct ApiTokenRevokeResponse {
+    revoked: Vec<ApiToken>,
+    /// Queued calls withdrawn from the outbox.
     withdrawn: u64,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Rotated {
+struct ApiTokenRotateResponse {
     token_file: String,
 }
 
-pub(super) fn run(command: &TokenCommand, context: &mut Context) -> Result<Exit, Failure> {
-    let client = Client::new(context)?;
+pub(super) fn run(
+    command: &TokenCommand,
+    context: &mut CommandContext,
+) -> Result<CliExit, CliFailure> {
+    let client = ApiClient::new(context)?;
     let out = &mut context.out;
     match command {
-        TokenCommand::Create(new) => create(&client, new, out),
-        TokenCommand::Ls => list(&client, out),
+        TokenCommand::Create(new) => create_token(&client, new, out),
+        TokenCommand::Ls => list_tokens(&client, out),
         TokenCommand::RotateOwner => rotate_owner(&client, out),
-        TokenCommand::Narrow { token, context, .. } => narrow(&client, token, context, out),
-        TokenCommand::Revoke { token } => revoke(&client, token, out),
+        TokenCommand::Narrow { token, context, .. } => narrow_token(&client, token, context, out),
+        TokenCommand::Revoke { token } => revoke_tokens(&client, token, out),
     }?;
-    Ok(Exit::Ok)
+    Ok(CliExit::Ok)
 }
 
-fn create(client: &Client, new: &NewToken, out: &mut Out) -> Result<(), Failure> {
-    let asked = json!({
-        "principal": new.principal,
-        "kind": new.kind,
-        "role": new.role,
-        "expires_s": new.expires.and_then(TokenLifetime::duration).map(|life| life.as_secs()),
-        "expires": (new.expires == Some(TokenLifetime::Unlimited)).then_some("never"),
-        "contexts": new.context,
-        "profile": new.profile,
+fn create_token(
+    client: &ApiClient,
+    args: &TokenCreateArgs,
+    out: &mut CliOutput,
+) -> Result<(), CliFailure> {
+    let request = json!({
+        "principal": args.principal,
+        "kind": args.kind,
+        "role": args.role,
+        "expires_s": args.expires.and_then(TokenLifetime::duration).map(|life| life.as_secs()),
+        "expires": (args.expires == Some(TokenLifetime::Unlimited)).then_some("never"),
+        "contexts": args.context,
+        "profile": args.profile,
     });
-    let body = Bytes::from(asked.to_string());
-    let body = client.post(PATH, body, QUICK).map_err(api::did_you_mean)?;
-    if out.format() == Format::Json {
-        return Ok(out.raw(&body)?);
+    let body = Bytes::from(request.to_string());
+    let body = client
+        .post(TOKENS_PATH, body, QUICK_TIMEOUT)
+        .map_err(api_types::with_suggestion_hint)?;
+    if out.format() == OutputFormat::Json {
+        return Ok(out.write_raw_json(&body)?);
     }
-    let made: Token = api::read(&body)?;
-    // The token alone on stdout, so that it can be sent to a file.
-    out.line(&clean::line(&made.token))?;
-    let role = match (made.kind, made.role.as_deref()) {
+    let token: ApiToken = api_types::parse_response(&body)?;
+    // Only the token goes to stdout, for redirection to a file.
+    out.write_line(&clean::escape_line(&token.token))?;
+    let role = match (token.kind, token.role.as_deref()) {
         (TokenKind::Agent, role) => role.unwrap_or("as the config says"),
         (TokenKind::Executor, _) => "none: it joins as an executor and calls nothing",
         (TokenKind::Auditor, _) => "none: it reads the audit trail and the status",
         (TokenKind::Viewer, _) => "none: it reads how the gateway does",
     };
     let lines = [
-        format!("principal  {}", made.principal),
-        format!("kind       {}", made.kind),
+        format!("principal  {}", token.principal),
+        format!("kind       {}", token.kind),
         format!("role       {role}"),
-        format!("expires    {}", life(&made)),
+        format!("expires    {}", format_lifetime(&token)),
         "keep it now: it is not shown again; the gateway has its hash only (tokens.json)".into(),
-        format!("revoke it: bowline token revoke {}", made.id),
+        format!("revoke it: bowline token revoke {}", token.id),
     ];
     for line in lines {
-        out.note(&format!("  {}", clean::line(&line)));
+        out.write_note(&format!("  {}", clean::escape_line(&line)));
     }
     Ok(())
 }
 
-/// Replaces the owner's token; the new one is in its file and is not shown.
-fn rotate_owner(client: &Client, out: &mut Out) -> Result<(), Failure> {
-    let body = client.post(ROTATE, Bytes::from_static(b"{}"), QUICK)?;
-    if out.format() == Format::Json {
-        return Ok(out.raw(&body)?);
+/// Rotates the owner token; the new token is in the token file and not printed.
+fn rotate_owner(client: &ApiClient, out: &mut CliOutput) -> Result<(), CliFailure> {
+    let body = client.post(ROTATE_PATH, Bytes::from_static(b"{}"), QUICK_TIMEOUT)?;
+    if out.format() == OutputFormat::Json {
+        return Ok(out.write_raw_json(&body)?);
     }
-    let rotated: Rotated = api::read(&body)?;
-    out.line(&format!(
+    let rotated: ApiTokenRotateResponse = api_types::parse_response(&body)?;
+    out.write_line(&format!(
         "the owner's token is new: {}",
-        clean::line(&rotated.token_file)
+        clean::escape_line(&rotated.token_file)
     ))?;
-    out.note(
+    out.write_note(
         "the old one counts no more: connections, sessions and calls opened with it have ended",
     );
     Ok(())
 }
 
-fn life(made: &Token) -> String {
-    match made.expires_at_ms {
+fn format_lifetime(token: &ApiToken) -> String {
+    match token.expires_at_ms {
         None => "never; give a token an end with --expires 30d".to_owned(),
-        Some(end) => format!("in {}", duration(end.saturating_sub(made.created_at_ms))),
+        Some(end) => format!(
+            "in {}",
+            format_duration(end.saturating_sub(token.created_at_ms))
+        ),
     }
 }
 
-fn list(client: &Client, out: &mut Out) -> Result<(), Failure> {
-    let body = client.get(PATH, QUICK)?;
-    if out.format() == Format::Json {
-        return Ok(out.raw(&body)?);
+fn list_tokens(client: &ApiClient, out: &mut CliOutput) -> Result<(), CliFailure> {
+    let body = client.get(TOKENS_PATH, QUICK_TIMEOUT)?;
+    if out.format() == OutputFormat::Json {
+        return Ok(out.write_raw_json(&body)?);
     }
-    let listed: Listed = api::read(&body)?;
-    if listed.tokens.is_empty() {
-        out.note("no tokens but the owner's; make one: bowline token create");
+    let response: ApiTokensResponse = api_types::parse_response(&body)?;
+    if response.tokens.is_empty() {
+        out.write_note("no tokens but the owner's; make one: bowline token create");
         return Ok(());
     }
-    let rows: Vec<_> = listed
+    let rows: Vec<_> = response
         .tokens
         .iter()
-        .map(|one| row(one, listed.now_ms))
+        .map(|token| token_row(token, response.now_ms))
         .collect();
     let head = [
         "ID",
@@ -157,10 +169,10 @@ fn list(client: &Client, out: &mut Out) -> Result<(), Failure> {
         "EXPIRES",
         "RUN",
     ];
-    Ok(out.line(&table(head, &rows))?)
+    Ok(out.write_line(&format_table(head, &rows))?)
 }
 
-fn row(token: &Token, now_ms: u64) -> [String; 8] {
+fn token_row(token: &ApiToken, now_ms: u64) -> [String; 8] {
     let role = match &token.role {
         Some(role) => role.clone(),
         None if token.acts_for_owner => "as the owner, MCP only".to_owned(),
@@ -171,7 +183,7 @@ fn row(token: &Token, now_ms: u64) -> [String; 8] {
         Some(_) if token.state == "expired" => "expired".to_owned(),
         Some(end) => {
             let soon = if token.ends_soon { ", soon" } else { "" };
-            format!("in {}{soon}", duration(end.saturating_sub(now_ms)))
+            format!("in {}{soon}", format_duration(end.saturating_sub(now_ms)))
         }
     };
     [
@@ -179,15 +191,15 @@ fn row(token: &Token, now_ms: u64) -> [String; 8] {
         token.principal.clone(),
         token.kind.to_string(),
         role,
-        contexts(token),
-        duration(now_ms.saturating_sub(token.created_at_ms)),
+        format_contexts(token),
+        format_duration(now_ms.saturating_sub(token.created_at_ms)),
         expires,
         token.run.clone().unwrap_or_default(),
     ]
 }
 
-/// The contexts that it was made with, and those that narrow it since.
-fn contexts(token: &Token) -> String {
+/// Returns the contexts given at creation and added later.
+fn format_contexts(token: &ApiToken) -> String {
     let mut all: Vec<_> = token.contexts.iter().chain(&token.narrowed).collect();
     all.sort();
     all.dedup();
@@ -195,47 +207,61 @@ fn contexts(token: &Token) -> String {
     all.join(",")
 }
 
-fn narrow(client: &Client, token: &str, context: &[String], out: &mut Out) -> Result<(), Failure> {
-    let path = format!("{PATH}/{}/context", encode(token));
+fn narrow_token(
+    client: &ApiClient,
+    token: &str,
+    context: &[String],
+    out: &mut CliOutput,
+) -> Result<(), CliFailure> {
+    let path = format!("{TOKENS_PATH}/{}/context", percent_encode(token));
     let body = Bytes::from(json!({ "contexts": context }).to_string());
-    let body = client.put(&path, body, QUICK).map_err(api::did_you_mean)?;
-    if out.format() == Format::Json {
-        return Ok(out.raw(&body)?);
+    let body = client
+        .put(&path, body, QUICK_TIMEOUT)
+        .map_err(api_types::with_suggestion_hint)?;
+    if out.format() == OutputFormat::Json {
+        return Ok(out.write_raw_json(&body)?);
     }
-    let token: Token = api::read(&body)?;
+    let token: ApiToken = api_types::parse_response(&body)?;
     let (id, principal) = (&token.id, &token.principal);
     if token.narrowed.is_empty() {
         let line = format!("token {id} of {principal} is narrowed no more than when it was made");
-        return Ok(out.line(&clean::line(&line))?);
+        return Ok(out.write_line(&clean::escape_line(&line))?);
     }
     let names = token.narrowed.join(", ");
-    out.line(&clean::line(&format!(
+    out.write_line(&clean::escape_line(&format!(
         "narrowed token {id} of {principal} by {names}"
     )))?;
-    out.note("it counts at once, in open and later sessions, streams, queued and brokered calls");
+    out.write_note(
+        "it counts at once, in open and later sessions, streams, queued and brokered calls",
+    );
     let undo = format!("  to undo: bowline token narrow {id} --clear");
-    out.note(&clean::line(&undo));
+    out.write_note(&clean::escape_line(&undo));
     Ok(())
 }
 
-fn revoke(client: &Client, token: &str, out: &mut Out) -> Result<(), Failure> {
-    let path = format!("{PATH}/{}", encode(token));
-    let body = client.delete(&path, QUICK).map_err(api::did_you_mean)?;
-    if out.format() == Format::Json {
-        return Ok(out.raw(&body)?);
+fn revoke_tokens(client: &ApiClient, token: &str, out: &mut CliOutput) -> Result<(), CliFailure> {
+    let path = format!("{TOKENS_PATH}/{}", percent_encode(token));
+    let body = client
+        .delete(&path, QUICK_TIMEOUT)
+        .map_err(api_types::with_suggestion_hint)?;
+    if out.format() == OutputFormat::Json {
+        return Ok(out.write_raw_json(&body)?);
     }
-    let Revoked { revoked, withdrawn } = api::read(&body)?;
-    for one in &revoked {
-        let line = format!("revoked {} of {}", one.id, one.principal);
-        out.line(&clean::line(&line))?;
+    let ApiTokenRevokeResponse { revoked, withdrawn } = api_types::parse_response(&body)?;
+    for revoked_token in &revoked {
+        let line = format!(
+            "revoked {} of {}",
+            revoked_token.id, revoked_token.principal
+        );
+        out.write_line(&clean::escape_line(&line))?;
     }
-    out.note(&format!(
+    out.write_note(&format!(
         "{} revoked: connections, sessions and calls that were opened with it have ended",
-        count(revoked.len() as u64, "token")
+        format_count(revoked.len() as u64, "token")
     ));
     if withdrawn > 0 {
-        let calls = count(withdrawn, "queued call");
-        out.note(&format!(
+        let calls = format_count(withdrawn, "queued call");
+        out.write_note(&format!(
             "{calls} of it are dead letters now: bowline outbox ls --dead"
         ));
     }

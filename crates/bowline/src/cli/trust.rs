@@ -1,139 +1,158 @@
-//! `trust`: lets `up` read the config file of a directory when it is started there.
+//! `trust`: permits `up` to read the config file of the current directory.
 
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
-use super::failure::{Exit, Failure};
-use super::{Context, Trust, clean};
-use crate::config::{self, Config, FILE_NAME};
-use crate::secrets::Vault;
-use crate::state::{self, State};
+use super::failure::{CliExit, CliFailure};
+use super::{CommandContext, TrustArgs, clean};
+use crate::config::{self, CONFIG_FILE_NAME, Config};
+use crate::secrets::SecretVault;
+use crate::state::{self, StateDir};
 use crate::trust::{self, TrustError, TrustStore};
 
-pub(super) fn run(command: &Trust, context: &mut Context) -> Result<Exit, Failure> {
-    let directory = state::locate(context.global.state.as_deref(), &context.env)?;
-    let state = State::open(directory)?;
+pub(super) fn run(
+    command: &TrustArgs,
+    context: &mut CommandContext,
+) -> Result<CliExit, CliFailure> {
+    let directory = state::locate_state_dir(context.global.state.as_deref(), &context.env)?;
+    let state = StateDir::open(directory)?;
     let store = TrustStore::new(state.path());
     if command.ls {
-        return list(&store, context);
+        return list_directories(&store, context);
     }
     let directory = command
         .directory
         .as_deref()
         .unwrap_or_else(|| Path::new("."));
     if command.revoke {
-        revoke(&store, directory, context)
+        revoke_directory(&store, directory, context)
     } else {
-        add(&store, directory, context)
+        trust_directory(&store, directory, context)
     }
 }
 
-fn add(store: &TrustStore, directory: &Path, context: &mut Context) -> Result<Exit, Failure> {
-    let file = directory.join(FILE_NAME);
-    let text = config::read(&file)?;
-    // Nobody should trust what cannot be read as a configuration.
-    config::parse(&text, &file, &context.env)?;
-    let added = store.add(directory, &text)?;
-    let shown = printable(&added.directory);
+fn trust_directory(
+    store: &TrustStore,
+    directory: &Path,
+    context: &mut CommandContext,
+) -> Result<CliExit, CliFailure> {
+    let file = directory.join(CONFIG_FILE_NAME);
+    let text = config::read_config_text(&file)?;
+    // An invalid configuration must not be trusted.
+    config::parse_config(&text, &file, &context.env)?;
+    let added = store.trust_directory(directory, &text)?;
+    let shown = printable_path(&added.directory);
     let result = json!({
         "v": 1,
         "trusted": added.directory,
         "sha256": added.sha256,
         "file": store.path(),
     });
-    context.out.result(&result, |out| {
-        out.line(&format!(
-            "trusted {shown} with its {FILE_NAME} as it is now"
+    context.out.write_result(&result, |out| {
+        out.write_line(&format!(
+            "trusted {shown} with its {CONFIG_FILE_NAME} as it is now"
         ))
     })?;
-    context.out.note(&format!(
+    context.out.write_note(&format!(
         "changed {}; undo: bowline trust --revoke {shown}",
         store.path().display()
     ));
-    Ok(Exit::Ok)
+    Ok(CliExit::Ok)
 }
 
-fn revoke(store: &TrustStore, directory: &Path, context: &mut Context) -> Result<Exit, Failure> {
-    let shown = printable(directory);
-    if !store.revoke(directory)? {
-        let failure = Failure::usage(format!("`{shown}` is not trusted"));
-        return Err(failure.hint("see: bowline trust --ls"));
+fn revoke_directory(
+    store: &TrustStore,
+    directory: &Path,
+    context: &mut CommandContext,
+) -> Result<CliExit, CliFailure> {
+    let shown = printable_path(directory);
+    if !store.revoke_trust(directory)? {
+        let failure = CliFailure::usage(format!("`{shown}` is not trusted"));
+        return Err(failure.with_hint("see: bowline trust --ls"));
     }
     let result = json!({"v": 1, "revoked": directory, "file": store.path()});
-    context.out.result(&result, |out| {
-        out.line(&format!("{shown} is no longer trusted"))
+    context.out.write_result(&result, |out| {
+        out.write_line(&format!("{shown} is no longer trusted"))
     })?;
-    Ok(Exit::Ok)
+    Ok(CliExit::Ok)
 }
 
-fn list(store: &TrustStore, context: &mut Context) -> Result<Exit, Failure> {
-    let known = store.list()?;
+fn list_directories(
+    store: &TrustStore,
+    context: &mut CommandContext,
+) -> Result<CliExit, CliFailure> {
+    let known = store.list_directories()?;
     let result = json!({"v": 1, "directories": known});
-    context.out.result(&result, |out| {
+    context.out.write_result(&result, |out| {
         known.iter().try_for_each(|known| {
-            let directory = printable(&known.directory);
+            let directory = printable_path(&known.directory);
             let short = known.sha256.get(..12).unwrap_or_default();
-            out.line(&format!("{short}  {directory}"))
+            out.write_line(&format!("{short}  {directory}"))
         })
     })?;
-    Ok(Exit::Ok)
+    Ok(CliExit::Ok)
 }
 
-fn printable(path: &Path) -> String {
-    clean::line(&path.display().to_string()).into_owned()
+fn printable_path(path: &Path) -> String {
+    clean::escape_line(&path.display().to_string()).into_owned()
 }
 
-/// Reads the config file for a command that a person types where the file is: the one that is
-/// named, the one of the current directory where that is trusted, or the one of the user.
-pub(super) fn load(
-    context: &mut Context,
+/// Loads the config file for an interactive command: an explicit path, the file of the current
+/// directory if trusted, or the file of the user.
+pub(super) fn load_config(
+    context: &mut CommandContext,
     state_directory: &Path,
-    vault: &std::sync::Arc<Vault>,
-) -> Result<Config, Failure> {
-    let named = context.config().is_some() || context.env.path("BOWLINE_CONFIG").is_some();
-    if !named && let Some(config) = load_local(context, state_directory, vault)? {
+    vault: &std::sync::Arc<SecretVault>,
+) -> Result<Config, CliFailure> {
+    let is_explicit =
+        context.config_path().is_some() || context.env.path("BOWLINE_CONFIG").is_some();
+    if !is_explicit && let Some(config) = load_local_config(context, state_directory, vault)? {
         return Ok(config);
     }
-    Ok(config::load_with(context.config(), &context.env, vault)?)
+    Ok(config::load_config_with(
+        context.config_path(),
+        &context.env,
+        vault,
+    )?)
 }
 
-/// Reads `./bowline.toml` where its directory is trusted, and says so where it is not.
-fn load_local(
-    context: &mut Context,
+/// Loads `./bowline.toml` if the directory is trusted, and warns otherwise.
+fn load_local_config(
+    context: &mut CommandContext,
     state_directory: &Path,
-    vault: &std::sync::Arc<Vault>,
-) -> Result<Option<Config>, Failure> {
-    let file = PathBuf::from(".").join(FILE_NAME);
+    vault: &std::sync::Arc<SecretVault>,
+) -> Result<Option<Config>, CliFailure> {
+    let file = PathBuf::from(".").join(CONFIG_FILE_NAME);
     if !file.exists() {
         return Ok(None);
     }
-    let text = config::read(&file)?;
+    let text = config::read_config_text(&file)?;
     let store = TrustStore::new(state_directory);
-    let why = match store.check(Path::new("."), &text)? {
-        trust::Trust::Trusted => {
-            let config = config::parse_with(&text, &file, &context.env, vault)?;
+    let why = match store.check_trust(Path::new("."), &text)? {
+        trust::TrustStatus::Trusted => {
+            let config = config::parse_config_with(&text, &file, &context.env, vault)?;
             return Ok(Some(Config {
                 trust: Some(store),
                 ..config
             }));
         }
-        trust::Trust::Changed => "it has changed since its directory was trusted",
-        trust::Trust::Unknown => "its directory is not trusted",
+        trust::TrustStatus::Changed => "it has changed since its directory was trusted",
+        trust::TrustStatus::Unknown => "its directory is not trusted",
     };
-    context.out.warning(&format!(
-        "./{FILE_NAME} is not read: {why}; look at it, then run `bowline trust .`, \
+    context.out.write_warning(&format!(
+        "./{CONFIG_FILE_NAME} is not read: {why}; look at it, then run `bowline trust .`, \
          or name it with --config"
     ));
     Ok(None)
 }
 
-impl From<TrustError> for Failure {
+impl From<TrustError> for CliFailure {
     fn from(error: TrustError) -> Self {
         match error {
             TrustError::State(error) => error.into(),
             TrustError::Directory { .. } | TrustError::Full => {
-                Self::usage(bowline_core::error::whole(&error))
+                Self::usage(bowline_core::error::display_chain(&error))
             }
         }
     }

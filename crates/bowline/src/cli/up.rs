@@ -1,4 +1,4 @@
-//! `bowline up`: runs a gateway in the foreground until it is told to stop.
+//! `up`: runs a gateway in the foreground.
 
 mod detach;
 mod terminal;
@@ -7,96 +7,98 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_core::heap::keep_freed;
-use bowline_core::time::{Now, millis};
-use bowline_host::supervisor::State as ServerState;
+use bowline_core::heap::retain_freed_memory;
+use bowline_core::time::{MonotonicTime, to_millis};
+use bowline_host::supervisor::ServerState;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::Interval;
 
-use self::terminal::Terminal;
-use super::{Context, Exit, Failure, Out, Up, trust};
+use self::terminal::ControllingTerminal;
+use super::{CliExit, CliFailure, CliOutput, CommandContext, UpArgs, trust};
 use crate::assemble::{AssembleError, Gateway, fix_of_journal};
 use crate::audit;
-use crate::cli::Format;
-use crate::config::{self, Broken, Child, Config, Env, Reach, ServerConfig};
-use crate::edge::door::Auth;
-use crate::reload::Outcome;
-use crate::secrets::Vault;
-use crate::state::{self, Run, State};
+use crate::cli::OutputFormat;
+use crate::config::{
+    self, BrokenServer, ChildConfig, Config, EnvVars, ServerConfig, UpstreamConfig,
+};
+use crate::edge::auth::AuthMode;
+use crate::reload::ReloadOutcome;
+use crate::secrets::SecretVault;
+use crate::state::{self, RunRecord, StateDir};
 use crate::telemetry::{self, Telemetry};
 
-/// How long `up` reports on servers that are starting.
-const REPORT_MAX: Duration = Duration::from_secs(60);
+/// Maximum time `up` reports on starting servers.
+const START_REPORT_MAX: Duration = Duration::from_secs(60);
 
-/// How often it looks.
-const REPORT_TICK: Duration = Duration::from_millis(50);
+/// Report interval.
+const START_REPORT_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Runs a gateway until SIGINT or SIGTERM, or until its terminal is gone.
-pub(super) fn run(up: &Up, context: &mut Context) -> Result<Exit, Failure> {
+/// Runs a gateway until SIGINT or SIGTERM, or until the terminal is gone.
+pub(super) fn run(up: &UpArgs, context: &mut CommandContext) -> Result<CliExit, CliFailure> {
     if up.detach {
-        return detach::run(up, context);
+        return detach::run_detached(up, context);
     }
     if up.for_client || up.detached {
-        // Fails for the leader of a process group, which signals of the terminal do not reach.
+        // Fails for a process group leader, unreached by signals of the terminal.
         let _session = rustix::process::setsid();
     }
-    runtime()?.block_on(serve(up, context))?;
-    Ok(Exit::Ok)
+    create_server_runtime()?.block_on(run_gateway(up, context))?;
+    Ok(CliExit::Ok)
 }
 
-async fn serve(up: &Up, context: &mut Context) -> Result<(), Failure> {
-    let terminal = Terminal::controlling();
-    let mut signals = Signals::watch()?;
-    let directory = state::locate(context.global.state.as_deref(), &context.env)?;
+async fn run_gateway(up: &UpArgs, context: &mut CommandContext) -> Result<(), CliFailure> {
+    let terminal = ControllingTerminal::open_controlling();
+    let mut signals = GatewaySignals::register()?;
+    let directory = state::locate_state_dir(context.global.state.as_deref(), &context.env)?;
     let mut config = if up.demo {
-        demo()?
+        demo_config()?
     } else {
-        let vault = Vault::of(&directory, &context.env);
+        let vault = SecretVault::open(&directory, &context.env);
         if up.for_client {
-            config::load_with(context.config(), &context.env, &vault)?
+            config::load_config_with(context.config_path(), &context.env, &vault)?
         } else {
-            trust::load(context, &directory, &vault)?
+            trust::load_config(context, &directory, &vault)?
         }
     };
     for warning in &config.warnings {
-        context.out.warning(&warning.message);
+        context.out.write_warning(&warning.message);
     }
-    for broken in &config.broken {
-        context.out.warning(&left_out(broken));
+    for broken in &config.broken_servers {
+        context.out.write_warning(&broken_server_line(broken));
     }
     if !up.listen.is_empty() {
-        config.listen_instead.clone_from(&up.listen);
+        config.listen_override.clone_from(&up.listen);
     }
     let auth = if up.insecure_no_auth {
-        Auth::NotForMcp
+        AuthMode::NotForMcp
     } else {
-        Auth::Required
+        AuthMode::Required
     };
-    let state = State::open(directory)?;
-    let telemetry = telemetry(&context.env, &config.telemetry);
+    let state = StateDir::open(directory)?;
+    let telemetry = start_telemetry(&context.env, &config.telemetry);
     let gateway = Gateway::start(config, state, auth, &context.env, telemetry).await?;
-    announce(&gateway.run, up, (context, "Ctrl-C"))?;
-    attend(&gateway, &mut signals, terminal.as_ref(), &mut context.out).await;
-    context.out.note("stopping");
+    print_ready(&gateway.run, up, context, "Ctrl-C")?;
+    run_until_stopped(&gateway, &mut signals, terminal.as_ref(), &mut context.out).await;
+    context.out.write_note("stopping");
     tokio::select! {
         () = gateway.stop() => {}
-        // Asked twice: do not wait for servers; their reapers see to them.
-        () = signals.stop() => {}
+        // A second signal skips the wait for servers; reapers end the processes.
+        () = signals.wait_for_stop() => {}
     }
     Ok(())
 }
 
-/// The signals that mean something to a gateway.
-pub(super) struct Signals {
+/// The handled signals.
+pub(super) struct GatewaySignals {
     pub(super) terminate: Signal,
     pub(super) interrupt: Signal,
-    /// Asks for the config file to be applied.
+    /// Reloads the config file.
     pub(super) hangup: Signal,
 }
 
-impl Signals {
-    pub(super) fn watch() -> io::Result<Self> {
+impl GatewaySignals {
+    pub(super) fn register() -> io::Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
@@ -104,7 +106,7 @@ impl Signals {
         })
     }
 
-    pub(super) async fn stop(&mut self) {
+    pub(super) async fn wait_for_stop(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}
@@ -112,8 +114,13 @@ impl Signals {
     }
 }
 
-/// Says that the gateway serves, where, and what to try.
-fn announce(run: &Run, up: &Up, (context, stop): (&mut Context, &str)) -> Result<(), Failure> {
+/// Prints readiness, the endpoint, and a command to try.
+fn print_ready(
+    run: &RunRecord,
+    up: &UpArgs,
+    context: &mut CommandContext,
+    stop: &str,
+) -> Result<(), CliFailure> {
     let ready = serde_json::json!({
         "v": 1,
         "event": "ready",
@@ -133,73 +140,75 @@ fn announce(run: &Run, up: &Up, (context, stop): (&mut Context, &str)) -> Result
         );
     }
     if up.demo {
-        let own = std::env::current_exe().map_err(AssembleError::OwnPath)?;
+        let own_path = std::env::current_exe().map_err(AssembleError::OwnPath)?;
         let state = context.global.state.as_ref();
         let state = state.map_or_else(String::new, |dir| format!(" --state {}", dir.display()));
-        let own = own.display();
-        lines.push(format!("  try         {own}{state} call demo.add a=2 b=3"));
+        let own_path = own_path.display();
+        lines.push(format!(
+            "  try         {own_path}{state} call demo.add a=2 b=3"
+        ));
     }
     lines.push(format!("  stop        {stop}"));
-    context.out.result(&ready, |out| {
-        lines.iter().try_for_each(|line| out.line(line))
+    context.out.write_result(&ready, |out| {
+        lines.iter().try_for_each(|line| out.write_line(line))
     })?;
     Ok(())
 }
 
-/// Servers of which people are told how their start went.
-struct Starts {
-    waiting: Vec<Arc<str>>,
-    since: Now,
+/// Reports the start of servers.
+struct StartReporter {
+    starting: Vec<Arc<str>>,
+    since: MonotonicTime,
     tick: Interval,
 }
 
-impl Starts {
+impl StartReporter {
     fn new(gateway: &Gateway) -> Self {
         let mut this = Self {
-            waiting: Vec::new(),
-            since: Now::default(),
-            tick: tokio::time::interval(REPORT_TICK),
+            starting: Vec::new(),
+            since: MonotonicTime::default(),
+            tick: tokio::time::interval(START_REPORT_INTERVAL),
         };
-        this.add(gateway, gateway.host().servers());
+        this.add_servers(gateway, gateway.host().servers());
         this
     }
 
-    fn add(&mut self, gateway: &Gateway, servers: Vec<Arc<str>>) {
+    fn add_servers(&mut self, gateway: &Gateway, servers: Vec<Arc<str>>) {
         self.since = gateway.host().clock().now();
-        self.waiting.extend(servers);
+        self.starting.extend(servers);
     }
 
-    /// Tells of those that have started or failed since; not for ever.
-    fn report(&mut self, gateway: &Gateway, out: &mut Out) {
+    /// Reports started and failed servers, for a limited time.
+    fn report_settled(&mut self, gateway: &Gateway, out: &mut CliOutput) {
         let now = gateway.host().clock().now();
         let took_ms = now.millis_since(self.since);
-        if took_ms > millis(REPORT_MAX) {
-            self.waiting.clear();
+        if took_ms > to_millis(START_REPORT_MAX) {
+            self.starting.clear();
         }
-        self.waiting.retain(|name| {
+        self.starting.retain(|name| {
             let Ok(server) = gateway.host().server(name) else {
                 return false;
             };
-            let state = server.state().borrow().clone();
+            let state = server.subscribe_state().borrow().clone();
             if state.is_settled() {
-                out.note(&started_line(gateway, name, &state, took_ms));
+                out.write_note(&started_line(gateway, name, &state, took_ms));
             }
             !state.is_settled()
         });
     }
 }
 
-/// Serves until told to stop, and tells people what happens.
-async fn attend(
+/// Runs until a stop signal, and reports events.
+async fn run_until_stopped(
     gateway: &Gateway,
-    signals: &mut Signals,
-    terminal: Option<&Terminal>,
-    out: &mut Out,
+    signals: &mut GatewaySignals,
+    terminal: Option<&ControllingTerminal>,
+    out: &mut CliOutput,
 ) {
-    let mut starts = Starts::new(gateway);
-    let mut outcomes = gateway.reloader().outcomes();
-    let is_human = out.format() == Format::Human;
-    let Signals {
+    let mut starts = StartReporter::new(gateway);
+    let mut outcomes = gateway.reloader().subscribe_outcomes();
+    let is_human = out.format() == OutputFormat::Human;
+    let GatewaySignals {
         terminate,
         interrupt,
         hangup,
@@ -209,57 +218,57 @@ async fn attend(
             _ = terminate.recv() => return,
             _ = interrupt.recv() => return,
             _ = hangup.recv() => {
-                if terminal.is_some_and(Terminal::is_gone) {
+                if terminal.is_some_and(ControllingTerminal::has_hung_up) {
                     return;
                 }
-                // What comes of it is heard below.
+                // The outcome arrives through the subscription below.
                 if let Err(error) = gateway.reloader().reload(gateway.host()).await {
-                    out.note(&error.to_string());
+                    out.write_note(&error.to_string());
                 }
             }
             Ok(outcome) = outcomes.recv() => {
-                tell(&outcome, out);
-                if let Outcome::Applied(report) = outcome.as_ref() {
+                print_outcome(&outcome, out);
+                if let ReloadOutcome::Applied(report) = outcome.as_ref() {
                     let changed = report.applied.changed.iter().map(|one| &one.server);
                     let fresh = report.applied.added.iter().chain(changed);
-                    starts.add(gateway, fresh.cloned().collect());
+                    starts.add_servers(gateway, fresh.cloned().collect());
                 }
             }
-            _ = starts.tick.tick(), if is_human && !starts.waiting.is_empty() => {
-                starts.report(gateway, out);
+            _ = starts.tick.tick(), if is_human && !starts.starting.is_empty() => {
+                starts.report_settled(gateway, out);
             }
         }
     }
 }
 
-pub(super) fn tell(outcome: &Outcome, out: &mut Out) {
+pub(super) fn print_outcome(outcome: &ReloadOutcome, out: &mut CliOutput) {
     match outcome {
-        Outcome::Applied(report) => {
+        ReloadOutcome::Applied(report) => {
             for warning in &report.warnings {
-                out.warning(warning);
+                out.write_warning(warning);
             }
             for broken in &report.broken {
-                out.warning(&left_out(broken));
+                out.write_warning(&broken_server_line(broken));
             }
-            out.note(&format!("config applied in {} ms", report.took_ms));
-            for line in report.lines() {
-                out.note(&line);
+            out.write_note(&format!("config applied in {} ms", report.took_ms));
+            for line in report.summary_lines() {
+                out.write_note(&line);
             }
         }
-        Outcome::Refused(refusal) => {
-            out.note(&refusal.report);
-            out.note("the config file is not applied; everything stays as it is");
+        ReloadOutcome::Refused(refusal) => {
+            out.write_note(&refusal.report);
+            out.write_note("the config file is not applied; everything stays as it is");
         }
     }
 }
 
-pub(super) fn left_out(broken: &Broken) -> String {
+pub(super) fn broken_server_line(broken: &BrokenServer) -> String {
     format!("server `{}` is left out: {}", broken.name, broken.reason)
 }
 
 fn started_line(gateway: &Gateway, name: &str, state: &ServerState, took_ms: u64) -> String {
     let catalog = gateway.host().catalog();
-    let tools = catalog.offer(name).map_or(0, |offer| offer.tools.len());
+    let tools = catalog.server(name).map_or(0, |offer| offer.tools.len());
     match state {
         ServerState::Ready => format!("  + {name:<12} {tools} tools  {took_ms} ms"),
         ServerState::Idle => format!("  o {name:<12} starts with its first call"),
@@ -272,13 +281,13 @@ fn started_line(gateway: &Gateway, name: &str, state: &ServerState, took_ms: u64
     }
 }
 
-/// Returns a configuration of two servers that are part of this binary.
-fn demo() -> Result<Config, Failure> {
-    let own = std::env::current_exe().map_err(AssembleError::OwnPath)?;
+/// Returns the demo configuration: two servers built into this binary.
+fn demo_config() -> Result<Config, CliFailure> {
+    let own_path = std::env::current_exe().map_err(AssembleError::OwnPath)?;
     let server = |name: &str, toolset: &str| {
         let args = ["fixture", "--toolset", toolset].map(str::to_owned);
-        let child = Child::new(own.clone().into_os_string(), args.to_vec());
-        ServerConfig::new(name, Reach::Child(child))
+        let child = ChildConfig::new(own_path.clone().into_os_string(), args.to_vec());
+        ServerConfig::new(name, UpstreamConfig::Child(child))
     };
     Ok(Config {
         servers: vec![server("demo", "demo"), server("everything", "conformance")],
@@ -286,63 +295,65 @@ fn demo() -> Result<Config, Failure> {
     })
 }
 
-impl From<AssembleError> for Failure {
+impl From<AssembleError> for CliFailure {
     fn from(error: AssembleError) -> Self {
         match error {
             AssembleError::State(error) => error.into(),
             AssembleError::Journal(ref source) => {
-                let failure = Self::new(Exit::Unexpected, "journal", error.to_string());
+                let failure = Self::new(CliExit::Unexpected, "journal", error.to_string());
                 let cause = std::error::Error::source(source);
                 let cause = cause.map(|cause| format!("cause: {cause}"));
                 let fix = fix_of_journal(source).map(|fix| format!("fix: {fix}"));
-                cause.into_iter().chain(fix).fold(failure, Self::hint)
+                cause.into_iter().chain(fix).fold(failure, Self::with_hint)
             }
-            AssembleError::Audit(audit::OpenError::State(error)) => error.into(),
-            AssembleError::Audit(audit::OpenError::Trail(error)) => {
-                super::audit::unreadable(&error).hint("to do without it: [audit] calls = false")
+            AssembleError::Audit(audit::AuditOpenError::State(error)) => error.into(),
+            AssembleError::Audit(audit::AuditOpenError::Trail(error)) => {
+                super::audit_command::unreadable_trail(&error)
+                    .with_hint("to do without it: [audit] calls = false")
             }
             AssembleError::Exposed(_) => Self::usage(error.to_string())
-                .hint("listen on 127.0.0.1 or [::1], or keep authentication on"),
+                .with_hint("listen on 127.0.0.1 or [::1], or keep authentication on"),
             AssembleError::Listen { ref source, .. } => {
                 let busy = source.kind() == io::ErrorKind::AddrInUse;
-                let failure = Self::new(Exit::Unexpected, "listen", error.to_string())
-                    .hint(format!("cause: {source}"));
+                let failure = Self::new(CliExit::Unexpected, "listen", error.to_string())
+                    .with_hint(format!("cause: {source}"));
                 if busy {
-                    failure.hint("fix: bowline up --listen 127.0.0.1:0 takes a free port")
+                    failure.with_hint("fix: bowline up --listen 127.0.0.1:0 takes a free port")
                 } else {
                     failure
                 }
             }
             AssembleError::Tls(ref source) => {
-                Self::unexpected(error.to_string()).hint(format!("cause: {source}"))
+                Self::unexpected(error.to_string()).with_hint(format!("cause: {source}"))
             }
             AssembleError::Broker(ref source) => {
-                Self::unexpected(error.to_string()).hint(format!("cause: {source}"))
+                Self::unexpected(error.to_string()).with_hint(format!("cause: {source}"))
             }
             AssembleError::OwnPath(ref source) | AssembleError::Launcher(ref source) => {
-                Self::unexpected(error.to_string()).hint(format!("cause: {source}"))
+                Self::unexpected(error.to_string()).with_hint(format!("cause: {source}"))
             }
         }
     }
 }
 
-/// What the gateway does is told on stderr; `BOWLINE_LOG` says how much of it.
-pub(super) fn telemetry(env: &Env, traces: &config::Telemetry) -> Telemetry {
-    let format = telemetry::Format::named(env.text("BOWLINE_LOG_FORMAT"));
+/// Sets up logging to stderr; `BOWLINE_LOG` sets the filter.
+pub(super) fn start_telemetry(env: &EnvVars, traces: &config::TelemetryConfig) -> Telemetry {
+    let format = telemetry::LogFormat::parse(env.text("BOWLINE_LOG_FORMAT"));
     Telemetry::start(env.text("BOWLINE_LOG"), format, traces)
 }
 
-/// Makes this process ready to serve, and returns what it serves on.
-pub(super) fn runtime() -> io::Result<Runtime> {
+/// Prepares this process to serve, and creates the runtime.
+pub(super) fn create_server_runtime() -> io::Result<Runtime> {
     raise_descriptor_limit();
-    keep_freed();
-    // One thread carries all calls: measured, it costs the least CPU per call.
+    retain_freed_memory();
+    // A single thread runs all calls: the least CPU per call in measurements.
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
 }
 
-/// Many sessions need many descriptors, and the usual soft limit is far below the hard one.
+/// Raises the descriptor limit: many sessions need many, and the soft limit is far below the hard
+/// one.
 fn raise_descriptor_limit() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
@@ -350,7 +361,7 @@ fn raise_descriptor_limit() {
     if let Err(error) = setrlimit(Resource::Nofile, limit) {
         tracing::debug!(
             error = &error as &dyn std::error::Error,
-            "descriptor limit stays"
+            "descriptor limit not raised"
         );
     }
 }

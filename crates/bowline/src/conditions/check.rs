@@ -1,140 +1,147 @@
-//! Checks the syntax tree of a condition when it is read: names, functions, loops and patterns.
+//! Validates the syntax tree of a condition: names, functions, loop depth and patterns.
 
-use bowline_wire::fold::Names;
+use bowline_wire::case_fold::QueriedNames;
 use cel::IdedExpr;
 use cel::common::ast::{CallExpr, EntryExpr, Expr, LiteralValue, operators};
 
-use super::patterns::{MATCHES, Patterns};
-use super::{FUNCTIONS, Fault, LOOPS_MAX, TYPES, VARIABLES};
-use crate::config::suggest::nearest;
+use super::patterns::{CompiledPatterns, MATCHES_FUNCTION};
+use super::{ConditionParseError, KNOWN_FUNCTIONS, KNOWN_TYPES, KNOWN_VARIABLES, LOOPS_MAX};
+use crate::config::suggest::nearest_match;
 
-/// What is known of a condition before it is evaluated.
+/// Result of walking a condition's syntax tree.
 #[derive(Debug, Default)]
-pub(super) struct Check {
-    /// The variables of the loops that are open.
-    bound: Vec<String>,
-    /// The first fault.
-    fault: Option<Fault>,
-    /// How deep loops stand in each other.
-    loops: u32,
-    patterns: Patterns,
-    /// The names of members, and texts that may be some.
-    names: Names,
+pub(super) struct ConditionCheck {
+    /// Variables of the enclosing loops.
+    loop_variables: Vec<String>,
+    /// The first error.
+    first_error: Option<ConditionParseError>,
+    /// Maximum loop depth.
+    loop_depth: u32,
+    patterns: CompiledPatterns,
+    /// Member names, and string literals that may be member names.
+    names: QueriedNames,
 }
 
-impl Check {
-    /// Visits a node that stands in so many loops.
-    pub(super) fn visit(&mut self, node: &IdedExpr, loops: u32) {
-        self.loops = self.loops.max(loops);
+impl ConditionCheck {
+    /// Visits a node at this loop depth.
+    pub(super) fn visit_node(&mut self, node: &IdedExpr, depth: u32) {
+        self.loop_depth = self.loop_depth.max(depth);
         match &node.expr {
-            Expr::Literal(LiteralValue::String(text)) => self.names.perhaps(text.inner()),
+            Expr::Literal(LiteralValue::String(text)) => self.names.add_possible_name(text.inner()),
             Expr::Unspecified | Expr::Literal(_) => {}
-            Expr::Ident(name) => self.name(name),
+            Expr::Ident(name) => self.check_variable(name),
             Expr::Call(call) => {
-                self.function(&call.func_name);
-                self.member(call);
-                if call.func_name == MATCHES {
-                    self.pattern(call);
+                self.check_function(&call.func_name);
+                self.record_member(call);
+                if call.func_name == MATCHES_FUNCTION {
+                    self.compile_pattern(call);
                 }
                 for part in call.target.as_deref().into_iter().chain(&call.args) {
-                    self.visit(part, loops);
+                    self.visit_node(part, depth);
                 }
             }
-            Expr::Comprehension(all) => {
-                self.visit(&all.iter_range, loops);
-                self.visit(&all.accu_init, loops);
-                let outside = self.bound.len();
-                self.bound.push(all.iter_var.clone());
-                self.bound.extend(all.iter_var2.clone());
-                self.bound.push(all.accu_var.clone());
-                for inner in [&all.loop_cond, &all.loop_step, &all.result] {
-                    self.visit(inner, loops + 1);
+            Expr::Comprehension(comprehension) => {
+                self.visit_node(&comprehension.iter_range, depth);
+                self.visit_node(&comprehension.accu_init, depth);
+                let outside = self.loop_variables.len();
+                self.loop_variables.push(comprehension.iter_var.clone());
+                self.loop_variables.extend(comprehension.iter_var2.clone());
+                self.loop_variables.push(comprehension.accu_var.clone());
+                for inner in [
+                    &comprehension.loop_cond,
+                    &comprehension.loop_step,
+                    &comprehension.result,
+                ] {
+                    self.visit_node(inner, depth + 1);
                 }
-                self.bound.truncate(outside);
+                self.loop_variables.truncate(outside);
             }
             Expr::List(list) => {
                 for element in &list.elements {
-                    self.visit(element, loops);
+                    self.visit_node(element, depth);
                 }
             }
             Expr::Map(map) => map
                 .entries
                 .iter()
-                .for_each(|entry| self.entry(&entry.expr, loops)),
+                .for_each(|entry| self.visit_entry(&entry.expr, depth)),
             Expr::Select(select) => {
-                self.names.ask(&select.field);
-                self.visit(&select.operand, loops);
+                self.names.add_name(&select.field);
+                self.visit_node(&select.operand, depth);
             }
             Expr::Struct(fields) => {
                 let entries = fields.entries.iter();
-                entries.for_each(|entry| self.entry(&entry.expr, loops));
+                entries.for_each(|entry| self.visit_entry(&entry.expr, depth));
             }
         }
     }
 
-    /// Returns the compiled patterns of a condition without fault, and the names it asks for.
-    pub(super) fn finish(self) -> Result<(Patterns, Names), Fault> {
-        match self.fault {
+    /// Returns the compiled patterns and the queried names, or the first error.
+    pub(super) fn into_parts(
+        self,
+    ) -> Result<(CompiledPatterns, QueriedNames), ConditionParseError> {
+        match self.first_error {
             Some(fault) => Err(fault),
-            None if self.loops > LOOPS_MAX => Err(Fault::TooManyLoops),
+            None if self.loop_depth > LOOPS_MAX => Err(ConditionParseError::TooManyLoops),
             None => Ok((self.patterns, self.names)),
         }
     }
 
-    fn entry(&mut self, entry: &EntryExpr, loops: u32) {
+    fn visit_entry(&mut self, entry: &EntryExpr, depth: u32) {
         match entry {
-            EntryExpr::StructField(field) => self.visit(&field.value, loops),
+            EntryExpr::StructField(field) => self.visit_node(&field.value, depth),
             EntryExpr::MapEntry(pair) => {
-                self.visit(&pair.key, loops);
-                self.visit(&pair.value, loops);
+                self.visit_node(&pair.key, depth);
+                self.visit_node(&pair.value, depth);
             }
         }
     }
 
-    /// `args['path']` and `'path' in args` ask for a member as `args.path` does.
-    fn member(&mut self, call: &CallExpr) {
+    /// Records `args['path']` and `'path' in args` as member access, like `args.path`.
+    fn record_member(&mut self, call: &CallExpr) {
         let ((operators::INDEX, [_, name]) | (operators::IN, [name, _])) =
             (call.func_name.as_str(), call.args.as_slice())
         else {
             return;
         };
         if let Expr::Literal(LiteralValue::String(name)) = &name.expr {
-            self.names.ask(name.inner());
+            self.names.add_name(name.inner());
         }
     }
 
-    fn name(&mut self, name: &str) {
-        let given = VARIABLES.contains(&name) || TYPES.contains(&name);
-        if !given && !self.bound.iter().any(|bound| bound == name) {
-            let near = nearest(name, VARIABLES).map(str::to_owned);
+    fn check_variable(&mut self, name: &str) {
+        let given = KNOWN_VARIABLES.contains(&name) || KNOWN_TYPES.contains(&name);
+        if !given && !self.loop_variables.iter().any(|bound| bound == name) {
+            let near = nearest_match(name, KNOWN_VARIABLES).map(str::to_owned);
             let name = name.to_owned();
-            self.fault.get_or_insert(Fault::UnknownName { name, near });
+            self.first_error
+                .get_or_insert(ConditionParseError::UnknownName { name, near });
         }
     }
 
-    /// Operators are functions whose names hold signs.
-    fn function(&mut self, name: &str) {
+    /// Checks a function name. Operators are functions with non-alphanumeric names.
+    fn check_function(&mut self, name: &str) {
         let is_operator = !name.bytes().all(|byte| byte.is_ascii_alphanumeric());
-        if !is_operator && !FUNCTIONS.contains(&name) {
-            let near = nearest(name, FUNCTIONS).map(str::to_owned);
+        if !is_operator && !KNOWN_FUNCTIONS.contains(&name) {
+            let near = nearest_match(name, KNOWN_FUNCTIONS).map(str::to_owned);
             let name = name.to_owned();
-            self.fault
-                .get_or_insert(Fault::UnknownFunction { name, near });
+            self.first_error
+                .get_or_insert(ConditionParseError::UnknownFunction { name, near });
         }
     }
 
-    /// Compiles the pattern of a call of `matches`. One that arguments decide would be compiled at
-    /// every evaluation, at a cost that arguments decide.
-    fn pattern(&mut self, call: &CallExpr) {
+    /// Compiles the literal pattern of a `matches` call. A pattern from arguments would be compiled
+    /// at every evaluation, at a cost controlled by the caller.
+    fn compile_pattern(&mut self, call: &CallExpr) {
         let pattern = call.args.last().map(|argument| &argument.expr);
         let compiled = match pattern {
             Some(Expr::Literal(LiteralValue::String(pattern))) => {
-                self.patterns.compile(pattern.inner())
+                self.patterns.compile_pattern(pattern.inner())
             }
-            _ => Err(Fault::PatternNotLiteral),
+            _ => Err(ConditionParseError::PatternNotLiteral),
         };
         if let Err(fault) = compiled {
-            self.fault.get_or_insert(fault);
+            self.first_error.get_or_insert(fault);
         }
     }
 }

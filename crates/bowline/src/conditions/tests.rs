@@ -1,15 +1,15 @@
-//! Conditions and the arguments they are asked about.
+//! Conditions and their arguments.
 
 use super::*;
 
-fn read(text: &str) -> Cel {
-    Language::default()
-        .read(text)
+fn parse_ok(text: &str) -> CelCondition {
+    CelLanguage::default()
+        .parse_condition(text)
         .unwrap_or_else(|fault| panic!("{text}: {fault}"))
 }
 
-fn facts(arguments: &[u8]) -> Facts<'_> {
-    Facts {
+fn condition_input(arguments: &[u8]) -> ConditionInput<'_> {
+    ConditionInput {
         principal: "ci",
         role: Some("reviewer"),
         server: "files",
@@ -18,13 +18,16 @@ fn facts(arguments: &[u8]) -> Facts<'_> {
     }
 }
 
-fn asked(text: &str, arguments: &str) -> Result<bool, String> {
-    let holds = read(text).holds(&facts(arguments.as_bytes()), Effort::Full);
+fn evaluate(text: &str, arguments: &str) -> Result<bool, String> {
+    let holds = parse_ok(text).evaluate(
+        &condition_input(arguments.as_bytes()),
+        EvaluationEffort::Full,
+    );
     holds.map_err(|why| why.to_string())
 }
 
 #[test]
-fn a_condition_looks_at_arguments_and_at_who_asks() {
+fn condition_reads_arguments_and_principal() {
     for (text, arguments, holds) in [
         (
             "args.path.startsWith('/srv/')",
@@ -88,12 +91,12 @@ fn a_condition_looks_at_arguments_and_at_who_asks() {
             true,
         ),
     ] {
-        assert_eq!(asked(text, arguments), Ok(holds), "{text} {arguments}");
+        assert_eq!(evaluate(text, arguments), Ok(holds), "{text} {arguments}");
     }
 }
 
 #[test]
-fn what_cannot_be_decided_says_why_and_not_what_the_arguments_hold() {
+fn undecided_reason_hides_argument_values() {
     let long = format!(
         r#"{{"path":"{}"}}"#,
         "secret".repeat(ARGUMENTS_BYTES_MAX / 6)
@@ -138,10 +141,16 @@ fn what_cannot_be_decided_says_why_and_not_what_the_arguments_hold() {
             "an argument has another type",
         ),
     ] {
-        assert_eq!(asked(text, arguments), Err(why.to_owned()), "{text}");
+        assert_eq!(evaluate(text, arguments), Err(why.to_owned()), "{text}");
     }
-    let not_text = read("true").holds(&facts(b"{\"a\":\"\xff\"}"), Effort::Full);
-    assert_eq!(not_text, Err(undecided("the arguments cannot be read")));
+    let not_text = parse_ok("true").evaluate(
+        &condition_input(b"{\"a\":\"\xff\"}"),
+        EvaluationEffort::Full,
+    );
+    assert_eq!(
+        not_text,
+        Err(undecided_because("the arguments cannot be read"))
+    );
 }
 
 #[test]
@@ -161,7 +170,7 @@ fn sec_60_condition_refuses_names_that_fold_alike() {
             r#"{"mode":"Path","path":"/srv/a","in":[{"PATH":"/etc"}]}"#,
             r#"{"mode":"Path","path":"/srv/a","x":{"s":1,"\u017f":2}}"#,
         ] {
-            let found = asked(text, arguments);
+            let found = evaluate(text, arguments);
             assert!(
                 found.is_err_and(|why| why.contains("case")),
                 "{text} {arguments}"
@@ -169,12 +178,17 @@ fn sec_60_condition_refuses_names_that_fold_alike() {
         }
     }
     let free = r#"{"path":"/srv/a","Headers":{"Accept":"x"}}"#;
-    assert_eq!(asked("args.path.startsWith('/srv/')", free), Ok(true));
+    assert_eq!(evaluate("args.path.startsWith('/srv/')", free), Ok(true));
 }
 
 #[test]
-fn a_text_that_is_no_condition_says_why() {
-    let fault = |text: &str| Language::default().read(text).unwrap_err().to_string();
+fn invalid_condition_reports_reason() {
+    let fault = |text: &str| {
+        CelLanguage::default()
+            .parse_condition(text)
+            .unwrap_err()
+            .to_string()
+    };
     assert_eq!(fault("  "), "it is empty");
     assert_eq!(fault(&"1".repeat(1_025)), "it is longer than 1024 bytes");
     assert!(
@@ -219,29 +233,32 @@ fn a_text_that_is_no_condition_says_why() {
     );
 }
 
-/// A JSON object with `count` texts of `bytes` bytes under `a`.
-fn texts(count: usize, bytes: usize) -> String {
+/// Builds a JSON object with `count` texts of `bytes` bytes under `a`.
+fn text_arguments(count: usize, bytes: usize) -> String {
     let texts: Vec<_> = (0..count).map(|n| format!("\"{n:0>bytes$}\"")).collect();
     format!(r#"{{"a":[{}]}}"#, texts.join(","))
 }
 
-fn cost_of(text: &str, arguments: &str) -> u64 {
-    let condition = read(text);
+fn estimated_cost(text: &str, arguments: &str) -> u64 {
+    let condition = parse_ok(text);
     let args = serde_json::from_str(arguments).unwrap();
-    cost::estimate(condition.program.expression(), &args, &condition.patterns)
+    cost::estimate_cost(condition.program.expression(), &args, &condition.patterns)
 }
 
 #[test]
 fn evaluation_is_bounded_by_its_estimated_cost() {
     let ones = |count: usize| format!(r#"{{"a":[{}]}}"#, vec!["1"; count].join(","));
     let once = "args.a.all(x, x == 1)";
-    assert_eq!(asked(once, &ones(30_000)), Ok(true));
+    assert_eq!(evaluate(once, &ones(30_000)), Ok(true));
     let twice = "args.a.all(x, args.a.all(y, x == y))";
-    assert_eq!(asked(twice, &ones(300)), Ok(true));
-    let refused = read(twice).holds(&facts(ones(2_000).as_bytes()), Effort::Full);
-    let cost = cost_of(twice, &ones(2_000));
+    assert_eq!(evaluate(twice, &ones(300)), Ok(true));
+    let refused = parse_ok(twice).evaluate(
+        &condition_input(ones(2_000).as_bytes()),
+        EvaluationEffort::Full,
+    );
+    let cost = estimated_cost(twice, &ones(2_000));
     let cost_max = COST_MAX;
-    assert_eq!(refused, Err(Undecided::TooCostly { cost, cost_max }));
+    assert_eq!(refused, Err(ConditionError::TooCostly { cost, cost_max }));
     for (text, arguments, least, most) in [
         (
             "args.path.startsWith('/srv/')",
@@ -251,24 +268,24 @@ fn evaluation_is_bounded_by_its_estimated_cost() {
         ),
         (
             "args.a.all(x, args.a.all(y, x.contains(y)))",
-            &texts(999, 4),
+            &text_arguments(999, 4),
             5_000_000,
             COST_MAX,
         ),
         (
             r"args.a.all(x, x.matches('^\\w{1,100}$'))",
-            &texts(3_000, 4),
+            &text_arguments(3_000, 4),
             QUICK_COST_MAX,
             COST_MAX,
         ),
-        // Every turn looks at the whole text.
+        // Every iteration reads the whole text.
         (
             "args.a.all(x, args.t.contains(x))",
             &format!(r#"{{"t":"{}","a":["b","c","d","e"]}}"#, "a".repeat(60_000)),
             4 * 60_000 / cost::SCANNED_BYTES,
             COST_MAX,
         ),
-        // What a loop makes is as large as all its turns make it.
+        // The result of a loop is as large as the sum of its iterations.
         (
             "args.a.map(x, args.a.map(y, args.t + x)).size() == 1",
             &format!(r#"{{"t":"{}","a":{:?}}}"#, "a".repeat(30_000), vec![1; 300]),
@@ -282,37 +299,54 @@ fn evaluation_is_bounded_by_its_estimated_cost() {
             u64::MAX,
         ),
     ] {
-        let cost = cost_of(text, arguments);
+        let cost = estimated_cost(text, arguments);
         assert!((least..=most).contains(&cost), "{text}: {cost}");
     }
 }
 
 #[test]
 fn quick_evaluations_do_little_work() {
-    let quick =
-        |text: &str, arguments: &str| read(text).holds(&facts(arguments.as_bytes()), Effort::Quick);
-    assert_eq!(quick("args.a.all(x, x != '')", &texts(20, 4)), Ok(true));
-    let long = texts(QUICK_ARGUMENTS_BYTES_MAX / 4, 4);
+    let quick = |text: &str, arguments: &str| {
+        parse_ok(text).evaluate(
+            &condition_input(arguments.as_bytes()),
+            EvaluationEffort::Quick,
+        )
+    };
+    assert_eq!(
+        quick("args.a.all(x, x != '')", &text_arguments(20, 4)),
+        Ok(true)
+    );
+    let long = text_arguments(QUICK_ARGUMENTS_BYTES_MAX / 4, 4);
     for (text, arguments) in [
-        ("args.a.all(x, x.matches('^[0-9]+$'))", &texts(400, 4)),
-        ("args.a.all(x, args.a.all(y, x == y))", &texts(100, 4)),
+        (
+            "args.a.all(x, x.matches('^[0-9]+$'))",
+            &text_arguments(400, 4),
+        ),
+        (
+            "args.a.all(x, args.a.all(y, x == y))",
+            &text_arguments(100, 4),
+        ),
         ("true", &long),
     ] {
-        assert_eq!(quick(text, arguments), Err(Undecided::TakesLong), "{text}");
+        assert_eq!(
+            quick(text, arguments),
+            Err(ConditionError::NeedsFullEffort),
+            "{text}"
+        );
     }
-    // What is refused at any effort is refused at once.
-    let longest = texts(ARGUMENTS_BYTES_MAX / 4, 4);
+    // A condition refused at any effort is refused at once.
+    let longest = text_arguments(ARGUMENTS_BYTES_MAX / 4, 4);
     assert!(matches!(
         quick("true", &longest),
-        Err(Undecided::Because(_))
+        Err(ConditionError::Failed(_))
     ));
 }
 
-/// A thread of the runtime has no more.
+/// Stack size of a runtime thread.
 const STACK_BYTES: usize = 2 * 1024 * 1024;
 
 #[test]
-fn the_longest_conditions_neither_panic_nor_use_up_the_stack() {
+fn longest_conditions_fit_the_stack() {
     let towers = [
         ("(", "1", ")"),
         ("[", "1", "]"),
@@ -341,8 +375,9 @@ fn the_longest_conditions_neither_panic_nor_use_up_the_stack() {
             let most = (CONDITION_BYTES_MAX - middle.len()) / (before.len() + after.len()).max(1);
             for count in [1, 10, 40, 100, most] {
                 let text = [before.repeat(count), middle.to_owned(), after.repeat(count)].concat();
-                if let Ok(condition) = Language::default().read(&text) {
-                    let _decided = condition.holds(&facts(b"{\"a\":[1]}"), Effort::Full);
+                if let Ok(condition) = CelLanguage::default().parse_condition(&text) {
+                    let _decided = condition
+                        .evaluate(&condition_input(b"{\"a\":[1]}"), EvaluationEffort::Full);
                 }
             }
         }
@@ -363,7 +398,7 @@ fn ten_thousand_malformed_conditions_never_panic() {
     const LETTERS: &[u8] = b"()[]{}.,:?!&|<>=+-*/%'\"\\ 0x1u_\n\xc3\xa9rbe";
     let seed = 0xce1;
     let mut random = fastrand::Rng::with_seed(seed);
-    let language = Language::default();
+    let language = CelLanguage::default();
     let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
     let rounds = thread.spawn(move || {
         let mut good = 0;
@@ -381,11 +416,11 @@ fn ten_thousand_malformed_conditions_never_panic() {
                 }
             }
             let text = String::from_utf8_lossy(&bytes);
-            if let Ok(condition) = language.read(&text) {
+            if let Ok(condition) = language.parse_condition(&text) {
                 good += 1;
-                let _decided = condition.holds(
-                    &facts(b"{\"path\":\"/srv/a\",\"tags\":[\"a\"],\"n\":3}"),
-                    Effort::Full,
+                let _decided = condition.evaluate(
+                    &condition_input(b"{\"path\":\"/srv/a\",\"tags\":[\"a\"],\"n\":3}"),
+                    EvaluationEffort::Full,
                 );
             }
         }

@@ -1,12 +1,12 @@
-//! Durations as people write them: `100ms`, `30s`, `5m`, `1h`.
+//! Durations in text form: `100ms`, `30s`, `5m`, `1h`.
 
 use std::time::Duration;
 
-/// Longest duration that is accepted.
+/// Maximum duration.
 const DAYS_MAX: u64 = 365;
 
-/// Reads one duration.
-pub(crate) fn parse(text: &str) -> Option<Duration> {
+/// Parses one duration.
+pub(crate) fn parse_duration(text: &str) -> Option<Duration> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at_checked(digits)?;
     let number: u64 = number.parse().ok()?;
@@ -21,10 +21,10 @@ pub(crate) fn parse(text: &str) -> Option<Duration> {
     (millis <= DAYS_MAX * 86_400_000).then(|| Duration::from_millis(millis))
 }
 
-/// Reads a range, `100ms..5s`, that does not run backwards.
-pub(crate) fn parse_range(text: &str) -> Option<(Duration, Duration)> {
+/// Parses a range such as `100ms..5s`; the start must not exceed the end.
+pub(crate) fn parse_duration_range(text: &str) -> Option<(Duration, Duration)> {
     let (from, to) = text.split_once("..")?;
-    let (from, to) = (parse(from.trim())?, parse(to.trim())?);
+    let (from, to) = (parse_duration(from.trim())?, parse_duration(to.trim())?);
     (from <= to).then_some((from, to))
 }
 
@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_unit_is_read() {
+    fn every_duration_unit_parses() {
         for (text, millis) in [
             ("100ms", 100),
             ("30s", 30_000),
@@ -41,12 +41,16 @@ mod tests {
             ("1h", 3_600_000),
             ("0s", 0),
         ] {
-            assert_eq!(parse(text), Some(Duration::from_millis(millis)), "{text}");
+            assert_eq!(
+                parse_duration(text),
+                Some(Duration::from_millis(millis)),
+                "{text}"
+            );
         }
     }
 
     #[test]
-    fn what_is_not_a_duration_is_refused() {
+    fn invalid_duration_is_refused() {
         for text in [
             "",
             "5",
@@ -58,15 +62,15 @@ mod tests {
             "99999999999999999999s",
             "400d",
         ] {
-            assert_eq!(parse(text), None, "{text}");
+            assert_eq!(parse_duration(text), None, "{text}");
         }
     }
 
     #[test]
-    fn a_range_may_not_run_backwards() {
+    fn reversed_duration_range_is_refused() {
         let expected = (Duration::from_millis(100), Duration::from_secs(5));
-        assert_eq!(parse_range("100ms..5s"), Some(expected));
-        assert_eq!(parse_range("5s..100ms"), None);
-        assert_eq!(parse_range("5s"), None);
+        assert_eq!(parse_duration_range("100ms..5s"), Some(expected));
+        assert_eq!(parse_duration_range("5s..100ms"), None);
+        assert_eq!(parse_duration_range("5s"), None);
     }
 }

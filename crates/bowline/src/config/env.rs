@@ -1,27 +1,27 @@
-//! The environment, read once and passed on as a value.
+//! The process environment, read once and passed as a value.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
-/// Environment variables, of the process or of a test.
+/// Environment variables of the process or of a test.
 #[derive(Clone, Default)]
-pub struct Env {
+pub struct EnvVars {
     variables: BTreeMap<OsString, OsString>,
 }
 
-impl Env {
-    /// The variables of this process. The one place where they are read.
+impl EnvVars {
+    /// Reads the variables of this process. No other code reads them.
     #[must_use]
-    pub fn process() -> Self {
+    pub fn from_process() -> Self {
         Self {
             variables: std::env::vars_os().collect(),
         }
     }
 
-    /// The variables given, and no others.
+    /// Creates an environment with exactly these variables.
     #[must_use]
-    pub fn of<const N: usize>(pairs: [(&str, &str); N]) -> Self {
+    pub fn from_pairs<const N: usize>(pairs: [(&str, &str); N]) -> Self {
         Self {
             variables: pairs
                 .iter()
@@ -30,7 +30,7 @@ impl Env {
         }
     }
 
-    /// A variable that is set and is text.
+    /// Returns a variable set to valid UTF-8.
     #[must_use]
     pub fn text(&self, name: &str) -> Option<&str> {
         self.variables
@@ -38,7 +38,7 @@ impl Env {
             .and_then(|value| value.to_str())
     }
 
-    /// A variable that is set, as it is; for the environment of a child.
+    /// Returns a variable as raw bytes, for the environment of a child.
     #[must_use]
     pub fn raw(&self, name: &str) -> Option<&OsStr> {
         self.variables
@@ -46,22 +46,22 @@ impl Env {
             .map(OsString::as_os_str)
     }
 
-    /// Every variable, as it is.
+    /// Iterates over all variables as raw bytes.
     pub fn iter(&self) -> impl Iterator<Item = (&OsStr, &OsStr)> {
         let variables = self.variables.iter();
         variables.map(|(name, value)| (name.as_os_str(), value.as_os_str()))
     }
 
-    /// A variable that names a path: set, and not empty.
+    /// Returns a nonempty variable as a path.
     #[must_use]
     pub fn path(&self, name: &str) -> Option<PathBuf> {
         let value = self.raw(name)?;
         (!value.is_empty()).then(|| PathBuf::from(value))
     }
 
-    /// A directory of the XDG kind: `$NAME/bowline`, or `~/FALLBACK/bowline`.
-    pub(crate) fn directory(&self, name: &str, fallback: &str) -> Option<PathBuf> {
-        // The specification says that a relative path there is to be ignored.
+    /// Returns an XDG directory: `$NAME/bowline`, or `~/FALLBACK/bowline`.
+    pub(crate) fn xdg_directory(&self, name: &str, fallback: &str) -> Option<PathBuf> {
+        // The XDG specification says to ignore a relative path.
         self.path(name)
             .filter(|path| path.is_absolute())
             .or_else(|| Some(self.path("HOME")?.join(fallback)))
@@ -69,8 +69,8 @@ impl Env {
     }
 }
 
-// Values may be secrets; only the names are for eyes.
-impl std::fmt::Debug for Env {
+// Values may be secrets, so Debug shows names only.
+impl std::fmt::Debug for EnvVars {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.debug_set().entries(self.variables.keys()).finish()
     }
@@ -81,8 +81,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_empty_variable_is_text_but_no_path() {
-        let env = Env::of([("A", "")]);
+    fn empty_variable_is_text_but_no_path() {
+        let env = EnvVars::from_pairs([("A", "")]);
         assert_eq!(env.text("A"), Some(""));
         assert_eq!(env.path("A"), None);
         assert_eq!(env.text("B"), None);
@@ -90,15 +90,15 @@ mod tests {
 
     #[test]
     fn debug_output_never_shows_values() {
-        let shown = format!("{:?}", Env::of([("TOKEN", "hunter2")]));
+        let shown = format!("{:?}", EnvVars::from_pairs([("TOKEN", "hunter2")]));
         assert!(shown.contains("TOKEN") && !shown.contains("hunter2"));
     }
 
     #[test]
-    fn a_relative_xdg_directory_is_ignored() {
-        let env = Env::of([("XDG_STATE_HOME", "rel"), ("HOME", "/home/a")]);
+    fn relative_xdg_directory_is_ignored() {
+        let env = EnvVars::from_pairs([("XDG_STATE_HOME", "rel"), ("HOME", "/home/a")]);
         assert_eq!(
-            env.directory("XDG_STATE_HOME", ".local/state"),
+            env.xdg_directory("XDG_STATE_HOME", ".local/state"),
             Some(PathBuf::from("/home/a/.local/state/bowline"))
         );
     }

@@ -1,21 +1,21 @@
-//! Why there is no config.
+//! Errors of loading a config.
 
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use super::frame::{Place, Problem, place};
+use super::config_problem::{ConfigProblem, FilePosition, position_at};
 
-/// Problems that are named where there is room for one line.
-const SUMMARY_MAX: usize = 3;
+/// Maximum problems named in a one-line summary.
+const SUMMARY_PROBLEMS_MAX: usize = 3;
 
-/// Why there is no config.
+/// Reason why no config was loaded.
 #[derive(thiserror::Error)]
-pub enum Error {
-    /// No file was named and none stands where one is looked for.
+pub enum ConfigError {
+    /// No path was given, and no usual location holds a file.
     #[error("no config file was found")]
     NotFound {
-        /// Where it was looked for, in order.
+        /// The searched locations, in order.
         searched: Vec<PathBuf>,
     },
     /// The file cannot be read.
@@ -23,49 +23,51 @@ pub enum Error {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error of the operating system.
         source: std::io::Error,
     },
-    /// The file is longer than a config can be, or is no text.
+    /// The file is too long or no UTF-8.
     #[error("config file `{path}` is not a text of at most 1 MiB")]
     NotText {
         /// The file.
         path: PathBuf,
     },
-    /// Anyone on this machine may change what the gateway starts.
+    /// The file is world-writable, so any user could choose the programs to start.
     #[error("config file `{path}` can be written by everyone")]
     Exposed {
         /// The file.
         path: PathBuf,
     },
-    /// The file says something that cannot be done.
+    /// The content of the file is invalid.
     #[error("config file `{path}` has {} problem(s)", problems.len())]
     Invalid {
         /// The file.
         path: PathBuf,
-        /// Its text, for the code frames.
+        /// The text, for code frames.
         text: String,
-        /// Everything that is wrong, in file order.
-        problems: Vec<Problem>,
+        /// All problems, in file order.
+        problems: Vec<ConfigProblem>,
     },
 }
 
 // The text of the file may hold secrets.
-impl std::fmt::Debug for Error {
+impl std::fmt::Debug for ConfigError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Error").field(&self.to_string()).finish()
+        f.debug_tuple("ConfigError")
+            .field(&self.to_string())
+            .finish()
     }
 }
 
-impl Error {
-    /// Everything that is wrong with the file, for programs.
+impl ConfigError {
+    /// Returns all problems as JSON.
     #[must_use]
-    pub fn problems(&self) -> Value {
+    pub fn problems_json(&self) -> Value {
         let Self::Invalid { text, problems, .. } = self else {
             return json!([]);
         };
         let problems = problems.iter().map(|problem| {
-            let place = place(text, problem.span.start);
+            let place = position_at(text, problem.span.start);
             json!({
                 "line": place.line, "column": place.column, "message": problem.message,
                 "label": problem.label, "help": problem.help,
@@ -74,7 +76,7 @@ impl Error {
         problems.collect()
     }
 
-    /// What is wrong, without any line of the file, which may hold secrets.
+    /// Summarizes the problems without quoting the file, which may hold secrets.
     #[must_use]
     pub fn summary(&self) -> String {
         let Self::Invalid {
@@ -85,19 +87,19 @@ impl Error {
         else {
             return self.to_string();
         };
-        let places = problems.iter().take(SUMMARY_MAX).map(|problem| {
-            let Place { line, column } = place(text, problem.span.start);
+        let lines = problems.iter().take(SUMMARY_PROBLEMS_MAX).map(|problem| {
+            let FilePosition { line, column } = position_at(text, problem.span.start);
             format!("{}:{line}:{column}: {}", path.display(), problem.message)
         });
-        let mut summary = places.collect::<Vec<_>>().join("; ");
-        let more = problems.len().saturating_sub(SUMMARY_MAX);
+        let mut summary = lines.collect::<Vec<_>>().join("; ");
+        let more = problems.len().saturating_sub(SUMMARY_PROBLEMS_MAX);
         if more > 0 {
             summary.push_str(&format!("; and {more} more"));
         }
         summary
     }
 
-    /// What a person should read: code frames where there are any.
+    /// Returns the report for people, with code frames for invalid content.
     #[must_use]
     pub fn report(&self) -> String {
         match self {
@@ -109,7 +111,7 @@ impl Error {
                 let path = path.display().to_string();
                 let frames: Vec<_> = problems
                     .iter()
-                    .map(|problem| problem.frame(&path, text))
+                    .map(|problem| problem.render_frame(&path, text))
                     .collect();
                 frames.join("\n\n")
             }

@@ -3,76 +3,80 @@
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use crate::config::env::Env;
-use crate::secrets::{self, Sources};
+use crate::config::env::EnvVars;
+use crate::secrets::{self, SecretSources};
 
-/// Largest file that `${file:path}` takes in.
+/// Maximum size of a file read by `${file:path}`.
 const FILE_BYTES_MAX: u64 = 64 * 1024;
 
-/// Where values come from.
+/// Sources of expanded values.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Source<'a> {
+pub(crate) struct ExpandSource<'a> {
     /// The environment of `${VAR}`.
-    pub(crate) env: &'a Env,
-    /// The directory that relative paths of `${file:path}` start from.
+    pub(crate) env: &'a EnvVars,
+    /// Base directory for relative paths of `${file:path}`.
     pub(crate) directory: &'a Path,
-    /// The secrets of `${secret:NAME}`; none where they cannot be used.
-    pub(crate) secrets: Option<&'a Sources>,
+    /// The secrets of `${secret:NAME}`; `None` where secrets are not permitted.
+    pub(crate) secrets: Option<&'a SecretSources>,
 }
 
-/// Why a text could not be expanded.
+/// Reason why a text could not be expanded.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Error {
-    /// The reference itself is wrong: the file must be changed.
+pub(crate) enum ExpandError {
+    /// The reference is malformed: the config file must be fixed.
     #[error("`${{` without a closing brace")]
     Unclosed,
-    /// As above.
+    /// The config file must be fixed: invalid variable name.
     #[error("`${{{0}}}` names no variable")]
     Name(String),
-    /// As above.
+    /// The config file must be fixed: invalid secret name.
     #[error("`${{secret:{0}}}` names no secret")]
     Secret(String),
-    /// As above.
+    /// The config file must be fixed: secrets are not permitted here.
     #[error("a secret cannot be used here")]
     NoSecrets,
-    /// As above.
+    /// The config file must be fixed: a secret of an executor.
     #[error("`${{executor:{0}}}` can only stand in a header of a server with `via`")]
-    Elsewhere(String),
-    /// The file is right, but the secret cannot be had.
+    ExecutorOnly(String),
+    /// The file is valid, but the secret is unavailable.
     #[error(transparent)]
-    Missing(#[from] secrets::Error),
-    /// The file is right, but this machine lacks the variable.
+    Missing(#[from] secrets::SecretLookupError),
+    /// The file is valid, but the variable is not set.
     #[error("variable `{0}` is not set")]
     Unset(String),
-    /// As above, for a file.
+    /// The file is valid, but a referenced file cannot be read.
     #[error("`{path}` cannot be read")]
     File {
-        /// What was asked for.
+        /// The referenced file.
         path: PathBuf,
-        /// Why it cannot be had.
+        /// The error of the operating system.
         source: std::io::Error,
     },
-    /// As above, for a file that is too long or not text.
+    /// The file is valid, but a referenced file is too long or no UTF-8.
     #[error("`{0}` is not a text of at most 64 KiB")]
     Content(PathBuf),
 }
 
-impl Error {
-    /// Whether the config file must be changed, rather than the machine it runs on.
-    pub(crate) fn is_fault_of_the_file(&self) -> bool {
+impl ExpandError {
+    /// Returns whether the config file must be fixed, rather than the machine.
+    pub(crate) fn is_config_fault(&self) -> bool {
         matches!(
             self,
-            Self::Unclosed | Self::Name(_) | Self::Secret(_) | Self::NoSecrets | Self::Elsewhere(_)
+            Self::Unclosed
+                | Self::Name(_)
+                | Self::Secret(_)
+                | Self::NoSecrets
+                | Self::ExecutorOnly(_)
         )
     }
 }
 
-impl Error {
-    /// Says it in one line, with where it happened and the command that mends it.
-    pub(crate) fn told(&self, place: &str) -> String {
+impl ExpandError {
+    /// Formats the error on one line, with its place and the command to fix it.
+    pub(crate) fn format_line(&self, place: &str) -> String {
         let cause = std::error::Error::source(self).map(|cause| format!(": {cause}"));
         let fix = match self {
-            Self::Missing(error) => error.fix().map(|fix| format!("; fix: {fix}")),
+            Self::Missing(error) => error.suggest_fix().map(|fix| format!("; fix: {fix}")),
             _ => None,
         };
         let (cause, fix) = (cause.unwrap_or_default(), fix.unwrap_or_default());
@@ -80,17 +84,17 @@ impl Error {
     }
 }
 
-/// The text with every reference replaced; `$${` stands for a literal `${`.
-pub(crate) fn expand(text: &str, source: Source<'_>) -> Result<String, Error> {
-    expand_noting(text, source, |_, _| {})
+/// Expands every reference of a text; `$${` stands for a literal `${`.
+pub(crate) fn expand_text(text: &str, source: ExpandSource<'_>) -> Result<String, ExpandError> {
+    expand_with(text, source, |_, _| {})
 }
 
-/// The same; `note` is told what came out of each reference, and what stood inside it.
-pub(crate) fn expand_noting(
+/// Like [`expand_text`]; passes each reference and its value to `note`.
+pub(crate) fn expand_with(
     text: &str,
-    source: Source<'_>,
+    source: ExpandSource<'_>,
     mut note: impl FnMut(&str, &str),
-) -> Result<String, Error> {
+) -> Result<String, ExpandError> {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = rest.find("${") {
@@ -103,8 +107,8 @@ pub(crate) fn expand_noting(
             continue;
         }
         out.push_str(before);
-        let (inside, after) = inner.split_once('}').ok_or(Error::Unclosed)?;
-        let value = value(inside, source)?;
+        let (inside, after) = inner.split_once('}').ok_or(ExpandError::Unclosed)?;
+        let value = resolve_reference(inside, source)?;
         note(inside, &value);
         out.push_str(&value);
         rest = after;
@@ -113,8 +117,8 @@ pub(crate) fn expand_noting(
     Ok(out)
 }
 
-/// Returns the variables that a text refers to.
-pub(crate) fn variables(text: &str) -> impl Iterator<Item = &str> {
+/// Returns the environment variables referenced by a text.
+pub(crate) fn referenced_variables(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {
         loop {
@@ -126,44 +130,44 @@ pub(crate) fn variables(text: &str) -> impl Iterator<Item = &str> {
             let (inside, after) = inner.split_once('}')?;
             rest = after;
             let name = inside.split(":-").next().unwrap_or_default();
-            if is_variable(name) {
+            if is_variable_name(name) {
                 return Some(name);
             }
         }
     })
 }
 
-fn value(inside: &str, source: Source<'_>) -> Result<String, Error> {
+fn resolve_reference(inside: &str, source: ExpandSource<'_>) -> Result<String, ExpandError> {
     if let Some(path) = inside.strip_prefix("file:") {
-        return read(&source.directory.join(path));
+        return read_value_file(&source.directory.join(path));
     }
     if let Some(name) = inside.strip_prefix("secret:") {
-        if !secrets::is_name(name) {
-            return Err(Error::Secret(name.to_owned()));
+        if !secrets::is_secret_name(name) {
+            return Err(ExpandError::Secret(name.to_owned()));
         }
-        let secrets = source.secrets.ok_or(Error::NoSecrets)?;
-        return Ok(String::clone(&*secrets.value(name)?));
+        let secrets = source.secrets.ok_or(ExpandError::NoSecrets)?;
+        return Ok(String::clone(&*secrets.read_secret(name)?));
     }
     if let Some(name) = inside.strip_prefix("executor:") {
-        return Err(Error::Elsewhere(name.to_owned()));
+        return Err(ExpandError::ExecutorOnly(name.to_owned()));
     }
     let (name, default) = match inside.split_once(":-") {
         Some((name, default)) => (name, Some(default)),
         None => (inside, None),
     };
-    if !is_variable(name) {
-        return Err(Error::Name(inside.to_owned()));
+    if !is_variable_name(name) {
+        return Err(ExpandError::Name(inside.to_owned()));
     }
-    // As in a shell, `:-` also stands in for a variable that is set but empty.
+    // As in a shell, `:-` also replaces an empty variable.
     match (source.env.text(name), default) {
         (Some(""), Some(default)) => Ok(default.to_owned()),
         (Some(value), _) => Ok(value.to_owned()),
         (None, Some(default)) => Ok(default.to_owned()),
-        (None, None) => Err(Error::Unset(name.to_owned())),
+        (None, None) => Err(ExpandError::Unset(name.to_owned())),
     }
 }
 
-fn is_variable(name: &str) -> bool {
+fn is_variable_name(name: &str) -> bool {
     name.bytes()
         .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
         && name
@@ -172,13 +176,13 @@ fn is_variable(name: &str) -> bool {
             .is_some_and(|byte| !byte.is_ascii_digit())
 }
 
-/// Returns the names of the secrets that a text refers to.
-pub(crate) fn secrets_in(text: &str) -> impl Iterator<Item = &str> {
-    references(text).filter_map(|inside| inside.strip_prefix("secret:"))
+/// Returns the names of the secrets referenced by a text.
+pub(crate) fn referenced_secrets(text: &str) -> impl Iterator<Item = &str> {
+    list_references(text).filter_map(|inside| inside.strip_prefix("secret:"))
 }
 
-/// Returns what stands inside each `${...}` of a text.
-pub(crate) fn references(text: &str) -> impl Iterator<Item = &str> {
+/// Returns the inside of each `${...}` of a text.
+pub(crate) fn list_references(text: &str) -> impl Iterator<Item = &str> {
     let mut parts = text.split("${");
     let mut before = parts.next().unwrap_or_default();
     parts.filter_map(move |part| {
@@ -189,14 +193,14 @@ pub(crate) fn references(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Reads a secret that has a file of its own, or says why it cannot.
-pub(crate) fn read_secret_file(path: &Path) -> Result<secrets::Value, String> {
-    let read = read(path).map(secrets::Value::new);
-    read.map_err(|error| bowline_core::error::whole(&error))
+/// Reads the file of a secret, or returns the reason of the failure.
+pub(crate) fn read_secret_file(path: &Path) -> Result<secrets::SecretValue, String> {
+    let read = read_value_file(path).map(secrets::SecretValue::new);
+    read.map_err(|error| bowline_core::error::display_chain(&error))
 }
 
-fn read(path: &Path) -> Result<String, Error> {
-    let failed = |source| Error::File {
+fn read_value_file(path: &Path) -> Result<String, ExpandError> {
+    let failed = |source| ExpandError::File {
         path: path.to_owned(),
         source,
     };
@@ -206,10 +210,11 @@ fn read(path: &Path) -> Result<String, Error> {
         .read_to_end(&mut bytes)
         .map_err(failed)?;
     if bytes.len() as u64 > FILE_BYTES_MAX {
-        return Err(Error::Content(path.to_owned()));
+        return Err(ExpandError::Content(path.to_owned()));
     }
-    let mut text = String::from_utf8(bytes).map_err(|_source| Error::Content(path.to_owned()))?;
-    // Editors and `echo` end a file with a newline that is no part of the secret.
+    let mut text =
+        String::from_utf8(bytes).map_err(|_source| ExpandError::Content(path.to_owned()))?;
+    // Editors and `echo` add a trailing newline that is no part of the secret.
     if text.ends_with('\n') {
         text.pop();
         if text.ends_with('\r') {
@@ -223,92 +228,92 @@ fn read(path: &Path) -> Result<String, Error> {
 mod tests {
     use super::*;
 
-    fn check(text: &str, expected: Result<&str, &str>) {
-        let env = Env::of([("A", "one"), ("EMPTY", "")]);
-        let source = Source {
+    fn assert_expansion(text: &str, expected: Result<&str, &str>) {
+        let env = EnvVars::from_pairs([("A", "one"), ("EMPTY", "")]);
+        let source = ExpandSource {
             env: &env,
             directory: Path::new("/nowhere"),
             secrets: None,
         };
-        let found = expand(text, source).map_err(|error| error.to_string());
+        let found = expand_text(text, source).map_err(|error| error.to_string());
         assert_eq!(found.as_deref().map_err(String::as_str), expected, "{text}");
     }
 
     #[test]
     fn variables_defaults_and_escapes_expand() {
-        check("plain $A $", Ok("plain $A $"));
-        check("${A}/${A}", Ok("one/one"));
-        check("${B:-two}", Ok("two"));
-        check("${EMPTY:-two}", Ok("two"));
-        check("${EMPTY}", Ok(""));
-        check("${B:-}", Ok(""));
-        check("$${A}", Ok("${A}"));
-        check("a$${A}${A}", Ok("a${A}one"));
+        assert_expansion("plain $A $", Ok("plain $A $"));
+        assert_expansion("${A}/${A}", Ok("one/one"));
+        assert_expansion("${B:-two}", Ok("two"));
+        assert_expansion("${EMPTY:-two}", Ok("two"));
+        assert_expansion("${EMPTY}", Ok(""));
+        assert_expansion("${B:-}", Ok(""));
+        assert_expansion("$${A}", Ok("${A}"));
+        assert_expansion("a$${A}${A}", Ok("a${A}one"));
     }
 
     #[test]
-    fn what_is_wrong_in_the_file_differs_from_what_the_machine_lacks() {
-        check("${B}", Err("variable `B` is not set"));
-        check("${A", Err("`${` without a closing brace"));
-        check("${}", Err("`${}` names no variable"));
-        check("${1A}", Err("`${1A}` names no variable"));
-        check("${secret:x}", Err("a secret cannot be used here"));
-        check("${secret:../x}", Err("`${secret:../x}` names no secret"));
-        assert!(!Error::Unset(String::new()).is_fault_of_the_file());
-        assert!(Error::Unclosed.is_fault_of_the_file());
+    fn config_faults_differ_from_machine_faults() {
+        assert_expansion("${B}", Err("variable `B` is not set"));
+        assert_expansion("${A", Err("`${` without a closing brace"));
+        assert_expansion("${}", Err("`${}` names no variable"));
+        assert_expansion("${1A}", Err("`${1A}` names no variable"));
+        assert_expansion("${secret:x}", Err("a secret cannot be used here"));
+        assert_expansion("${secret:../x}", Err("`${secret:../x}` names no secret"));
+        assert!(!ExpandError::Unset(String::new()).is_config_fault());
+        assert!(ExpandError::Unclosed.is_config_fault());
     }
 
     #[test]
-    fn references_are_found_but_not_those_that_are_escaped() {
-        let found: Vec<_> = references("a${B}$${C}${secret:d}${open").collect();
+    fn escaped_references_are_not_listed() {
+        let found: Vec<_> = list_references("a${B}$${C}${secret:d}${open").collect();
         assert_eq!(found, ["B", "secret:d"]);
         assert_eq!(
-            secrets_in("${secret:d}${file:e}").collect::<Vec<_>>(),
+            referenced_secrets("${secret:d}${file:e}").collect::<Vec<_>>(),
             ["d"]
         );
     }
 
     #[test]
-    fn a_value_is_not_expanded_again() {
-        let env = Env::of([("A", "${B}")]);
-        let source = Source {
+    fn expanded_value_is_not_expanded_again() {
+        let env = EnvVars::from_pairs([("A", "${B}")]);
+        let source = ExpandSource {
             env: &env,
             directory: Path::new("/"),
             secrets: None,
         };
-        assert_eq!(expand("${A}", source).unwrap(), "${B}");
+        assert_eq!(expand_text("${A}", source).unwrap(), "${B}");
     }
 
     #[test]
-    fn a_file_loses_its_last_line_end_only() {
+    fn file_reference_strips_final_newline_only() {
         let directory = tempfile::tempdir().unwrap();
         std::fs::write(directory.path().join("key"), "a\nb\r\n").unwrap();
-        let env = Env::default();
-        let source = Source {
+        let env = EnvVars::default();
+        let source = ExpandSource {
             env: &env,
             directory: directory.path(),
             secrets: None,
         };
-        assert_eq!(expand("<${file:key}>", source).unwrap(), "<a\nb>");
+        assert_eq!(expand_text("<${file:key}>", source).unwrap(), "<a\nb>");
         assert!(matches!(
-            expand("${file:none}", source),
-            Err(Error::File { .. })
+            expand_text("${file:none}", source),
+            Err(ExpandError::File { .. })
         ));
     }
 
     #[test]
-    fn a_file_that_is_too_long_is_refused() {
+    fn oversized_value_file_is_refused() {
         let directory = tempfile::tempdir().unwrap();
         std::fs::write(directory.path().join("key"), vec![b'a'; 64 * 1024 + 1]).unwrap();
-        let env = Env::default();
-        let source = Source {
+        let env = EnvVars::default();
+        let source = ExpandSource {
             env: &env,
             directory: directory.path(),
             secrets: None,
         };
         assert!(matches!(
-            expand("${file:key}", source),
-            Err(Error::Content(_))
+            expand_text("${file:key}", source),
+            Err(ExpandError::Content(_))
         ));
     }
 }

@@ -1,60 +1,60 @@
-//! A config file as it was written: every key checked, nothing filled in yet.
+//! The parsed config file: every key checked, defaults not yet filled in.
 
-mod broker;
-mod clients;
-mod executor;
-mod keys;
-mod limits;
-mod reader;
-mod rules;
-mod sandbox;
-mod secrets;
-mod server;
-mod tools;
+mod broker_keys;
+mod client_keys;
+mod executor_keys;
+mod known_keys;
+mod limit_keys;
+mod rule_keys;
+mod sandbox_keys;
+mod secret_keys;
+mod server_keys;
+mod tool_keys;
+mod tree_reader;
 
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_link::http::Transport;
-use bowline_link::http::endpoint::Endpoint;
+use bowline_link::http::HttpTransport;
+use bowline_link::http::endpoint::HttpEndpoint;
 
-use self::reader::Reader;
-use self::rules::Rules;
-use self::server::{choice, fill};
-use super::Engine;
-use super::audit::AuditExport;
-use super::broker::BrokerConfig;
-use super::frame::Problem;
+use self::rule_keys::RuleSections;
+use self::server_keys::{parse_choice, parse_server_keys};
+use self::tree_reader::TreeReader;
+use super::JournalEngine;
+use super::audit_config::AuditExportConfig;
+use super::broker_config::BrokerConfig;
+use super::config_problem::ConfigProblem;
 use super::size;
-use super::tree::{Entry, Node, Syntax};
-use crate::secrets::StoreKind;
+use super::tree::{ConfigEntry, ConfigNode, ConfigSyntax};
+use crate::secrets::SecretStoreKind;
 
-pub(crate) use self::clients::Agent;
-pub(crate) use self::executor::{Executor, Servant};
-pub(crate) use self::limits::{ShareHolder, WrittenShare};
-pub(crate) use self::secrets::Secret;
-pub(crate) use self::server::{Server, Span, Text};
+pub(crate) use self::client_keys::ClientSection;
+pub(crate) use self::executor_keys::{ExecutorOfferSection, ExecutorSection};
+pub(crate) use self::limit_keys::{ShareHolder, ShareSetting};
+pub(crate) use self::secret_keys::SecretSection;
+pub(crate) use self::server_keys::{OptionalDuration, ServerSection, UnexpandedText};
 
-/// Most servers in one file.
+/// Maximum servers of one file.
 const SERVERS_MAX: usize = 1024;
 
-/// Answers that are kept at all, and of one tool.
-const CACHE_ENTRIES: RangeInclusive<u32> = 0..=1_000_000;
+/// Range of cached responses, in total and per tool.
+const CACHE_ENTRIES_RANGE: RangeInclusive<u32> = 0..=1_000_000;
 
-/// Bytes of all answers that are kept.
-const CACHE_BYTES: RangeInclusive<u64> = 0..=16 * 1024 * size::MIB;
+/// Range of the cache size in bytes.
+const CACHE_BYTES_RANGE: RangeInclusive<u64> = 0..=16 * 1024 * size::MIB;
 
-/// Bytes of one file of the audit trail.
-const AUDIT_BYTES: RangeInclusive<u64> = size::MIB..=64 * 1024 * size::MIB;
+/// Range of the size of one audit file.
+const AUDIT_BYTES_RANGE: RangeInclusive<u64> = size::MIB..=64 * 1024 * size::MIB;
 
-/// Files of the audit trail.
-const AUDIT_FILES: RangeInclusive<u32> = 1..=1_000;
+/// Range of the number of audit files.
+const AUDIT_FILES_RANGE: RangeInclusive<u32> = 1..=1_000;
 
-/// What the file said, and where.
+/// The parsed keys of a file, with spans where needed.
 #[derive(Debug, Default)]
-pub(crate) struct File {
+pub(crate) struct ConfigFile {
     /// `gateway.listen`.
     pub(crate) listen: Option<Vec<SocketAddr>>,
     /// `gateway.names`.
@@ -63,8 +63,8 @@ pub(crate) struct File {
     pub(crate) principal_calls: Option<u32>,
     /// `limits.starts`.
     pub(crate) starts: Option<u32>,
-    /// What `limits` says of resources that principals share.
-    pub(crate) shares: Vec<WrittenShare>,
+    /// Shares of resources in `limits`.
+    pub(crate) shares: Vec<ShareSetting>,
     /// `limits.principal_requests_per_s`.
     pub(crate) requests_per_s: Option<u32>,
     /// `limits.principal_requests_burst`.
@@ -82,7 +82,7 @@ pub(crate) struct File {
     /// `limits.stop_wait`.
     pub(crate) stop_wait: Option<Duration>,
     /// `telemetry.otlp`.
-    pub(crate) otlp: Option<Endpoint>,
+    pub(crate) otlp: Option<HttpEndpoint>,
     /// `telemetry.service_name`.
     pub(crate) service_name: Option<String>,
     /// `telemetry.sample`.
@@ -96,19 +96,19 @@ pub(crate) struct File {
     /// `cache.ttl_max`.
     pub(crate) cache_ttl_max: Option<Duration>,
     /// `journal.engine`.
-    pub(crate) engine: Option<Engine>,
-    /// `broker`: what it takes on.
+    pub(crate) engine: Option<JournalEngine>,
+    /// `broker`.
     pub(crate) broker: BrokerConfig,
     /// Every `[secrets.NAME]`.
-    pub(crate) secrets: Vec<Secret>,
+    pub(crate) secrets: Vec<SecretSection>,
     /// `secret_store.kind`.
-    pub(crate) secret_store: StoreKind,
-    /// `clients`: what is said of programs that are started with `run`.
-    pub(crate) clients: Vec<Agent>,
+    pub(crate) secret_store: SecretStoreKind,
+    /// `clients`: settings of programs started with `run`.
+    pub(crate) clients: Vec<ClientSection>,
     /// Every `[executors.NAME]`.
-    pub(crate) executors: Vec<Executor>,
-    /// `executor`: what this machine does where it is one.
-    pub(crate) servant: Servant,
+    pub(crate) executors: Vec<ExecutorSection>,
+    /// `executor`: settings of this machine as an executor.
+    pub(crate) executor_offer: ExecutorOfferSection,
     /// `audit.calls`.
     pub(crate) audit_calls: Option<bool>,
     /// `audit.payload`.
@@ -124,86 +124,100 @@ pub(crate) struct File {
     /// `audit.max_age`.
     pub(crate) audit_max_age: Option<Duration>,
     /// `audit.export`.
-    pub(crate) audit_export: Option<AuditExport>,
-    /// Who may do what.
-    pub(crate) rules: Rules,
+    pub(crate) audit_export: Option<AuditExportConfig>,
+    /// The policy sections.
+    pub(crate) rules: RuleSections,
     /// Every entry of `servers`, in file order.
-    pub(crate) servers: Vec<Server>,
+    pub(crate) servers: Vec<ServerSection>,
 }
 
-/// Reads the whole file and collects everything that is wrong with it.
-pub(crate) fn read(root: &Node, syntax: Syntax) -> (File, Vec<Problem>) {
-    let mut reader = Reader::default();
-    let mut file = File::default();
+/// Parses the whole file and collects all problems.
+pub(crate) fn parse_file(
+    root: &ConfigNode,
+    syntax: ConfigSyntax,
+) -> (ConfigFile, Vec<ConfigProblem>) {
+    let mut reader = TreeReader::default();
+    let mut file = ConfigFile::default();
     match syntax {
-        Syntax::Toml => toml(&mut reader, root, &mut file),
-        Syntax::Json => json(&mut reader, root, &mut file),
+        ConfigSyntax::Toml => parse_toml_root(&mut reader, root, &mut file),
+        ConfigSyntax::Json => parse_json_root(&mut reader, root, &mut file),
     }
-    file.rules.finish(&mut reader);
+    file.rules.assign_roles(&mut reader);
     (file, reader.problems)
 }
 
-fn toml(reader: &mut Reader, root: &Node, file: &mut File) {
-    for entry in reader.table(root, "the file", "the file", &keys::TOP) {
+fn parse_toml_root(reader: &mut TreeReader, root: &ConfigNode, file: &mut ConfigFile) {
+    for entry in reader.read_table(root, "the file", "the file", &known_keys::TOP) {
         match entry.key.as_str() {
             "servers" => {
-                for named in reader.names(&entry.node, "servers", SERVERS_MAX) {
-                    check_name(reader, named);
+                for named in reader.read_named_entries(&entry.node, "servers", SERVERS_MAX) {
+                    check_server_name(reader, named);
                     let place = format!("[servers.{}]", named.key);
-                    let mut server = begin(named);
-                    let entries = reader.table(&named.node, &named.key, &place, &keys::SERVER);
-                    fill(reader, &mut server, entries, &place);
+                    let mut server = new_server_section(named);
+                    let entries =
+                        reader.read_table(&named.node, &named.key, &place, &known_keys::SERVER);
+                    parse_server_keys(reader, &mut server, entries, &place);
                     file.servers.push(server);
                 }
             }
             key => {
                 let place = format!("[{key}]");
-                common(reader, key, &entry.node, &place, file);
+                parse_section(reader, key, &entry.node, &place, file);
             }
         }
     }
 }
 
-/// What both syntaxes have beside servers.
-fn common(reader: &mut Reader, key: &str, node: &Node, place: &str, file: &mut File) {
+/// Parses the sections common to both syntaxes, besides servers.
+fn parse_section(
+    reader: &mut TreeReader,
+    key: &str,
+    node: &ConfigNode,
+    place: &str,
+    file: &mut ConfigFile,
+) {
     match key {
-        "gateway" => gateway(reader, node, place, file),
-        "limits" => limits::read(reader, node, place, file),
-        "telemetry" => telemetry(reader, node, place, file),
-        "cache" => cache(reader, node, place, file),
-        "journal" => journal(reader, node, place, file),
-        "broker" => file.broker = broker::read(reader, node, place),
-        "secrets" => file.secrets = secrets::fill(reader, node, place),
-        "secret_store" => file.secret_store = secrets::store(reader, node, place),
-        "clients" => file.clients = clients::read(reader, node, place),
-        "executors" => file.executors = executor::all(reader, node, place),
-        "executor" => file.servant = executor::own(reader, node, place),
-        "audit" => audit(reader, node, place, file),
-        key => file.rules.fill(reader, key, node, place),
+        "gateway" => parse_gateway(reader, node, place, file),
+        "limits" => limit_keys::parse_limits(reader, node, place, file),
+        "telemetry" => parse_telemetry(reader, node, place, file),
+        "cache" => parse_cache(reader, node, place, file),
+        "journal" => parse_journal(reader, node, place, file),
+        "broker" => file.broker = broker_keys::parse_broker(reader, node, place),
+        "secrets" => file.secrets = secret_keys::parse_secrets(reader, node, place),
+        "secret_store" => file.secret_store = secret_keys::parse_secret_store(reader, node, place),
+        "clients" => file.clients = client_keys::parse_clients(reader, node, place),
+        "executors" => file.executors = executor_keys::parse_executors(reader, node, place),
+        "executor" => {
+            file.executor_offer = executor_keys::parse_executor_offer(reader, node, place)
+        }
+        "audit" => parse_audit(reader, node, place, file),
+        key => file.rules.parse_policy_key(reader, key, node, place),
     }
 }
 
-fn json(reader: &mut Reader, root: &Node, file: &mut File) {
-    let top = reader.table(root, "the file", "the file", &keys::JSON_TOP);
+fn parse_json_root(reader: &mut TreeReader, root: &ConfigNode, file: &mut ConfigFile) {
+    let top = reader.read_table(root, "the file", "the file", &known_keys::JSON_TOP);
     if !top.iter().any(|entry| entry.key == "mcpServers") && reader.problems.is_empty() {
         let at = root.span.start..root.span.start + 1;
         let label = "expected {\"mcpServers\": {...}}";
-        reader
-            .problems
-            .push(Problem::new(at, "the file has no `mcpServers`", label));
+        reader.problems.push(ConfigProblem::new(
+            at,
+            "the file has no `mcpServers`",
+            label,
+        ));
     }
     for entry in top {
         match entry.key.as_str() {
             "mcpServers" => {
-                for named in reader.names(&entry.node, "mcpServers", SERVERS_MAX) {
-                    file.servers.push(json_server(reader, named));
+                for named in reader.read_named_entries(&entry.node, "mcpServers", SERVERS_MAX) {
+                    file.servers.push(parse_json_server(reader, named));
                 }
             }
             "x-bowline" => {
-                let keys = &keys::JSON_EXTRA_TOP;
-                for extra in reader.table(&entry.node, "x-bowline", "x-bowline", keys) {
+                let keys = &known_keys::JSON_EXTRA_TOP;
+                for extra in reader.read_table(&entry.node, "x-bowline", "x-bowline", keys) {
                     let place = format!("x-bowline.{}", extra.key);
-                    common(reader, &extra.key, &extra.node, &place, file);
+                    parse_section(reader, &extra.key, &extra.node, &place, file);
                 }
             }
             _ => {}
@@ -211,29 +225,30 @@ fn json(reader: &mut Reader, root: &Node, file: &mut File) {
     }
 }
 
-fn json_server(reader: &mut Reader, named: &Entry) -> Server {
+fn parse_json_server(reader: &mut TreeReader, named: &ConfigEntry) -> ServerSection {
     let place = format!("mcpServers.{}", named.key);
-    let mut server = begin(named);
-    let entries = reader.table(&named.node, &named.key, &place, &keys::JSON_SERVER);
-    fill(reader, &mut server, entries, &place);
+    let mut server = new_server_section(named);
+    let entries = reader.read_table(&named.node, &named.key, &place, &known_keys::JSON_SERVER);
+    parse_server_keys(reader, &mut server, entries, &place);
     for entry in entries {
         match entry.key.as_str() {
             "type" => {
                 let choices = [
                     ("stdio", None),
                     ("local", None),
-                    ("http", Some(Transport::Auto)),
-                    ("streamable-http", Some(Transport::Auto)),
-                    ("streamableHttp", Some(Transport::Auto)),
-                    ("remote", Some(Transport::Auto)),
-                    ("sse", Some(Transport::Sse)),
+                    ("http", Some(HttpTransport::Auto)),
+                    ("streamable-http", Some(HttpTransport::Auto)),
+                    ("streamableHttp", Some(HttpTransport::Auto)),
+                    ("remote", Some(HttpTransport::Auto)),
+                    ("sse", Some(HttpTransport::Sse)),
                 ];
-                server.transport = choice(reader, entry, &choices).flatten();
+                server.transport = parse_choice(reader, entry, &choices).flatten();
             }
             "x-bowline" => {
                 let place = format!("{place}.x-bowline");
-                let extra = reader.table(&entry.node, "x-bowline", &place, &keys::JSON_EXTRA);
-                fill(reader, &mut server, extra, &place);
+                let extra =
+                    reader.read_table(&entry.node, "x-bowline", &place, &known_keys::JSON_EXTRA);
+                parse_server_keys(reader, &mut server, extra, &place);
             }
             _ => {}
         }
@@ -241,97 +256,101 @@ fn json_server(reader: &mut Reader, named: &Entry) -> Server {
     server
 }
 
-fn begin(named: &Entry) -> Server {
-    Server {
+fn new_server_section(named: &ConfigEntry) -> ServerSection {
+    ServerSection {
         name: named.key.clone(),
         name_span: named.span.clone(),
-        ..Server::default()
+        ..ServerSection::default()
     }
 }
 
-fn check_name(reader: &mut Reader, named: &Entry) {
-    if super::name::is_valid(&named.key) {
+fn check_server_name(reader: &mut TreeReader, named: &ConfigEntry) {
+    if super::config_names::is_valid(&named.key) {
         return;
     }
-    let problem = Problem::new(
+    let problem = ConfigProblem::new(
         named.span.clone(),
         format!("server name `{}` cannot be used", named.key.escape_debug()),
         "lower-case letters, digits and `-`, at most 32, not `-` first",
     );
-    let slug = super::name::slug(&named.key);
+    let slug = super::config_names::to_slug(&named.key);
     reader
         .problems
-        .push(problem.help(format!("rename it to [servers.{slug}]")));
+        .push(problem.with_help(format!("rename it to [servers.{slug}]")));
 }
 
-fn gateway(reader: &mut Reader, node: &Node, place: &str, file: &mut File) {
-    for entry in reader.table(node, "gateway", place, &keys::GATEWAY) {
+fn parse_gateway(reader: &mut TreeReader, node: &ConfigNode, place: &str, file: &mut ConfigFile) {
+    for entry in reader.read_table(node, "gateway", place, &known_keys::GATEWAY) {
         match entry.key.as_str() {
-            "listen" => file.listen = reader.addresses(entry),
-            "names" => file.names = reader.names_of_hosts(entry),
-            "expose" | "favourites" => file.rules.exposure(reader, entry),
+            "listen" => file.listen = reader.read_addresses(entry),
+            "names" => file.names = reader.read_host_names(entry),
+            "expose" | "favourites" => file.rules.parse_exposure(reader, entry),
             _ => {}
         }
     }
 }
 
-fn cache(reader: &mut Reader, node: &Node, place: &str, file: &mut File) {
-    for entry in reader.table(node, "cache", place, &keys::CACHE) {
+fn parse_cache(reader: &mut TreeReader, node: &ConfigNode, place: &str, file: &mut ConfigFile) {
+    for entry in reader.read_table(node, "cache", place, &known_keys::CACHE) {
         match entry.key.as_str() {
-            "entries" => file.cache_entries = reader.count_within(entry, &CACHE_ENTRIES),
-            "bytes" => file.cache_bytes = reader.size_within(entry, &CACHE_BYTES),
-            "per_tool" => file.cache_per_tool = reader.count_within(entry, &CACHE_ENTRIES),
-            "ttl_max" => file.cache_ttl_max = reader.duration(entry),
+            "entries" => file.cache_entries = reader.read_count(entry, &CACHE_ENTRIES_RANGE),
+            "bytes" => file.cache_bytes = reader.read_size(entry, &CACHE_BYTES_RANGE),
+            "per_tool" => file.cache_per_tool = reader.read_count(entry, &CACHE_ENTRIES_RANGE),
+            "ttl_max" => file.cache_ttl_max = reader.read_duration(entry),
             _ => {}
         }
     }
 }
 
-fn journal(reader: &mut Reader, node: &Node, place: &str, file: &mut File) {
-    for entry in reader.table(node, "journal", place, &keys::JOURNAL) {
+fn parse_journal(reader: &mut TreeReader, node: &ConfigNode, place: &str, file: &mut ConfigFile) {
+    for entry in reader.read_table(node, "journal", place, &known_keys::JOURNAL) {
         if entry.key == "engine" {
-            let choices = [("sqlite", Engine::Sqlite), ("memory", Engine::Memory)];
-            file.engine = choice(reader, entry, &choices);
+            let choices = [
+                ("sqlite", JournalEngine::Sqlite),
+                ("memory", JournalEngine::Memory),
+            ];
+            file.engine = parse_choice(reader, entry, &choices);
         }
     }
 }
 
-fn audit(reader: &mut Reader, node: &Node, place: &str, file: &mut File) {
-    for entry in reader.table(node, "audit", place, &keys::AUDIT) {
+fn parse_audit(reader: &mut TreeReader, node: &ConfigNode, place: &str, file: &mut ConfigFile) {
+    for entry in reader.read_table(node, "audit", place, &known_keys::AUDIT) {
         match entry.key.as_str() {
-            "calls" => file.audit_calls = reader.boolean(entry),
-            "payload" => file.audit_payload = reader.boolean(entry),
-            "max_bytes" => file.audit_bytes = reader.size_within(entry, &AUDIT_BYTES),
-            "keep" => file.audit_keep = reader.count_within(entry, &AUDIT_FILES),
+            "calls" => file.audit_calls = reader.read_boolean(entry),
+            "payload" => file.audit_payload = reader.read_boolean(entry),
+            "max_bytes" => file.audit_bytes = reader.read_size(entry, &AUDIT_BYTES_RANGE),
+            "keep" => file.audit_keep = reader.read_count(entry, &AUDIT_FILES_RANGE),
             "denials_max_bytes" => {
-                file.audit_denials_bytes = reader.size_within(entry, &AUDIT_BYTES);
+                file.audit_denials_bytes = reader.read_size(entry, &AUDIT_BYTES_RANGE);
             }
-            "min_age" => file.audit_min_age = reader.duration(entry),
-            "max_age" => file.audit_max_age = reader.duration(entry),
+            "min_age" => file.audit_min_age = reader.read_duration(entry),
+            "max_age" => file.audit_max_age = reader.read_duration(entry),
             "export" => {
-                let expected = AuditExport::EXPECTED;
-                file.audit_export = reader.parsed(entry, expected, AuditExport::parse);
+                let expected = AuditExportConfig::EXPECTED;
+                file.audit_export = reader.read_parsed(entry, expected, AuditExportConfig::parse);
             }
             _ => {}
         }
     }
 }
 
-fn telemetry(reader: &mut Reader, node: &Node, place: &str, file: &mut File) {
-    for entry in reader.table(node, "telemetry", place, &keys::TELEMETRY) {
+fn parse_telemetry(reader: &mut TreeReader, node: &ConfigNode, place: &str, file: &mut ConfigFile) {
+    for entry in reader.read_table(node, "telemetry", place, &known_keys::TELEMETRY) {
         match entry.key.as_str() {
             "otlp" => {
                 let expected = "an address such as \"http://127.0.0.1:4318\"";
-                file.otlp = reader.parsed(entry, expected, |text| Endpoint::parse(text).ok());
+                file.otlp =
+                    reader.read_parsed(entry, expected, |text| HttpEndpoint::parse(text).ok());
             }
             "service_name" => {
                 let expected = "a name of 1 to 255 characters";
-                file.service_name = reader.parsed(entry, expected, |text| {
+                file.service_name = reader.read_parsed(entry, expected, |text| {
                     let fits = (1..=255).contains(&text.chars().count());
                     fits.then(|| text.to_owned())
                 });
             }
-            "sample" => file.sample = reader.share(entry),
+            "sample" => file.sample = reader.read_fraction(entry),
             _ => {}
         }
     }

@@ -1,115 +1,114 @@
-//! The settings of one server, with the defaults of those that the file leaves out.
+//! Settings of a server, with defaults.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_core::era::Speaks;
+use bowline_core::era::EraSetting;
 use bowline_host::pins::PinMode;
 use bowline_host::spec::{self, Isolation, ToolRule};
 
 use super::defaults;
-use super::reach::Reach;
-use super::secrets::Secrets;
+use super::server_secrets::ServerSecrets;
+use super::upstream_config::UpstreamConfig;
 
-/// Whether secrets may stand among the arguments of a child, which every user of the machine can
-/// read.
+/// Whether child arguments, readable by every user of the machine, may hold secrets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ArgvSecrets {
     /// The file is refused.
     #[default]
     Refuse,
-    /// The program takes them nowhere else.
+    /// Permitted, for programs that accept secrets only as arguments.
     Allow,
 }
 
-/// One server.
+/// Settings of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerConfig {
     /// `[a-z0-9][a-z0-9-]{0,31}`, unique.
     pub name: Arc<str>,
-    /// How it is reached. Shows no secrets.
-    pub reach: Reach,
-    /// Longest a call may take.
+    /// Connection to the server; Debug shows no secrets.
+    pub upstream: UpstreamConfig,
+    /// Maximum duration of a call.
     pub call_timeout: Duration,
-    /// Longest the handshake may take.
+    /// Maximum duration of the handshake.
     pub start_timeout: Duration,
-    /// Longest it may take until it has served once, where its command may install it first.
+    /// Maximum duration of the first start, for commands with an installation step.
     pub install_timeout: Option<Duration>,
-    /// Longest that calls in flight go on when it is reloaded.
+    /// Maximum wait for running calls at a reload.
     pub drain_timeout: Duration,
     /// Start at the first call instead of at `up`.
     pub lazy: bool,
-    /// Longest it may be without a call before it is stopped until the next one.
+    /// Idle time before the server is stopped until the next call.
     pub idle_stop: Option<Duration>,
-    /// How often it is asked, while it is quiet, whether it is still there.
+    /// Ping interval while idle.
     pub ping: Option<Duration>,
-    /// Lists older than this are asked for again when they are wanted, where the server announces
-    /// neither their changes nor how long they are good.
+    /// Maximum age of lists before a refetch, for servers that announce neither changes nor a list
+    /// lifetime.
     pub relist: Option<Duration>,
-    /// How it speaks, as far as that is said.
-    pub speaks: Speaks,
-    /// Who shares a link to it.
+    /// Configured protocol era.
+    pub era_setting: EraSetting,
+    /// Sharing of links among principals and sessions.
     pub isolation: Isolation,
-    /// Calls it has in flight at most.
+    /// Maximum calls in flight.
     pub calls_max: u32,
-    /// Calls that wait for one of those places at most.
+    /// Maximum calls queued for a permit.
     pub queue_max: u32,
-    /// Entries of one of its lists that are offered at most.
+    /// Maximum offered entries of a list.
     pub list_max: u32,
-    /// Bytes of a response of it that is passed on whole.
+    /// Maximum bytes of a response buffered whole.
     pub result_max: usize,
-    /// How often it may be started again by itself.
-    pub restart: Restart,
-    /// When calls to it rest.
-    pub breaker: Breaker,
-    /// What happens to a tool whose definition is not the approved one.
+    /// Budget of automatic restarts.
+    pub restart: RestartConfig,
+    /// Circuit breaker settings.
+    pub breaker: BreakerConfig,
+    /// Handling of tools with an unapproved definition.
     pub pin: PinMode,
-    /// Whether its answers are kept as long as it says that they stay good.
+    /// Whether responses are cached for the lifetime stated by the server.
     pub cache: bool,
-    /// Whether structured content is checked against the schema of its tool.
+    /// Whether structured content is validated against the tool's output schema.
     pub check_output: bool,
-    /// Whether secrets that the gateway holds are taken out of its results.
+    /// Whether known secrets are redacted in results.
     pub redact_results: bool,
-    /// Whether secrets may stand among its arguments.
+    /// Whether arguments may hold secrets.
     pub argv_secrets: ArgvSecrets,
-    /// What the file says of tools, by the server's own names.
+    /// Tool settings, by the server's own tool names.
     pub tools: BTreeMap<String, ToolRule>,
-    /// What nobody should read.
-    pub secrets: Secrets,
+    /// Secrets to redact.
+    pub secrets: ServerSecrets,
 }
 
 impl ServerConfig {
-    /// Returns a server with every default.
+    /// Creates a server with defaults.
     #[must_use]
-    pub fn new(name: &str, reach: Reach) -> Self {
+    pub fn new(name: &str, upstream: UpstreamConfig) -> Self {
         Self {
             name: name.into(),
-            install_timeout: install_timeout(&reach),
-            reach,
+            install_timeout: default_install_timeout(&upstream),
+            upstream,
             call_timeout: spec::CALL_TIMEOUT,
             start_timeout: spec::START_TIMEOUT,
             drain_timeout: spec::DRAIN_TIMEOUT,
             lazy: false,
             idle_stop: None,
-            ping: Some(spec::PING_EVERY),
+            ping: Some(spec::PING_INTERVAL),
             relist: Some(spec::RELIST_AFTER),
-            speaks: Speaks::Auto,
+            era_setting: EraSetting::Auto,
             isolation: Isolation::default(),
             calls_max: u32::try_from(spec::CALLS_MAX).unwrap_or(u32::MAX),
             queue_max: u32::try_from(spec::QUEUE_MAX).unwrap_or(u32::MAX),
             list_max: u32::try_from(spec::LIST_MAX).unwrap_or(u32::MAX),
             result_max: spec::RESULT_MAX,
-            restart: Restart {
+            restart: RestartConfig {
                 budget: defaults::RESTART_BUDGET,
                 window: defaults::RESTART_WINDOW,
                 backoff_min: defaults::BACKOFF.0,
                 backoff_max: defaults::BACKOFF.1,
             },
-            breaker: Breaker {
+            breaker: BreakerConfig {
                 failures: defaults::BREAKER_FAILURES,
-                rest: defaults::BREAKER_REST,
+                open_time: defaults::BREAKER_REST,
             },
             pin: PinMode::default(),
             cache: true,
@@ -117,14 +116,14 @@ impl ServerConfig {
             redact_results: true,
             argv_secrets: ArgvSecrets::default(),
             tools: BTreeMap::new(),
-            secrets: Secrets::default(),
+            secrets: ServerSecrets::default(),
         }
     }
 }
 
-/// A command that may install what it runs gets time for it.
-fn install_timeout(reach: &Reach) -> Option<Duration> {
-    let Reach::Child(child) = reach else {
+/// Returns the install timeout of commands with an installation step.
+fn default_install_timeout(upstream: &UpstreamConfig) -> Option<Duration> {
+    let UpstreamConfig::Child(child) = upstream else {
         return None;
     };
     let program = Path::new(&child.command).file_name()?.to_str()?;
@@ -132,24 +131,24 @@ fn install_timeout(reach: &Reach) -> Option<Duration> {
     may_install.then_some(spec::INSTALL_TIMEOUT)
 }
 
-/// The restart budget and its backoff.
+/// The restart budget and backoff.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Restart {
+pub struct RestartConfig {
     /// Restarts allowed inside `window`.
     pub budget: u32,
-    /// How far back restarts are counted.
+    /// Counting period of restarts.
     pub window: Duration,
-    /// First wait before a restart.
+    /// Minimum wait before a restart.
     pub backoff_min: Duration,
-    /// Longest wait before a restart.
+    /// Maximum wait before a restart.
     pub backoff_max: Duration,
 }
 
-/// When the breaker opens and for how long.
+/// Circuit breaker settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Breaker {
-    /// Failures in a row that open it.
+pub struct BreakerConfig {
+    /// Consecutive failures that open the breaker.
     pub failures: u32,
-    /// How long it stays open.
-    pub rest: Duration,
+    /// Time the breaker stays open.
+    pub open_time: Duration,
 }

@@ -1,4 +1,4 @@
-//! Sizes as people write them: `512MB`, `2GiB`.
+//! Sizes in text form: `512MB`, `2GiB`.
 
 /// 2^20 bytes.
 pub(crate) const MIB: u64 = 1 << 20;
@@ -7,7 +7,7 @@ pub(crate) const MIB: u64 = 1 << 20;
 pub(crate) const TIB: u64 = 1 << 40;
 
 /// Units by factors of 1,024 and of 1,000, largest first.
-const UNITS: [(&str, u64); 9] = [
+const SIZE_UNITS: [(&str, u64); 9] = [
     ("TiB", TIB),
     ("TB", 1_000_000_000_000),
     ("GiB", 1 << 30),
@@ -19,18 +19,18 @@ const UNITS: [(&str, u64); 9] = [
     ("B", 1),
 ];
 
-/// Reads one size, in bytes.
-pub(crate) fn parse(text: &str) -> Option<u64> {
+/// Parses one size in bytes.
+pub(crate) fn parse_size(text: &str) -> Option<u64> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at_checked(digits)?;
     let number: u64 = number.parse().ok()?;
-    let (_, factor) = UNITS.iter().find(|(name, _)| *name == unit)?;
+    let (_, factor) = SIZE_UNITS.iter().find(|(name, _)| *name == unit)?;
     number.checked_mul(*factor)
 }
 
-/// Writes a size in the largest unit that needs no fraction.
-pub(crate) fn shown(bytes: u64) -> String {
-    let whole = UNITS
+/// Formats a size in the largest unit without a fraction.
+pub(crate) fn format_size(bytes: u64) -> String {
+    let whole = SIZE_UNITS
         .iter()
         .find(|(_, factor)| bytes > 0 && bytes.is_multiple_of(*factor));
     match whole {
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_read_and_written() {
+    fn sizes_parse_and_format() {
         for (text, bytes) in [
             ("2GiB", 2 << 30),
             ("512MB", 512_000_000),
@@ -54,13 +54,13 @@ mod tests {
             ("0B", 0),
             ("16TiB", 16 << 40),
         ] {
-            assert_eq!(parse(text), Some(bytes), "{text}");
-            assert_eq!(shown(bytes), text);
+            assert_eq!(parse_size(text), Some(bytes), "{text}");
+            assert_eq!(format_size(bytes), text);
         }
     }
 
     #[test]
-    fn what_is_not_a_size_is_refused() {
+    fn invalid_size_is_refused() {
         for text in [
             "",
             "5",
@@ -71,7 +71,7 @@ mod tests {
             "5gib",
             "99999999TiB",
         ] {
-            assert_eq!(parse(text), None, "{text}");
+            assert_eq!(parse_size(text), None, "{text}");
         }
     }
 }

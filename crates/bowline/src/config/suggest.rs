@@ -1,7 +1,7 @@
-//! Did you mean.
+//! "Did you mean" suggestions.
 
-/// The candidate most like `word`, when one is near enough to be a slip of the fingers.
-pub(crate) fn nearest<'a>(
+/// Returns the candidate closest to `word`, if close enough to be a typo.
+pub(crate) fn nearest_match<'a>(
     word: &str,
     candidates: impl IntoIterator<Item = &'a str>,
 ) -> Option<&'a str> {
@@ -19,12 +19,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slip_is_recognised_and_a_stranger_is_not() {
+    fn typo_is_matched_and_unrelated_word_is_not() {
         let known = ["command", "args", "env", "restart"];
-        assert_eq!(nearest("comand", known), Some("command"));
-        assert_eq!(nearest("agrs", known), Some("args"));
-        assert_eq!(nearest("retires", known), None);
-        assert_eq!(nearest("colour", known), None);
-        assert_eq!(nearest("x", ["y"]), None);
+        assert_eq!(nearest_match("comand", known), Some("command"));
+        assert_eq!(nearest_match("agrs", known), Some("args"));
+        assert_eq!(nearest_match("retires", known), None);
+        assert_eq!(nearest_match("colour", known), None);
+        assert_eq!(nearest_match("x", ["y"]), None);
     }
 }

@@ -1,31 +1,32 @@
-//! Whole files in, values or exact error text out.
+//! Parses whole files into values or exact error texts.
 
-mod broker;
-mod executors;
-mod keys;
-mod queueing;
-mod rules;
-mod secrets;
+mod broker_tests;
+mod executor_tests;
+mod key_tests;
+mod queue_tests;
+mod rule_tests;
+mod secret_tests;
 
 use std::path::Path;
 
 use bowline_core::call::Effect;
-use bowline_core::era::Speaks;
+use bowline_core::era::EraSetting;
 use bowline_host::pins::PinMode;
 use bowline_host::spec::{ChildLimits, Isolation, ToolRule};
-use bowline_link::http::Transport;
+use bowline_link::http::HttpTransport;
 
 use super::*;
 
-fn toml(text: &str, env: &Env) -> Result<Config, String> {
-    parse(text, Path::new("/etc/b/bowline.toml"), env).map_err(|error| error.report())
+fn parse_toml(text: &str, env: &EnvVars) -> Result<Config, String> {
+    parse_config(text, Path::new("/etc/b/bowline.toml"), env).map_err(|error| error.report())
 }
 
-fn json(text: &str) -> Result<Config, String> {
-    parse(text, Path::new("/etc/b/mcp.json"), &Env::default()).map_err(|error| error.report())
+fn parse_json(text: &str) -> Result<Config, String> {
+    parse_config(text, Path::new("/etc/b/mcp.json"), &EnvVars::default())
+        .map_err(|error| error.report())
 }
 
-/// A file that says something of everything that servers always had.
+/// A file with the basic keys of servers.
 const WHOLE: &str = r#"
 [gateway]
 listen = ["127.0.0.1:0", "[::1]:8080"]
@@ -49,15 +50,15 @@ effect = "read"
 "#;
 
 #[test]
-fn a_whole_file_becomes_values_without_options() {
-    let config = toml(WHOLE, &Env::of([("HOME", "/home/a")])).unwrap();
+fn complete_file_parses_to_values() {
+    let config = parse_toml(WHOLE, &EnvVars::from_pairs([("HOME", "/home/a")])).unwrap();
     let rule = |effect| ToolRule {
         effect: Some(effect),
         ..ToolRule::default()
     };
     let expected = ServerConfig {
         name: Arc::from("files"),
-        reach: Reach::Child(Child {
+        upstream: UpstreamConfig::Child(ChildConfig {
             command: "npx".into(),
             args: ["-y", "server-filesystem@1.0.0", "/home/a/code"]
                 .map(str::to_owned)
@@ -70,9 +71,9 @@ fn a_whole_file_becomes_values_without_options() {
             inherit_env: vec!["GITHUB_TOKEN".into()],
             cwd: Some("/etc/b/work".into()),
             limits: ChildLimits::default(),
-            sandbox: Child::new("npx".into(), Vec::new()).sandbox,
+            sandbox: ChildConfig::new("npx".into(), Vec::new()).sandbox,
         }),
-        speaks: Speaks::Auto,
+        era_setting: EraSetting::Auto,
         isolation: Isolation::Shared,
         call_timeout: Duration::from_secs(60),
         start_timeout: Duration::from_secs(5),
@@ -86,15 +87,15 @@ fn a_whole_file_becomes_values_without_options() {
         queue_max: 256,
         list_max: 32_768,
         result_max: 8 << 20,
-        restart: Restart {
+        restart: RestartConfig {
             budget: 2,
             window: Duration::from_secs(60),
             backoff_min: Duration::from_millis(10),
             backoff_max: Duration::from_secs(1),
         },
-        breaker: Breaker {
+        breaker: BreakerConfig {
             failures: 3,
-            rest: Duration::from_secs(10),
+            open_time: Duration::from_secs(10),
         },
         pin: PinMode::Warn,
         cache: true,
@@ -106,7 +107,7 @@ fn a_whole_file_becomes_values_without_options() {
             ("odd name".into(), rule(Effect::Read)),
         ]
         .into(),
-        secrets: Secrets::default(),
+        secrets: ServerSecrets::default(),
     };
     assert_eq!(config.servers, [expected]);
     let listen = ["127.0.0.1:0", "[::1]:8080"].map(|address| address.parse().unwrap());
@@ -115,28 +116,31 @@ fn a_whole_file_becomes_values_without_options() {
         config.path.as_deref(),
         Some(Path::new("/etc/b/bowline.toml"))
     );
-    assert_eq!((config.broken, config.warnings), (Vec::new(), Vec::new()));
+    assert_eq!(
+        (config.broken_servers, config.warnings),
+        (Vec::new(), Vec::new())
+    );
 }
 
 #[test]
-fn what_is_left_out_has_a_default() {
-    let config = toml("[servers.a]\ncommand = \"./run\"\n", &Env::default()).unwrap();
+fn absent_keys_have_defaults() {
+    let config = parse_toml("[servers.a]\ncommand = \"./run\"\n", &EnvVars::default()).unwrap();
     assert_eq!(config.listen, ["127.0.0.1:7331".parse().unwrap()]);
     let server = &config.servers[0];
-    assert_eq!(server.reach.shown(), "/etc/b/./run");
+    assert_eq!(server.upstream.describe(), "/etc/b/./run");
     assert_eq!(server.isolation, Isolation::Auto);
     assert_eq!(server.call_timeout, Duration::from_secs(300));
     assert_eq!(server.start_timeout, Duration::from_secs(30));
     assert!(!server.lazy);
     assert_eq!((server.restart.budget, server.breaker.failures), (5, 5));
-    assert_eq!(toml("", &Env::default()).unwrap().servers, []);
+    assert_eq!(parse_toml("", &EnvVars::default()).unwrap().servers, []);
 }
 
 #[test]
-fn an_unknown_key_shows_its_line_a_caret_and_the_nearest_key() {
+fn unknown_key_shows_line_and_suggestion() {
     let text = "[servers.files]\ncommand = \"npx\"\nlasy = true\n";
     assert_eq!(
-        toml(text, &Env::default()).unwrap_err(),
+        parse_toml(text, &EnvVars::default()).unwrap_err(),
         "\
 error[config]: unknown key `lasy` in [servers.files]
  --> /etc/b/bowline.toml:3:1
@@ -152,10 +156,10 @@ redact_results, argv_secrets, tools"
 }
 
 #[test]
-fn a_key_that_is_promised_is_refused_by_name() {
+fn planned_key_is_refused_by_name() {
     let text = "[servers.tracker]\ncommand = \"a\"\njournal = \"nats\"\n";
     assert_eq!(
-        toml(text, &Env::default()).unwrap_err(),
+        parse_toml(text, &EnvVars::default()).unwrap_err(),
         "\
 error[config]: `journal` in [servers.tracker] is not built yet in this version
  --> /etc/b/bowline.toml:3:1
@@ -184,7 +188,7 @@ effect = \"wriet\"
 [executors.office]
 url = \"ftp://x\"
 ";
-    let report = toml(text, &Env::default()).unwrap_err();
+    let report = parse_toml(text, &EnvVars::default()).unwrap_err();
     let found: Vec<_> = report
         .lines()
         .filter_map(|line| line.strip_prefix("error[config]: "))
@@ -210,18 +214,19 @@ url = \"ftp://x\"
 }
 
 #[test]
-fn a_listen_address_must_have_a_port() {
-    let report = toml("[gateway]\nlisten = \"localhost\"\n", &Env::default()).unwrap_err();
+fn listen_address_requires_port() {
+    let report =
+        parse_toml("[gateway]\nlisten = \"localhost\"\n", &EnvVars::default()).unwrap_err();
     assert!(
         report.contains("`listen` must be an address with a port"),
         "{report}"
     );
-    let open = toml("[gateway]\nlisten = \"0.0.0.0:1\"\n", &Env::default()).unwrap();
+    let open = parse_toml("[gateway]\nlisten = \"0.0.0.0:1\"\n", &EnvVars::default()).unwrap();
     assert_eq!(open.warnings.len(), 1);
 }
 
 #[test]
-fn an_unset_variable_stops_that_server_only() {
+fn unset_variable_breaks_one_server() {
     let text = "\
 [servers.a]
 command = \"a\"
@@ -229,21 +234,21 @@ env = { TOKEN = \"${MISSING_TOKEN}\" }
 [servers.b]
 command = \"b\"
 ";
-    let config = toml(text, &Env::default()).unwrap();
+    let config = parse_toml(text, &EnvVars::default()).unwrap();
     assert_eq!(config.servers.len(), 1);
     assert_eq!(&*config.servers[0].name, "b");
-    assert_eq!(&*config.broken[0].name, "a");
+    assert_eq!(&*config.broken_servers[0].name, "a");
     assert_eq!(
-        config.broken[0].reason,
+        config.broken_servers[0].reason,
         "variable `MISSING_TOKEN` is not set (in `env.TOKEN`)"
     );
 }
 
 #[test]
-fn variables_that_load_code_are_warned_about() {
+fn code_loading_variables_cause_warnings() {
     let text = "[servers.a]\ncommand = \"a\"\nenv = { LD_PRELOAD = \"x\", A = \"b\" }\n\
                 inherit_env = [\"NODE_OPTIONS\"]\n";
-    let warnings = toml(text, &Env::default()).unwrap().warnings;
+    let warnings = parse_toml(text, &EnvVars::default()).unwrap().warnings;
     let shown: Vec<_> = warnings
         .iter()
         .map(|warning| warning.message.as_str())
@@ -256,8 +261,8 @@ fn variables_that_load_code_are_warned_about() {
         ]
     );
     assert_eq!(
-        warnings[0].place,
-        Some(Place {
+        warnings[0].position,
+        Some(FilePosition {
             line: 3,
             column: 22
         })
@@ -265,8 +270,8 @@ fn variables_that_load_code_are_warned_about() {
 }
 
 #[test]
-fn a_json_file_of_another_client_is_taken_with_slugged_names() {
-    let config = json(
+fn foreign_json_file_gets_slugged_names() {
+    let config = parse_json(
         r#"{"mcpServers":{
   "My Files":{"type":"stdio","command":"npx","args":["-y"],"env":{"A":"1"},
               "x-bowline":{"lazy":true,"timeout":"5s"}},
@@ -284,9 +289,9 @@ fn a_json_file_of_another_client_is_taken_with_slugged_names() {
 }
 
 #[test]
-fn a_json_problem_shows_its_line_and_column() {
+fn json_problem_shows_line_and_column() {
     assert_eq!(
-        json("{\"mcpServers\": {\n  \"a\": {\"comand\": \"x\", \"command\": \"x\"}\n}}")
+        parse_json("{\"mcpServers\": {\n  \"a\": {\"comand\": \"x\", \"command\": \"x\"}\n}}")
             .unwrap_err(),
         "\
 error[config]: unknown key `comand` in mcpServers.a
@@ -298,53 +303,59 @@ error[config]: unknown key `comand` in mcpServers.a
   = help: keys here: command, args, env, cwd, url, headers, type, x-bowline"
     );
     let report =
-        json("{\"mcpServers\": {\"a\": {\"type\": \"htp\", \"url\": \"http://a/\"}}}").unwrap_err();
+        parse_json("{\"mcpServers\": {\"a\": {\"type\": \"htp\", \"url\": \"http://a/\"}}}")
+            .unwrap_err();
     assert!(report.contains("did you mean \"http\"?"), "{report}");
-    let report = json("{\"servers\": {}}").unwrap_err();
+    let report = parse_json("{\"servers\": {}}").unwrap_err();
     assert!(report.contains("unknown key `servers`"), "{report}");
     assert!(
-        json("{}")
+        parse_json("{}")
             .unwrap_err()
             .contains("the file has no `mcpServers`")
     );
 }
 
 #[test]
-fn debug_output_of_a_server_hides_expanded_values() {
-    let env = Env::of([("KEY", "hunter2")]);
+fn server_debug_hides_expanded_values() {
+    let env = EnvVars::from_pairs([("KEY", "hunter2")]);
     let text = "[servers.a]\ncommand = \"a\"\nargs = [\"${KEY}\"]\nenv = { K = \"${KEY}\" }\n";
-    let shown = format!("{:?}", toml(text, &env).unwrap());
+    let shown = format!("{:?}", parse_toml(text, &env).unwrap());
     assert!(!shown.contains("hunter2"), "{shown}");
 }
 
 #[test]
-fn a_file_that_everyone_may_write_is_refused_with_the_command_that_mends_it() {
+fn world_writable_file_is_refused_with_fix() {
     use std::os::unix::fs::PermissionsExt as _;
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("bowline.toml");
     std::fs::write(&path, "").unwrap();
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666)).unwrap();
-    let report = load(Some(&path), &Env::default()).unwrap_err().report();
+    let report = load_config(Some(&path), &EnvVars::default())
+        .unwrap_err()
+        .report();
     assert!(
         report.ends_with(&format!("fix: chmod o-w {}", path.display())),
         "{report}"
     );
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
-    assert_eq!(load(Some(&path), &Env::default()).unwrap().path, Some(path));
+    assert_eq!(
+        load_config(Some(&path), &EnvVars::default()).unwrap().path,
+        Some(path)
+    );
 }
 
 #[test]
-fn files_that_are_missing_or_too_long_are_refused() {
+fn missing_or_oversized_files_are_refused() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("x.toml");
     assert!(matches!(
-        load(Some(&path), &Env::default()),
-        Err(Error::Read { .. })
+        load_config(Some(&path), &EnvVars::default()),
+        Err(ConfigError::Read { .. })
     ));
     std::fs::write(&path, vec![b'#'; 1024 * 1024 + 1]).unwrap();
     assert!(matches!(
-        load(Some(&path), &Env::default()),
-        Err(Error::NotText { .. })
+        load_config(Some(&path), &EnvVars::default()),
+        Err(ConfigError::NotText { .. })
     ));
 }
 
@@ -377,15 +388,17 @@ fn ten_thousand_malformed_files_never_panic() {
             }
         }
         let text = String::from_utf8_lossy(&bytes);
-        // Whatever it is, it is a config or a report of what is wrong with it.
-        if let Err(error) = parse(&text, name.as_ref(), &Env::of([("HOME", "/h")])) {
+        // Any input yields a config or a report.
+        if let Err(error) =
+            parse_config(&text, name.as_ref(), &EnvVars::from_pairs([("HOME", "/h")]))
+        {
             assert!(!error.report().is_empty(), "seed {seed} round {round}");
         }
     }
 }
 
 #[test]
-fn a_server_at_an_address_has_a_transport_and_headers() {
+fn remote_server_has_transport_and_headers() {
     let text = "\
 [servers.a]
 url = \"https://${HOST}/mcp\"
@@ -393,46 +406,46 @@ headers = { Authorization = \"Bearer ${KEY}\", X-Team = \"blue\" }
 transport = \"sse\"
 isolation = \"principal\"
 ";
-    let env = Env::of([("HOST", "tracker.example"), ("KEY", "hunter2")]);
-    let config = toml(text, &env).unwrap();
+    let env = EnvVars::from_pairs([("HOST", "tracker.example"), ("KEY", "hunter2")]);
+    let config = parse_toml(text, &env).unwrap();
     let server = &config.servers[0];
     assert_eq!(server.isolation, Isolation::Principal);
-    let Reach::Remote(remote) = &server.reach else {
+    let UpstreamConfig::Remote(remote) = &server.upstream else {
         panic!("{server:?}");
     };
     assert_eq!(remote.url.to_string(), "https://tracker.example/mcp");
-    assert_eq!(remote.transport, Transport::Sse);
+    assert_eq!(remote.transport, HttpTransport::Sse);
     let named: Vec<_> = remote.headers.iter().map(|(name, _)| name).collect();
     assert_eq!(named, ["authorization", "x-team"]);
     let (_, secret) = &remote.headers[0];
-    assert_eq!(secret.value().unwrap(), "Bearer hunter2");
+    assert_eq!(secret.expand().unwrap(), "Bearer hunter2");
     assert!(!format!("{config:?}").contains("hunter2"));
     let text = r#"{"mcpServers":{"a":{"type":"sse","url":"http://127.0.0.1:1/sse"}}}"#;
-    let config = json(text).unwrap();
-    let Reach::Remote(remote) = &config.servers[0].reach else {
+    let config = parse_json(text).unwrap();
+    let UpstreamConfig::Remote(remote) = &config.servers[0].upstream else {
         panic!("{config:?}");
     };
-    assert_eq!(remote.transport, Transport::Sse);
+    assert_eq!(remote.transport, HttpTransport::Sse);
 }
 
 #[test]
-fn a_header_from_a_file_is_read_at_each_use() {
+fn file_header_is_read_at_each_use() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("key");
     std::fs::write(&file, "one\n").unwrap();
     let text = "[servers.a]\nurl = \"http://[::1]:1/\"\nheaders = { X-Key = \"${file:key}\" }\n";
     let path = directory.path().join("bowline.toml");
-    let config = parse(text, &path, &Env::default()).unwrap();
-    let Reach::Remote(remote) = &config.servers[0].reach else {
+    let config = parse_config(text, &path, &EnvVars::default()).unwrap();
+    let UpstreamConfig::Remote(remote) = &config.servers[0].upstream else {
         panic!("{config:?}");
     };
     let (_, key) = &remote.headers[0];
     assert!(!key.is_fixed());
-    assert_eq!(key.value().unwrap(), "one");
+    assert_eq!(key.expand().unwrap(), "one");
     std::fs::write(&file, "two\n").unwrap();
-    assert_eq!(key.value().unwrap(), "two");
+    assert_eq!(key.expand().unwrap(), "two");
     std::fs::remove_file(&file).unwrap();
-    let error = key.value().unwrap_err();
+    let error = key.expand().unwrap_err();
     assert!(
         error.contains("cannot be read") && !error.contains("two"),
         "{error}"
@@ -440,7 +453,7 @@ fn a_header_from_a_file_is_read_at_each_use() {
 }
 
 #[test]
-fn an_address_that_cannot_be_used_is_refused_with_the_reason() {
+fn invalid_url_is_refused_with_reason() {
     for (lines, reason) in [
         ("url = \"tracker.example\"", "the address is not valid"),
         ("url = \"ftp://a/\"", "neither http nor https"),
@@ -472,7 +485,7 @@ fn an_address_that_cannot_be_used_is_refused_with_the_reason() {
         ),
     ] {
         let text = format!("[servers.a]\n{lines}\n");
-        let report = toml(&text, &Env::default()).unwrap_err();
+        let report = parse_toml(&text, &EnvVars::default()).unwrap_err();
         assert!(report.contains(reason), "{lines}: {report}");
     }
 }

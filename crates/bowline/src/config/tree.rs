@@ -1,27 +1,27 @@
-//! A config file as one tree of values that remember where they stood, whatever its syntax.
+//! A config file as a tree of values with positions, independent of the syntax.
 
 mod from_json;
 mod from_toml;
 
 use std::ops::Range;
 
-use crate::config::frame::Problem;
+use crate::config::config_problem::ConfigProblem;
 
-/// Deepest nesting that is read; a config has no use for more.
+/// Maximum nesting depth.
 const DEPTH_MAX: usize = 32;
 
-/// A value and the bytes it was written in.
+/// A value and its byte span.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Node {
-    /// Where the value stands in the file.
+pub(crate) struct ConfigNode {
+    /// Span of the value in the file.
     pub(crate) span: Range<usize>,
-    /// What it says.
-    pub(crate) value: Value,
+    /// The value.
+    pub(crate) value: ConfigValue,
 }
 
-/// The kinds of value a config can hold.
+/// The kinds of values in a config.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Value {
+pub(crate) enum ConfigValue {
     /// Text, unescaped.
     Text(String),
     /// A whole number.
@@ -31,36 +31,36 @@ pub(crate) enum Value {
     /// `true` or `false`.
     Boolean(bool),
     /// A list.
-    List(Vec<Node>),
-    /// Named values, in file order where the syntax keeps it.
-    Table(Vec<Entry>),
-    /// Anything no key of ours takes: a date, `null`.
+    List(Vec<ConfigNode>),
+    /// Named values, in file order where the syntax preserves it.
+    Table(Vec<ConfigEntry>),
+    /// A value accepted by no key: a date, `null`.
     Other(&'static str),
 }
 
 /// One `key = value`.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Entry {
+pub(crate) struct ConfigEntry {
     /// The key, unescaped.
     pub(crate) key: String,
-    /// Where the key stands in the file.
+    /// Span of the key in the file.
     pub(crate) span: Range<usize>,
-    /// What it is set to.
-    pub(crate) node: Node,
+    /// The value of the key.
+    pub(crate) node: ConfigNode,
 }
 
-/// How a file is written.
+/// Syntax of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Syntax {
+pub(crate) enum ConfigSyntax {
     /// `bowline.toml`.
     Toml,
     /// A file with `mcpServers`.
     Json,
 }
 
-impl Syntax {
-    /// The extension decides; without a telling one, a leading brace means JSON.
-    pub(crate) fn of(path: &std::path::Path, text: &str) -> Self {
+impl ConfigSyntax {
+    /// Detects the syntax by the extension; otherwise a leading brace means JSON.
+    pub(crate) fn detect(path: &std::path::Path, text: &str) -> Self {
         match path.extension().and_then(std::ffi::OsStr::to_str) {
             Some("json") => Self::Json,
             Some("toml") => Self::Toml,
@@ -70,17 +70,20 @@ impl Syntax {
     }
 }
 
-/// Reads `text`, or says everything that is wrong with it.
-pub(crate) fn parse(text: &str, syntax: Syntax) -> Result<Node, Vec<Problem>> {
+/// Parses `text`, or returns all problems.
+pub(crate) fn parse_tree(
+    text: &str,
+    syntax: ConfigSyntax,
+) -> Result<ConfigNode, Vec<ConfigProblem>> {
     match syntax {
-        Syntax::Toml => from_toml::parse(text),
-        Syntax::Json => from_json::parse(text),
+        ConfigSyntax::Toml => from_toml::parse_toml(text),
+        ConfigSyntax::Json => from_json::parse_json(text),
     }
 }
 
-impl Value {
-    /// The kind of the value in words, for messages.
-    pub(crate) fn kind(&self) -> &'static str {
+impl ConfigValue {
+    /// Returns the kind of the value in words, for messages.
+    pub(crate) fn kind_words(&self) -> &'static str {
         match self {
             Self::Text(_) => "a string",
             Self::Integer(_) => "a number",
@@ -93,8 +96,8 @@ impl Value {
     }
 }
 
-fn too_deep(span: Range<usize>) -> Problem {
-    Problem::new(
+fn too_deep_problem(span: Range<usize>) -> ConfigProblem {
+    ConfigProblem::new(
         span,
         "values are nested too deep",
         format!("more than {DEPTH_MAX} levels"),

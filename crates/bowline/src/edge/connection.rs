@@ -1,8 +1,8 @@
-//! Keeps one connection: busy while something is asked, quiet and small while nothing is.
+//! Serves a connection: with an HTTP server while requests arrive, and as a bare socket while idle.
 //!
-//! The HTTP server holds buffers for as long as it has a connection, and closes one on which no
-//! head arrives in time, be it idle or slow. So it is given the stream when there is something to
-//! read and gives it back when nothing is under way; in between only the socket is held.
+//! hyper holds buffers for the lifetime of a connection and closes connections without a timely
+//! request head, whether idle or slow. Therefore hyper gets the stream only when bytes are readable
+//! and returns the stream when no request is in flight; an idle connection holds only the socket.
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -13,7 +13,6 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::task::Poll;
 use std::time::Duration;
 
-use bytes::Bytes;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
@@ -22,219 +21,228 @@ use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 
 use super::Edge;
-use super::body::{Answer, EdgeBody};
-use super::door::Local;
-use super::guard::{Guarded, Pulse};
-use super::hold::Hold;
+use super::auth::LocalAddress;
+use super::connection_registry::ClientConnection;
+use super::event_stream::StreamGuard;
+use super::http_listener::route_request;
 use super::linger;
-use super::listen::answer;
-use super::stream::Guard;
-use super::unread::Unread;
-use super::upgrade::{self, Upgrade};
+use super::response_body::{EdgeBody, EdgeResponse};
+use super::strict_framing::{StreamActivity, StrictFraming};
+use super::upgrade::{self, PendingUpgrade, UpgradedStream};
+use super::write_timeout::WriteTimeout;
 
-/// How long a caller may take to send a request's head, its first included.
+/// Time limit for a request head, including the first.
 pub const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Bytes of a request's head.
+/// Maximum size of a request head.
 pub const HEAD_BYTES_MAX: usize = 64 * 1024;
 
-/// How long a connection on which something was asked is kept while nothing is.
+/// Idle timeout of a connection after a request.
 pub const IDLE_MAX: Duration = Duration::from_secs(300);
 
-/// The same for a connection that has not proved who it is.
-pub const UNPROVEN_IDLE_MAX: Duration = Duration::from_secs(10);
+/// Idle timeout of an unauthenticated connection.
+pub const UNAUTHENTICATED_IDLE_MAX: Duration = Duration::from_secs(10);
 
-/// How often a busy connection is looked at.
-const LOOK: Duration = Duration::from_millis(250);
+/// Interval between checks of a busy connection.
+const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
-/// A connection becomes quiet at once until it has seen so many requests; then it has shown that
-/// more will follow, and becomes quiet only when none did between two looks.
-const EAGER_REQUESTS: u32 = 8;
+/// Below this number of requests a connection turns idle at once. Above, more requests are likely,
+/// and the connection turns idle only after a check interval without reads.
+const EAGER_REQUESTS_MAX: u32 = 8;
 
-/// A connection that brings bytes so often, and no request with them, is ended.
-const FRUITLESS_MAX: u32 = 4;
+/// A connection is closed after this many wake-ups that brought bytes but no request.
+const EMPTY_READS_MAX: u32 = 4;
 
-type Stream = Guarded<Unread<TcpStream>>;
+type ConnectionStream = StrictFraming<WriteTimeout<TcpStream>>;
 
-/// What is under way on one connection, as the service sees it.
+/// Request counters of a connection, updated by the service.
 #[derive(Debug, Default)]
-struct Work {
-    /// Requests given to the service, counted round and round.
-    asked: AtomicU32,
-    /// Requests without an answer, and answers that are still being streamed.
-    open: AtomicU32,
+struct RequestCounts {
+    /// Requests passed to the service; wraps around.
+    started: AtomicU32,
+    /// Requests without a response, plus responses still streaming.
+    unfinished: AtomicU32,
 }
 
-/// One piece of work; over when dropped.
+/// An unfinished request; finished on drop.
 #[derive(Debug)]
-struct Open(Arc<Work>);
+struct OpenRequest(Arc<RequestCounts>);
 
-impl Open {
-    fn new(work: &Arc<Work>) -> Self {
-        work.asked.fetch_add(1, Relaxed);
-        work.open.fetch_add(1, Relaxed);
+impl OpenRequest {
+    fn new(work: &Arc<RequestCounts>) -> Self {
+        work.started.fetch_add(1, Relaxed);
+        work.unfinished.fetch_add(1, Relaxed);
         Self(Arc::clone(work))
     }
 }
 
-impl Drop for Open {
+impl Drop for OpenRequest {
     fn drop(&mut self) {
-        self.0.open.fetch_sub(1, Relaxed);
+        self.0.unfinished.fetch_sub(1, Relaxed);
     }
 }
 
-impl Guard for Open {}
+impl StreamGuard for OpenRequest {}
 
-/// Serves a connection to its end, or to that of the token it was proved with.
-pub async fn keep(edge: Arc<Edge>, stream: TcpStream, stop: watch::Receiver<bool>) {
+/// Serves a connection until closed, or until its token ends.
+pub async fn serve_connection(edge: Arc<Edge>, stream: TcpStream, stop: watch::Receiver<bool>) {
     let Ok(from) = stream.peer_addr() else { return };
-    let place = edge.connection_pool.enter(from.ip());
-    let way = place.signal();
-    let held = edge.holds.begin(from, place);
-    let hold = held.hold();
+    let place = edge.connection_pool.acquire_slot(from.ip());
+    let eviction = place.eviction_signal();
+    let guard = edge.connections.begin_connection(from, place);
+    let connection = guard.connection();
     let after = tokio::select! {
-        // First, so that streams whose session was ended are ended in order.
+        // Polled first, so that streams of an ended session finish in order.
         biased;
-        after = attend(&edge, hold, stream, stop) => after,
-        () = hold.closed() => None,
-        () = way.asked() => None,
+        after = run_http(&edge, connection, stream, stop) => after,
+        () = connection.wait_closed() => None,
+        () = eviction.wait_evicted() => None,
     };
-    if let Some((upgrade, io)) = after {
-        // Boxed, so that connections of HTTP do not keep room for what comes after it.
-        Box::pin(upgrade::keep(&edge, hold, io, *upgrade)).await;
+    if let Some(UpgradedIo { upgrade, stream }) = after {
+        // Boxed to keep HTTP connections small.
+        Box::pin(upgrade::serve_upgraded(&edge, connection, stream, *upgrade)).await;
     }
 }
 
-/// A connection that is no longer one of HTTP: what it is, its stream, and what was read of it.
-type Upgraded = (Box<Upgrade>, (TcpStream, Bytes));
+/// A connection after HTTP.
+struct UpgradedIo {
+    upgrade: Box<PendingUpgrade>,
+    stream: UpgradedStream,
+}
 
-async fn attend(
+async fn run_http(
     edge: &Arc<Edge>,
-    hold: &Arc<Hold>,
+    connection: &Arc<ClientConnection>,
     stream: TcpStream,
     mut stop: watch::Receiver<bool>,
-) -> Option<Upgraded> {
-    // Without it small answers wait for acknowledgements.
+) -> Option<UpgradedIo> {
+    // Without TCP_NODELAY small responses wait for acknowledgements.
     let _ = stream.set_nodelay(true);
     let local = stream.local_addr().ok()?;
     let heads = Arc::clone(&edge.large_heads);
-    let mut stream = Guarded::new(Unread::new(stream)).counting_heads(heads);
-    let pulse = stream.pulse();
-    let keeper = Keeper {
+    let mut stream = StrictFraming::new(WriteTimeout::new(stream)).with_head_limit(heads);
+    let pulse = stream.activity();
+    let keeper = ConnectionServer {
         edge: Arc::clone(edge),
-        hold: Arc::clone(hold),
-        local: Arc::new(Local::new(local)),
-        pulse,
-        work: Arc::default(),
+        connection: Arc::clone(connection),
+        local_address: Arc::new(LocalAddress::new(local)),
+        activity: pulse,
+        requests: Arc::default(),
     };
-    let mut patience = HEAD_TIMEOUT;
-    let mut asked = 0;
-    let mut fruitless = 0;
-    while fruitless < FRUITLESS_MAX && keeper.wait(&stream, patience, &mut stop).await {
-        // Boxed, so that a quiet connection does not keep room for a busy one.
-        match Box::pin(keeper.serve(stream, &mut stop)).await {
-            After::Quiet(back) => stream = back,
-            After::Upgraded(upgraded) => return Some(upgraded),
-            After::Unread(socket) => {
-                Box::pin(keeper.linger(&socket, &mut stop)).await;
+    let mut idle_limit = HEAD_TIMEOUT;
+    let mut requests_seen = 0;
+    let mut empty_reads = 0;
+    while empty_reads < EMPTY_READS_MAX
+        && keeper.wait_readable(&stream, idle_limit, &mut stop).await
+    {
+        // Boxed to keep idle connections small.
+        match Box::pin(keeper.serve_http(stream, &mut stop)).await {
+            ConnectionOutcome::Idle(back) => stream = back,
+            ConnectionOutcome::Upgraded(upgraded) => return Some(upgraded),
+            ConnectionOutcome::BodyUnread(socket) => {
+                Box::pin(keeper.linger_close(&socket, &mut stop)).await;
                 return None;
             }
-            After::Over => return None,
+            ConnectionOutcome::Closed => return None,
         }
-        let so_far = keeper.work.asked.load(Relaxed);
-        if so_far == asked {
-            // Empty lines, which may stand before a request, and no request.
-            fruitless += 1;
+        let so_far = keeper.requests.started.load(Relaxed);
+        if so_far == requests_seen {
+            // Empty lines may precede a request; here none followed.
+            empty_reads += 1;
         } else {
-            asked = so_far;
-            fruitless = 0;
-            patience = match hold.is_proven() {
+            requests_seen = so_far;
+            empty_reads = 0;
+            idle_limit = match connection.is_authenticated() {
                 true => IDLE_MAX,
-                false => UNPROVEN_IDLE_MAX,
+                false => UNAUTHENTICATED_IDLE_MAX,
             };
         }
     }
     None
 }
 
-/// What a connection is after it was busy.
-enum After {
-    /// Quiet, and one of HTTP still.
-    Quiet(Stream),
-    /// Something else.
-    Upgraded(Upgraded),
-    /// Answered and shut for writing, while the caller still sends the body of its request.
-    Unread(TcpStream),
-    /// Nothing.
-    Over,
+/// State of a connection after serving HTTP.
+enum ConnectionOutcome {
+    /// Idle; HTTP continues on the next bytes.
+    Idle(ConnectionStream),
+    /// Switched to WebSocket.
+    Upgraded(UpgradedIo),
+    /// Response sent and write half closed, while the client still sends its request body.
+    BodyUnread(TcpStream),
+    /// Closed.
+    Closed,
 }
 
-/// Waits until it is time to stop; whoever could say so being gone means the same.
-pub(super) async fn told(stop: &mut watch::Receiver<bool>) {
+/// Waits for shutdown; a dropped sender also means shutdown.
+pub(super) async fn wait_shutdown(stop: &mut watch::Receiver<bool>) {
     let _ = stop.wait_for(|stop| *stop).await;
 }
 
-/// What happens next on a busy connection.
-enum Next {
-    /// It is over.
+/// Next event on a busy connection.
+enum ServeEvent {
+    /// The HTTP server finished.
     Ended,
-    /// Nothing is under way.
-    Quiet,
-    /// Time to look at it.
-    Look,
-    /// The gateway goes down.
+    /// No request in flight.
+    Idle,
+    /// A check is due.
+    Check,
+    /// The gateway is shutting down.
     Stop,
 }
 
-/// What a connection needs for all its life.
+/// State of a connection for its whole lifetime.
 #[derive(Debug)]
-struct Keeper {
+struct ConnectionServer {
     edge: Arc<Edge>,
-    hold: Arc<Hold>,
-    local: Arc<Local>,
-    pulse: Arc<Pulse>,
-    work: Arc<Work>,
+    connection: Arc<ClientConnection>,
+    local_address: Arc<LocalAddress>,
+    activity: Arc<StreamActivity>,
+    requests: Arc<RequestCounts>,
 }
 
-impl Keeper {
-    /// Waits until there is something to read; `false` when the connection should end instead.
-    async fn wait(
+impl ConnectionServer {
+    /// Waits until the socket is readable; `false` if the connection should close.
+    async fn wait_readable(
         &self,
-        stream: &Stream,
+        stream: &ConnectionStream,
         patience: Duration,
         stop: &mut watch::Receiver<bool>,
     ) -> bool {
         tokio::select! {
             biased;
             readable = stream.get_ref().get_ref().readable() => readable.is_ok(),
-            () = told(stop) => false,
+            () = wait_shutdown(stop) => false,
             () = tokio::time::sleep(patience) => false,
         }
     }
 
-    /// Serves requests until none is under way, and gives the stream back.
-    async fn serve(&self, stream: Stream, stop: &mut watch::Receiver<bool>) -> After {
+    /// Serves requests until none is in flight, and returns the stream.
+    async fn serve_http(
+        &self,
+        stream: ConnectionStream,
+        stop: &mut watch::Receiver<bool>,
+    ) -> ConnectionOutcome {
         let service = service_fn(|request| {
-            let (edge, local) = (Arc::clone(&self.edge), Arc::clone(&self.local));
-            let hold = Arc::clone(&self.hold);
-            let pulse = Arc::clone(&self.pulse);
-            let open = Open::new(&self.work);
+            let (edge, local) = (Arc::clone(&self.edge), Arc::clone(&self.local_address));
+            let connection = Arc::clone(&self.connection);
+            let activity = Arc::clone(&self.activity);
+            let open = OpenRequest::new(&self.requests);
             async move {
-                let answer = answer(&edge, request, (&local, &hold)).await;
-                if hold.is_proven() {
-                    pulse.prove();
+                let answer = route_request(&edge, request, &local, &connection).await;
+                if connection.is_authenticated() {
+                    activity.mark_authenticated();
                 }
-                Ok::<_, Infallible>(held(answer, open))
+                Ok::<_, Infallible>(keep_request_open(answer, open))
             }
         });
         let mut serving = http1::Builder::new()
             .max_buf_size(HEAD_BYTES_MAX)
             .max_header_size(HEAD_BYTES_MAX)
             .serve_connection(TokioIo::new(stream), service);
-        let mut looks = tokio::time::interval(LOOK);
-        looks.reset();
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut watch = Watch::default();
+        let mut checks = tokio::time::interval(CHECK_INTERVAL);
+        checks.reset();
+        checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut stall_detector = StallDetector::default();
         let mut stopping = false;
         loop {
             let next = tokio::select! {
@@ -245,97 +253,117 @@ impl Keeper {
                             let error = &error as &dyn std::error::Error;
                             tracing::debug!(error, "connection ended");
                         }
-                        Poll::Ready(Next::Ended)
+                        Poll::Ready(ServeEvent::Ended)
                     }
-                    Poll::Pending if self.is_eager() && self.is_quiet() => Poll::Ready(Next::Quiet),
+                    Poll::Pending if self.is_eager() && self.is_quiet() => {
+                        Poll::Ready(ServeEvent::Idle)
+                    }
                     Poll::Pending => Poll::Pending,
                 }) => next,
-                _ = looks.tick() => Next::Look,
-                () = told(stop), if !stopping => Next::Stop,
+                _ = checks.tick() => ServeEvent::Check,
+                () = wait_shutdown(stop), if !stopping => ServeEvent::Stop,
             };
             match next {
-                Next::Ended => return self.ended(serving.into_parts()),
-                Next::Quiet => break,
-                Next::Look if watch.is_slow(&self.pulse) => return After::Over,
-                Next::Look if !stopping && watch.is_unused(&self.pulse) && self.is_quiet() => break,
-                Next::Look => {}
-                Next::Stop => {
+                ServeEvent::Ended => return self.after_http(serving.into_parts()),
+                ServeEvent::Idle => break,
+                ServeEvent::Check if stall_detector.observe_slow_head(&self.activity) => {
+                    return ConnectionOutcome::Closed;
+                }
+                ServeEvent::Check
+                    if !stopping
+                        && stall_detector.observe_unused(&self.activity)
+                        && self.is_quiet() =>
+                {
+                    break;
+                }
+                ServeEvent::Check => {}
+                ServeEvent::Stop => {
                     stopping = true;
                     Pin::new(&mut serving).graceful_shutdown();
                 }
             }
         }
-        After::Quiet(serving.into_parts().io.into_inner())
+        ConnectionOutcome::Idle(serving.into_parts().io.into_inner())
     }
 
-    /// A connection that HTTP is done with may go on as something else.
-    fn ended<S>(&self, parts: http1::Parts<TokioIo<Stream>, S>) -> After {
+    /// Decides the state of a connection after hyper finished.
+    fn after_http<S>(
+        &self,
+        parts: http1::Parts<TokioIo<ConnectionStream>, S>,
+    ) -> ConnectionOutcome {
         let stream = parts.io.into_inner().into_inner();
-        let Some(stream) = stream.map(Unread::into_inner) else {
-            return After::Over;
+        let Some(stream) = stream.map(WriteTimeout::into_inner) else {
+            return ConnectionOutcome::Closed;
         };
-        match self.hold.upgrade() {
-            Some(upgrade) => After::Upgraded((upgrade, (stream, parts.read_buf))),
-            None if self.pulse.is_in_body() => After::Unread(stream),
-            None => After::Over,
+        match self.connection.take_upgrade() {
+            Some(upgrade) => ConnectionOutcome::Upgraded(UpgradedIo {
+                upgrade,
+                stream: UpgradedStream {
+                    stream,
+                    read_ahead: parts.read_buf,
+                },
+            }),
+            None if self.activity.is_in_body() => ConnectionOutcome::BodyUnread(stream),
+            None => ConnectionOutcome::Closed,
         }
     }
 
-    /// Reads on after the last answer, so that the caller gets it; ends when the gateway stops.
-    async fn linger(&self, socket: &TcpStream, stop: &mut watch::Receiver<bool>) {
+    /// Reads on after the last response, so that the client receives the response; ends on
+    /// shutdown.
+    async fn linger_close(&self, socket: &TcpStream, stop: &mut watch::Receiver<bool>) {
         tokio::select! {
-            () = linger::discard(&self.edge, &self.hold, socket) => {}
-            () = told(stop) => {}
+            () = linger::discard_rest(&self.edge, &self.connection, socket) => {}
+            () = wait_shutdown(stop) => {}
         }
     }
 
-    /// Whether every request that came was answered, and nothing else has begun to arrive.
+    /// Whether every request was answered and no further bytes have arrived.
     fn is_quiet(&self) -> bool {
-        self.pulse.is_between()
-            && self.work.open.load(Relaxed) == 0
-            && self.work.asked.load(Relaxed) == self.pulse.heads()
+        self.activity.is_between_requests()
+            && self.requests.unfinished.load(Relaxed) == 0
+            && self.requests.started.load(Relaxed) == self.activity.head_count()
     }
 
     fn is_eager(&self) -> bool {
-        self.work.asked.load(Relaxed) < EAGER_REQUESTS
+        self.requests.started.load(Relaxed) < EAGER_REQUESTS_MAX
     }
 }
 
-/// What one look at a busy connection remembers for the next.
+/// State kept between checks of a busy connection.
 #[derive(Debug, Default)]
-struct Watch {
+struct StallDetector {
     reads: u32,
     heads: u32,
-    /// Looks in a row at the same unfinished head.
-    slow_looks: u32,
+    /// Consecutive checks that found the same incomplete head.
+    slow_checks: u32,
 }
 
-impl Watch {
-    /// Whether nothing was read since the last look.
-    fn is_unused(&mut self, pulse: &Pulse) -> bool {
-        let before = std::mem::replace(&mut self.reads, pulse.reads());
-        before == pulse.reads()
+impl StallDetector {
+    /// Returns whether no read happened since the last check.
+    fn observe_unused(&mut self, activity: &StreamActivity) -> bool {
+        let before = std::mem::replace(&mut self.reads, activity.read_count());
+        before == activity.read_count()
     }
 
-    /// Whether a head has been arriving for too long.
-    fn is_slow(&mut self, pulse: &Pulse) -> bool {
-        let before = std::mem::replace(&mut self.heads, pulse.heads());
-        self.slow_looks = if pulse.is_in_head() && before == pulse.heads() {
-            self.slow_looks + 1
+    /// Returns whether a request head has been incomplete for too long.
+    fn observe_slow_head(&mut self, activity: &StreamActivity) -> bool {
+        let before = std::mem::replace(&mut self.heads, activity.head_count());
+        self.slow_checks = if activity.is_in_head() && before == activity.head_count() {
+            self.slow_checks + 1
         } else {
             0
         };
-        LOOK * self.slow_looks >= HEAD_TIMEOUT
+        CHECK_INTERVAL * self.slow_checks >= HEAD_TIMEOUT
     }
 }
 
-/// Lets an answer that is streamed count as work for as long as it lives. One that is whole is
-/// written, or waits to be, in the moment it is given out.
-fn held(mut answer: Answer, open: Open) -> Answer {
+/// Keeps the request open while its response streams. A complete body is written, or queued for
+/// writing, as soon as it is returned.
+fn keep_request_open(mut answer: EdgeResponse, open: OpenRequest) -> EdgeResponse {
     match answer.body_mut() {
-        EdgeBody::Events(events) => events.keep(Box::new(open)),
-        EdgeBody::Watcher(watcher) => watcher.keep(Box::new(open)),
-        EdgeBody::Large(large) => large.keep(Box::new(open)),
+        EdgeBody::Events(events) => events.attach_guard(Box::new(open)),
+        EdgeBody::Watcher(watcher) => watcher.attach_guard(Box::new(open)),
+        EdgeBody::Large(large) => large.attach_guard(Box::new(open)),
         EdgeBody::Whole(_) | EdgeBody::Api(_) => {}
     }
     answer

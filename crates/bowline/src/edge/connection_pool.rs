@@ -1,85 +1,85 @@
-//! Connections that have not proved who they are: few, and the oldest gives way to the next.
+//! Bounded pool of unauthenticated connections; the oldest is evicted for a new connection.
 //!
-//! Nobody is refused a place: on loopback, attacker and owner come from the same address, and one
-//! that can prove itself does so before its place is wanted by another.
+//! No connection is refused a slot: on loopback, attacker and owner share an address, and a client
+//! with valid credentials authenticates before eviction.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use bowline_core::lru::{Arena, Queue, Slot};
+use bowline_core::lru::{LruArena, LruQueue, LruSlot};
 use bowline_core::sync::lock;
 use foldhash::fast::RandomState;
 use tokio::sync::Notify;
 
-/// Places of connections that have not proved who they are.
+/// Slots of unauthenticated connections.
 #[derive(Debug)]
-pub struct UnprovenPool {
-    /// In all.
-    places_max: usize,
-    /// Of one address that is not this machine's.
+pub struct UnauthenticatedPool {
+    /// Total number of slots.
+    slots_max: usize,
+    /// Maximum number of slots per remote address.
     address_max: usize,
-    table: Mutex<Table>,
+    table: Mutex<PoolTable>,
 }
 
 #[derive(Debug, Default)]
-struct Table {
-    /// All places, the oldest first.
-    all: Queue,
-    entries: Arena<Entry>,
-    /// The places of each address that is not this machine's.
-    addresses: HashMap<IpAddr, Queue, RandomState>,
-    /// Where the places of addresses stand in `entries`.
-    by_address: Arena<Slot>,
+struct PoolTable {
+    /// All slots, oldest first.
+    by_age: LruQueue,
+    entries: LruArena<PoolEntry>,
+    /// Slots per remote address.
+    addresses: HashMap<IpAddr, LruQueue, RandomState>,
+    /// Indices into `entries` of slots per address.
+    by_address: LruArena<LruSlot>,
 }
 
 #[derive(Debug)]
-struct Entry {
-    signal: Arc<GiveWay>,
-    address: Option<(IpAddr, Slot)>,
+struct PoolEntry {
+    signal: Arc<EvictionSignal>,
+    address: Option<(IpAddr, LruSlot)>,
 }
 
-/// Asks a connection to make room.
+/// Tells a connection to close.
 #[derive(Debug, Default)]
-pub struct GiveWay {
-    /// Set under the lock of the pool, when the place is gone.
-    is_asked: AtomicBool,
-    asked: Notify,
+pub struct EvictionSignal {
+    /// Set under the pool lock when the slot is gone.
+    is_evicted: AtomicBool,
+    notify: Notify,
 }
 
-impl GiveWay {
-    /// Returns once the connection must end.
-    pub async fn asked(&self) {
-        self.asked.notified().await;
+impl EvictionSignal {
+    /// Resolves when the connection must close.
+    pub async fn wait_evicted(&self) {
+        self.notify.notified().await;
     }
 }
 
-/// The place of one connection, until it is dropped.
+/// The slot of a connection; released on drop.
 #[derive(Debug)]
-pub struct Place {
-    pool: Arc<UnprovenPool>,
-    slot: Slot,
-    signal: Arc<GiveWay>,
-    /// Whether it was left already.
-    is_left: bool,
+pub struct PoolSlot {
+    pool: Arc<UnauthenticatedPool>,
+    slot: LruSlot,
+    signal: Arc<EvictionSignal>,
+    /// Whether the slot was already released.
+    is_released: bool,
 }
 
-impl UnprovenPool {
-    /// Returns a pool of so many places, of which one address may have so many.
+impl UnauthenticatedPool {
+    /// Creates a pool with a total limit and a limit per address.
     #[must_use]
     pub fn new(places_max: usize, address_max: usize) -> Arc<Self> {
         Arc::new(Self {
-            places_max: places_max.max(1),
+            slots_max: places_max.max(1),
             address_max: address_max.max(1),
             table: Mutex::default(),
         })
     }
 
-    /// Returns a place for a connection of this address. Where there is none, the oldest of the
-    /// address, or of all, gives way.
-    pub fn enter(self: &Arc<Self>, address: IpAddr) -> Place {
-        let signal = Arc::new(GiveWay::default());
+    /// Acquires a slot for a connection from `address`. A full pool evicts the oldest slot of the
+    /// address, or of all addresses.
+    pub fn acquire_slot(self: &Arc<Self>, address: IpAddr) -> PoolSlot {
+        let signal = Arc::new(EvictionSignal::default());
         let address = address.to_canonical();
         let address = (!address.is_loopback()).then_some(address);
         let (slot, evicted) = {
@@ -88,37 +88,41 @@ impl UnprovenPool {
             (table.insert(Arc::clone(&signal), address), evicted)
         };
         if let Some(evicted) = evicted {
-            evicted.asked.notify_one();
+            evicted.notify.notify_one();
         }
-        Place {
+        PoolSlot {
             pool: Arc::clone(self),
             slot,
             signal,
-            is_left: false,
+            is_released: false,
         }
     }
 }
 
-impl Table {
-    fn make_room(&mut self, pool: &UnprovenPool, address: Option<IpAddr>) -> Option<Arc<GiveWay>> {
+impl PoolTable {
+    fn make_room(
+        &mut self,
+        pool: &UnauthenticatedPool,
+        address: Option<IpAddr>,
+    ) -> Option<Arc<EvictionSignal>> {
         let own = address.and_then(|address| self.addresses.get(&address));
         let own = own.filter(|own| own.len() >= pool.address_max);
-        let oldest = match own.and_then(Queue::first) {
+        let oldest = match own.and_then(LruQueue::oldest) {
             Some(slot) => self.by_address.get(slot).copied(),
-            None if self.all.len() >= pool.places_max => self.all.first(),
+            None if self.by_age.len() >= pool.slots_max => self.by_age.oldest(),
             None => None,
         };
         let entry = self.remove(oldest?)?;
-        entry.signal.is_asked.store(true, Ordering::Relaxed);
+        entry.signal.is_evicted.store(true, Ordering::Relaxed);
         Some(entry.signal)
     }
 
-    fn insert(&mut self, signal: Arc<GiveWay>, address: Option<IpAddr>) -> Slot {
-        let entry = Entry {
+    fn insert(&mut self, signal: Arc<EvictionSignal>, address: Option<IpAddr>) -> LruSlot {
+        let entry = PoolEntry {
             signal,
             address: None,
         };
-        let slot = self.entries.push(&mut self.all, entry);
+        let slot = self.entries.push(&mut self.by_age, entry);
         if let Some(address) = address {
             let own = self.addresses.entry(address).or_default();
             let at = self.by_address.push(own, slot);
@@ -129,8 +133,8 @@ impl Table {
         slot
     }
 
-    fn remove(&mut self, slot: Slot) -> Option<Entry> {
-        let entry = self.entries.remove(&mut self.all, slot)?;
+    fn remove(&mut self, slot: LruSlot) -> Option<PoolEntry> {
+        let entry = self.entries.remove(&mut self.by_age, slot)?;
         if let Some((address, at)) = entry.address
             && let Some(own) = self.addresses.get_mut(&address)
         {
@@ -143,30 +147,30 @@ impl Table {
     }
 }
 
-impl Place {
-    /// Returns what asks the connection to make room.
+impl PoolSlot {
+    /// Returns the signal that tells the connection to close.
     #[must_use]
-    pub fn signal(&self) -> Arc<GiveWay> {
+    pub fn eviction_signal(&self) -> Arc<EvictionSignal> {
         Arc::clone(&self.signal)
     }
 
-    /// Gives the place back; `false` when it was given to another before.
-    pub fn leave(&mut self) -> bool {
+    /// Releases the slot; `false` if the slot was already evicted.
+    pub fn release(&mut self) -> bool {
         let mut table = lock(&self.pool.table);
-        if self.signal.is_asked.load(Ordering::Relaxed) {
+        if self.signal.is_evicted.load(Ordering::Relaxed) {
             return false;
         }
-        if !self.is_left {
-            self.is_left = true;
+        if !self.is_released {
+            self.is_released = true;
             table.remove(self.slot);
         }
         true
     }
 }
 
-impl Drop for Place {
+impl Drop for PoolSlot {
     fn drop(&mut self) {
-        self.leave();
+        self.release();
     }
 }
 
@@ -176,47 +180,55 @@ mod tests {
 
     const LOCAL: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
-    fn far(last: u8) -> IpAddr {
+    fn remote_address(last: u8) -> IpAddr {
         IpAddr::from([192, 0, 2, last])
     }
 
-    fn asked(place: &Place) -> bool {
-        place.signal.is_asked.load(Ordering::Relaxed)
+    fn is_evicted(place: &PoolSlot) -> bool {
+        place.signal.is_evicted.load(Ordering::Relaxed)
     }
 
     #[tokio::test]
-    async fn oldest_place_gives_way_to_the_next() {
-        let pool = UnprovenPool::new(3, 1);
-        let mut places: Vec<_> = (0..3).map(|_| pool.enter(LOCAL)).collect();
-        let fourth = pool.enter(LOCAL);
+    async fn oldest_slot_is_evicted_for_next() {
+        let pool = UnauthenticatedPool::new(3, 1);
+        let mut places: Vec<_> = (0..3).map(|_| pool.acquire_slot(LOCAL)).collect();
+        let fourth = pool.acquire_slot(LOCAL);
         assert_eq!(
-            [&places[0], &places[1], &fourth].map(asked),
+            [&places[0], &places[1], &fourth].map(is_evicted),
             [true, false, false]
         );
-        places[0].signal().asked().await;
-        assert!(!places[0].leave(), "it came too late");
-        // One that proved itself needs no place, and none gives way for the next.
-        assert!(places[1].leave());
-        let fifth = pool.enter(LOCAL);
-        assert!(!asked(&places[2]) && !asked(&fourth) && !asked(&fifth));
+        places[0].eviction_signal().wait_evicted().await;
+        assert!(!places[0].release(), "it came too late");
+        // An authenticated connection needs no slot, so nothing is evicted for the next.
+        assert!(places[1].release());
+        let fifth = pool.acquire_slot(LOCAL);
+        assert!(!is_evicted(&places[2]) && !is_evicted(&fourth) && !is_evicted(&fifth));
         drop((places, fourth, fifth));
         let table = lock(&pool.table);
-        assert!(table.all.is_empty() && table.addresses.is_empty());
+        assert!(table.by_age.is_empty() && table.addresses.is_empty());
     }
 
     #[test]
-    fn address_at_its_cap_gives_way_to_itself() {
-        let pool = UnprovenPool::new(100, 2);
-        let others = [pool.enter(far(1)), pool.enter(LOCAL)];
-        let own: Vec<_> = (0..5).map(|_| pool.enter(far(9))).collect();
-        let gone: Vec<_> = own.iter().map(asked).collect();
+    fn address_at_cap_evicts_own_oldest() {
+        let pool = UnauthenticatedPool::new(100, 2);
+        let others = [
+            pool.acquire_slot(remote_address(1)),
+            pool.acquire_slot(LOCAL),
+        ];
+        let own: Vec<_> = (0..5)
+            .map(|_| pool.acquire_slot(remote_address(9)))
+            .collect();
+        let gone: Vec<_> = own.iter().map(is_evicted).collect();
         assert_eq!(gone, [true, true, true, false, false]);
-        assert_eq!(others.each_ref().map(asked), [false, false]);
-        let mapped = pool.enter("::ffff:192.0.2.9".parse().unwrap());
-        assert!(asked(&own[3]) && !asked(&mapped), "it is the same address");
+        assert_eq!(others.each_ref().map(is_evicted), [false, false]);
+        let mapped = pool.acquire_slot("::ffff:192.0.2.9".parse().unwrap());
+        assert!(
+            is_evicted(&own[3]) && !is_evicted(&mapped),
+            "it is the same address"
+        );
         drop(own);
         drop(mapped);
-        assert_eq!(lock(&pool.table).all.len(), 2);
+        assert_eq!(lock(&pool.table).by_age.len(), 2);
         assert_eq!(lock(&pool.table).addresses.len(), 1);
     }
 }

@@ -1,62 +1,65 @@
-//! Lingering close: discards the rest of a body that was answered before all of it arrived.
+//! Lingering close: discards the rest of a request body after an early response.
 //!
-//! A socket that is closed while bytes arrive resets the connection, and a reset can take the
-//! answer from a caller that is still sending. So the writing half is shut first, and what
-//! arrives is read and dropped until the caller is done or a limit is reached. The connection
-//! keeps its place in the pool or the share that it counts in.
+//! Closing a socket with unread data resets the connection, and a reset can destroy the response
+//! before a sending client reads it. Therefore the write half is shut first, and incoming bytes are
+//! read and dropped until the client finishes or a limit is reached. The connection keeps its pool
+//! slot or its share.
 
 use std::io;
 use std::time::Duration;
 
-use bowline_core::rates::{Pace, RequestCost};
+use bowline_core::rate_limiter::{RateDecision, RequestCost};
 use tokio::net::TcpStream;
 
 use super::Edge;
-use super::hold::Hold;
-use super::mcp::read::BODY_BYTES_MAX;
+use super::connection_registry::ClientConnection;
+use super::mcp::request_body::BODY_BYTES_MAX;
 
-/// Bytes that are discarded of one request.
+/// Maximum number of bytes discarded per request.
 const LINGER_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
-/// The same for a connection that has not proved who it is: a body that would have been taken.
-const LINGER_UNPROVEN_BYTES_MAX: u64 = BODY_BYTES_MAX as u64;
+/// The same for an unauthenticated connection: the maximum size of an accepted body.
+const LINGER_UNAUTHENTICATED_BYTES_MAX: u64 = BODY_BYTES_MAX as u64;
 
-/// How long a connection lingers.
+/// Maximum duration of a lingering close.
 const LINGER_TIME_MAX: Duration = Duration::from_secs(30);
 
-/// The same for a connection that has not proved who it is.
-const LINGER_UNPROVEN_TIME_MAX: Duration = Duration::from_secs(10);
+/// The same for an unauthenticated connection.
+const LINGER_UNAUTHENTICATED_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// How long a connection lingers while nothing arrives.
+/// Maximum pause between incoming bytes.
 const LINGER_IDLE_MAX: Duration = Duration::from_secs(5);
 
-/// Bytes that are read at once. The buffer lives between two awaits only.
+/// Bytes per read. The buffer lives only between two awaits.
 const PIECE_BYTES: usize = 16 * 1024;
 
-/// Bytes that are read before another task may run.
+/// Bytes read before yielding to other tasks.
 const ROUND_BYTES_MAX: u64 = 256 * 1024;
 
-/// Discards what arrives until the caller closes, within the limits. What is discarded counts
-/// in the byte rate of the principal.
-pub(super) async fn discard(edge: &Edge, hold: &Hold, socket: &TcpStream) {
-    let principal = hold.latest_principal();
+/// Discards incoming bytes until the client closes, within the limits. Discarded bytes count in the
+/// byte rate of the principal.
+pub(super) async fn discard_rest(edge: &Edge, connection: &ClientConnection, socket: &TcpStream) {
+    let principal = connection.latest_principal();
     let (bytes_max, time_max) = match principal {
         Some(_) => (LINGER_BYTES_MAX, LINGER_TIME_MAX),
-        None => (LINGER_UNPROVEN_BYTES_MAX, LINGER_UNPROVEN_TIME_MAX),
+        None => (
+            LINGER_UNAUTHENTICATED_BYTES_MAX,
+            LINGER_UNAUTHENTICATED_TIME_MAX,
+        ),
     };
     let charge = |bytes| match &principal {
         Some(principal) => {
             let cost = RequestCost { requests: 0, bytes };
             edge.host.charge_request(principal, cost)
         }
-        None => Pace::Now,
+        None => RateDecision::Immediate,
     };
-    let drained = tokio::time::timeout(time_max, drain(socket, bytes_max, charge)).await;
+    let drained = tokio::time::timeout(time_max, drain_socket(socket, bytes_max, charge)).await;
     tracing::debug!(in_time = drained.is_ok(), "lingering connection closed");
 }
 
-/// Reads and drops bytes until the other end closes, pauses too long, or sent `bytes_max`.
-async fn drain(socket: &TcpStream, bytes_max: u64, charge: impl Fn(u64) -> Pace) {
+/// Reads and drops bytes until the peer closes, pauses too long, or has sent `bytes_max`.
+async fn drain_socket(socket: &TcpStream, bytes_max: u64, charge: impl Fn(u64) -> RateDecision) {
     let mut left = bytes_max;
     while left > 0 {
         let readable = tokio::time::timeout(LINGER_IDLE_MAX, socket.readable()).await;
@@ -68,14 +71,14 @@ async fn drain(socket: &TcpStream, bytes_max: u64, charge: impl Fn(u64) -> Pace)
         };
         left = left.saturating_sub(bytes);
         match charge(bytes) {
-            Pace::Now => {}
-            Pace::Wait(wait) => tokio::time::sleep(wait).await,
-            Pace::Refused(_) => return,
+            RateDecision::Immediate => {}
+            RateDecision::Wait(wait) => tokio::time::sleep(wait).await,
+            RateDecision::Refused(_) => return,
         }
     }
 }
 
-/// Reads what is there, up to `bytes_max` and a piece; `None` at the end of the stream.
+/// Reads available bytes, up to `bytes_max` plus a piece; `None` at the end of the stream.
 fn read_round(socket: &TcpStream, bytes_max: u64) -> Option<u64> {
     let mut piece = [0; PIECE_BYTES];
     let mut bytes = 0;
@@ -99,8 +102,8 @@ mod tests {
 
     use super::*;
 
-    /// Two ends of a connection: the one that lingers and the one that sends.
-    async fn pair() -> (TcpStream, TcpStream) {
+    /// Returns two connected sockets: the lingering side and the sending side.
+    async fn connected_pair() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (theirs, ours) = tokio::join!(TcpStream::connect(address), listener.accept());
@@ -109,23 +112,23 @@ mod tests {
 
     #[tokio::test]
     async fn drain_ends_at_bytes_close_and_refusal() {
-        let (ours, mut theirs) = pair().await;
+        let (ours, mut theirs) = connected_pair().await;
         theirs.write_all(&[b' '; 3_000]).await.unwrap();
-        drain(&ours, 1_000, |_| Pace::Now).await;
-        let (ours, mut theirs) = pair().await;
+        drain_socket(&ours, 1_000, |_| RateDecision::Immediate).await;
+        let (ours, mut theirs) = connected_pair().await;
         theirs.write_all(&[b' '; 3_000]).await.unwrap();
         drop(theirs);
-        drain(&ours, u64::MAX, |_| Pace::Now).await;
-        let (ours, mut theirs) = pair().await;
+        drain_socket(&ours, u64::MAX, |_| RateDecision::Immediate).await;
+        let (ours, mut theirs) = connected_pair().await;
         theirs.write_all(&[b' '; 3_000]).await.unwrap();
-        drain(&ours, u64::MAX, |_| Pace::Refused(Duration::ZERO)).await;
+        drain_socket(&ours, u64::MAX, |_| RateDecision::Refused(Duration::ZERO)).await;
     }
 
     #[tokio::test(start_paused = true)]
     async fn drain_ends_when_nothing_arrives() {
-        let (ours, _theirs) = pair().await;
+        let (ours, _theirs) = connected_pair().await;
         let started = Instant::now();
-        drain(&ours, u64::MAX, |_| Pace::Now).await;
+        drain_socket(&ours, u64::MAX, |_| RateDecision::Immediate).await;
         assert_eq!(started.elapsed(), LINGER_IDLE_MAX);
     }
 }

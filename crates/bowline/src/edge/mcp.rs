@@ -1,59 +1,62 @@
-//! The MCP endpoints: one request in, one answer or stream of events out.
+//! MCP endpoints: POST, GET and DELETE of streamable HTTP, and the HTTP+SSE transport of
+//! 2024-11-05.
 
 mod batch;
-pub(super) mod call;
-mod elder;
-pub(super) mod handshake;
-pub(super) mod headers;
-pub(super) mod list;
-mod local;
-mod old;
-pub(super) mod outbox;
-mod parse;
-pub(super) mod read;
+mod downgrade;
+mod http_sse;
+pub(super) mod initialize;
+pub(super) mod legacy_headers;
+pub(super) mod list_pages;
+mod local_requests;
+pub(super) mod mcp_call;
+mod message_parser;
+pub(super) mod outbox_resource;
+pub(super) mod request_body;
 
-pub(super) use read::{accepts, is_json};
+pub(super) use request_body::{BodyAccount, accepts_type, is_json_content};
 
 use std::sync::Arc;
 
-use bowline_core::call::{Principal, Scope};
-use bowline_core::caller::CallerEnd;
-use bowline_core::error::{CallError, Execution};
+use bowline_core::call::{EndpointScope, Principal};
+use bowline_core::client_handle::ClientHandle;
+use bowline_core::error::{CallError, ExecutionStatus};
 use bowline_core::shares::ShareError;
-use bowline_host::accounts::PrincipalAccounts;
 use bowline_wire::jsonrpc::{write_error, write_notification, write_result};
 use bowline_wire::mcp::{code, method};
-use bowline_wire::{Kind, Message, object};
+use bowline_wire::{MessageKind, RpcMessage, object};
 use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderValue, Method, StatusCode, header};
 use hyper::body::Incoming;
 
-use self::parse::Unparsed;
-use super::body::{self, Answer, SESSION};
-use super::errors::TooMuch;
-use super::modern::{self, Says};
-use super::session::{CallEnd, Replay, Session};
-use super::stream::{EventBody, Place};
-use super::{Edge, announce, errors, pace};
+use self::message_parser::ParseFailure;
+use super::call_errors::TooManyRequests;
+use super::client_session::{ClientSession, ReplayCoverage, SessionCallHandle};
+use super::event_stream::{EventBody, EventId};
+use super::modern_mcp::{self, VersionHeader};
+use super::response_body::{self, EdgeResponse, SESSION_HEADER};
+use super::{Edge, announcer, call_errors, rate_limit};
 
-/// What every request to an MCP endpoint is answered with the help of.
+/// Context of a request to an MCP endpoint.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Caller<'a> {
+pub(super) struct McpCaller<'a> {
     pub(super) edge: &'a Arc<Edge>,
     pub(super) principal: &'a Arc<Principal>,
-    pub(super) scope: &'a Scope,
+    pub(super) scope: &'a EndpointScope,
     pub(super) parts: &'a Parts,
 }
 
-impl<'a> Caller<'a> {
-    /// Returns whose share its bodies are a part of.
-    pub(super) fn payer(&self) -> (&'a PrincipalAccounts, &'a Principal) {
-        (self.edge.host.accounts(), self.principal)
+impl<'a> McpCaller<'a> {
+    /// Returns the account charged for request bodies.
+    pub(super) fn account(&self) -> BodyAccount<'a> {
+        BodyAccount {
+            accounts: self.edge.host.accounts(),
+            principal: self.principal,
+        }
     }
 
-    /// Returns the same caller as its session knows it: narrowed by what was set for the session.
-    pub(super) const fn narrowed(self, asker: &'a Arc<Principal>) -> Self {
+    /// Returns the same caller with the session's narrowed principal.
+    pub(super) const fn with_principal(self, asker: &'a Arc<Principal>) -> Self {
         Self {
             principal: asker,
             ..self
@@ -61,294 +64,323 @@ impl<'a> Caller<'a> {
     }
 }
 
-/// Reads a body within bounds, or returns the answer that refuses it.
-pub(super) async fn bounded_body(
+/// Reads a bounded body, or returns the error response.
+pub(super) async fn read_bounded_body(
     headers: &http::HeaderMap,
     incoming: Incoming,
-    payer: (&PrincipalAccounts, &Principal),
-) -> Result<Bytes, Answer> {
-    let read = read::bounded(headers, incoming, payer).await;
-    read.map(|(bytes, _)| bytes).map_err(read::Unread::answer)
+    account: BodyAccount<'_>,
+) -> Result<Bytes, EdgeResponse> {
+    let read = request_body::read_bounded(headers, incoming, account).await;
+    read.map(|(bytes, _)| bytes)
+        .map_err(request_body::BodyError::into_response)
 }
 
-/// Which of the MCP endpoints of a scope is meant.
+/// Kind of MCP endpoint within a scope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Endpoint {
-    /// The one of streamable HTTP.
-    Streamable,
-    /// The stream of 2024-11-05.
-    OldStream,
-    /// Where messages are posted to that stream's session.
-    OldMessages,
+pub enum McpEndpoint {
+    /// Streamable HTTP.
+    StreamableHttp,
+    /// Event stream of the HTTP+SSE transport (2024-11-05).
+    SseStream,
+    /// POST endpoint of the HTTP+SSE transport.
+    SseMessages,
 }
 
-/// Answers one request to an MCP endpoint.
-pub async fn answer(
+/// Handles a request to an MCP endpoint.
+pub async fn handle_http(
     edge: &Arc<Edge>,
     principal: &Arc<Principal>,
-    (endpoint, scope): (Endpoint, &Scope),
+    endpoint: McpEndpoint,
+    scope: &EndpointScope,
     parts: &Parts,
     incoming: Incoming,
-) -> Answer {
-    let caller = Caller {
+) -> EdgeResponse {
+    let caller = McpCaller {
         edge,
         principal,
         scope,
         parts,
     };
-    if let Some(refused) = refuse_scope(caller) {
+    if let Some(refused) = reject_unknown_scope(caller) {
         return refused;
     }
     match (endpoint, &parts.method) {
-        (Endpoint::Streamable, &Method::POST) => post(caller, incoming).await,
-        (Endpoint::Streamable, &Method::GET | &Method::DELETE)
-            if Says::of(&parts.headers) == Says::Modern =>
+        (McpEndpoint::StreamableHttp, &Method::POST) => handle_post(caller, incoming).await,
+        (McpEndpoint::StreamableHttp, &Method::GET | &Method::DELETE)
+            if VersionHeader::from_headers(&parts.headers) == VersionHeader::Modern =>
         {
-            modern::not_allowed()
+            modern_mcp::method_not_allowed()
         }
-        (Endpoint::Streamable, &Method::GET) => listen(caller),
-        (Endpoint::Streamable, &Method::DELETE) => end(caller),
-        (Endpoint::OldStream, &Method::GET) => old::sse(caller),
-        (Endpoint::OldMessages, &Method::POST) => Box::pin(old::messages(caller, incoming)).await,
-        (Endpoint::Streamable, _) => not_allowed("GET, POST, DELETE"),
-        (Endpoint::OldStream, _) => not_allowed("GET"),
-        (Endpoint::OldMessages, _) => not_allowed("POST"),
+        (McpEndpoint::StreamableHttp, &Method::GET) => open_listen_stream(caller),
+        (McpEndpoint::StreamableHttp, &Method::DELETE) => delete_session(caller),
+        (McpEndpoint::SseStream, &Method::GET) => http_sse::open_sse(caller),
+        (McpEndpoint::SseMessages, &Method::POST) => {
+            Box::pin(http_sse::post_message(caller, incoming)).await
+        }
+        (McpEndpoint::StreamableHttp, _) => method_not_allowed("GET, POST, DELETE"),
+        (McpEndpoint::SseStream, _) => method_not_allowed("GET"),
+        (McpEndpoint::SseMessages, _) => method_not_allowed("POST"),
     }
 }
 
-/// Refuses an endpoint of a server or a profile that is not there.
-fn refuse_scope(caller: Caller<'_>) -> Option<Answer> {
+/// Rejects endpoints of unknown servers and profiles.
+fn reject_unknown_scope(caller: McpCaller<'_>) -> Option<EdgeResponse> {
     let host = &caller.edge.host;
     match caller.scope {
-        Scope::All => None,
-        Scope::Server(server) => {
-            // Of a server that is not for this caller it learns no more than of one that is not.
+        EndpointScope::All => None,
+        EndpointScope::Server(server) => {
+            // An inaccessible server is indistinguishable from an unknown server.
             let hidden = || {
                 let server = Arc::clone(server);
-                let is_seen = host.reaches(caller.principal, &server);
+                let is_seen = host.can_reach(caller.principal, &server);
                 (!is_seen).then_some(CallError::UnknownServer { server })
             };
             let error = host.server(server).err().or_else(hidden)?;
-            let text = errors::answer(b"null", &error);
-            Some(body::json(StatusCode::NOT_FOUND, text))
+            let text = call_errors::error_response(b"null", &error);
+            Some(response_body::json_response(StatusCode::NOT_FOUND, text))
         }
-        Scope::Profile(profile) if host.policy().has_profile(profile) => None,
-        Scope::Profile(profile) => {
+        EndpointScope::Profile(profile) if host.policy().has_profile(profile) => None,
+        EndpointScope::Profile(profile) => {
             let message = format!("there is no profile `{profile}`");
             let status = StatusCode::NOT_FOUND;
-            Some(failure(status, None, code::INVALID_PARAMS, &message))
+            Some(error_http_response(
+                status,
+                None,
+                code::INVALID_PARAMS,
+                &message,
+            ))
         }
     }
 }
 
-pub(super) fn not_allowed(allowed: &'static str) -> Answer {
-    let mut answer = body::empty(StatusCode::METHOD_NOT_ALLOWED);
+pub(super) fn method_not_allowed(allowed: &'static str) -> EdgeResponse {
+    let mut answer = response_body::empty_response(StatusCode::METHOD_NOT_ALLOWED);
     answer
         .headers_mut()
         .insert(header::ALLOW, HeaderValue::from_static(allowed));
     answer
 }
 
-async fn post(caller: Caller<'_>, incoming: Incoming) -> Answer {
-    match read::body(caller.parts, incoming, caller.payer()).await {
-        Ok((text, None)) => message(caller, text).await,
+async fn handle_post(caller: McpCaller<'_>, incoming: Incoming) -> EdgeResponse {
+    match request_body::read_mcp_body(caller.parts, incoming, caller.account()).await {
+        Ok((text, None)) => handle_message(caller, text).await,
         Ok((text, share)) => {
-            let answer = Box::pin(message(caller, text)).await;
-            read::held(answer, share)
+            let answer = Box::pin(handle_message(caller, text)).await;
+            request_body::attach_body_share(answer, share)
         }
-        Err(refused) => refused.answer(),
+        Err(refused) => refused.into_response(),
     }
 }
 
-async fn message(caller: Caller<'_>, text: Bytes) -> Answer {
-    let paced = pace::admit_body(caller.edge, caller.principal, caller.parts, text.len());
+async fn handle_message(caller: McpCaller<'_>, text: Bytes) -> EdgeResponse {
+    let paced = rate_limit::admit_body(caller.edge, caller.principal, caller.parts, text.len());
     if let Err(refused) = paced.await {
         return refused;
     }
     let headers = &caller.parts.headers;
-    let says = Says::of(headers);
-    let message = match parse::message(caller, &text).await {
+    let version = VersionHeader::from_headers(headers);
+    let message = match message_parser::parse_message(caller, &text).await {
         Ok(message) => message,
-        Err(Unparsed::Batch) if says == Says::Modern => return modern::no_batches(),
-        // What is rare is boxed, so that a call carries no room for it.
-        Err(Unparsed::Batch) => return Box::pin(batch::answer(caller, text)).await,
-        Err(Unparsed::Refused(refused)) if says == Says::Modern => return modern::unread(refused),
-        Err(Unparsed::Refused(refused)) => return body::json(StatusCode::OK, refused),
-        Err(Unparsed::Busy(busy)) => return *busy,
+        Err(ParseFailure::Batch) if version == VersionHeader::Modern => {
+            return modern_mcp::batch_refusal();
+        }
+        // Boxed to keep the future of a plain call small.
+        Err(ParseFailure::Batch) => return Box::pin(batch::handle_batch(caller, text)).await,
+        Err(ParseFailure::Refused(refused)) if version == VersionHeader::Modern => {
+            return modern_mcp::bad_request_response(refused);
+        }
+        Err(ParseFailure::Refused(refused)) => {
+            return response_body::json_response(StatusCode::OK, refused);
+        }
+        Err(ParseFailure::Busy(busy)) => return *busy,
     };
-    if modern::is_meant(headers, says, &message) {
-        return Box::pin(modern::answer(caller, &message)).await;
+    if modern_mcp::is_modern(headers, version, &message) {
+        return Box::pin(modern_mcp::handle_message(caller, &message)).await;
     }
-    if let Some(refused) =
-        refuse_revision(says, &message).or_else(|| headers::refuse_lies(headers, &message))
+    if let Some(refused) = reject_revision(version, &message)
+        .or_else(|| legacy_headers::reject_mismatch(headers, &message))
     {
         return refused;
     }
     match (message.kind(), message.method()) {
-        (Kind::Request, Some(method::INITIALIZE)) => {
-            Box::pin(handshake::open(caller, &message)).await
+        (MessageKind::Request, Some(method::INITIALIZE)) => {
+            Box::pin(initialize::open_session(caller, &message)).await
         }
-        (Kind::Request, _) => match session(caller) {
+        (MessageKind::Request, _) => match require_session(caller) {
             Ok(session) => {
-                let asker = session.asker_of(caller.principal);
-                request(caller.narrowed(&asker), &session, &message).await
+                let principal = session.principal_for(caller.principal);
+                handle_request(caller.with_principal(&principal), &session, &message).await
             }
-            Err(status) => no_session(status, message.id()),
+            Err(status) => no_session_response(status, message.id()),
         },
-        (Kind::Notification | Kind::Answer, _) => match session(caller) {
+        (MessageKind::Notification | MessageKind::Response, _) => match require_session(caller) {
             Ok(session) => {
-                heard(caller, &session, &message);
-                body::empty(StatusCode::ACCEPTED)
+                handle_one_way(caller, &session, &message);
+                response_body::empty_response(StatusCode::ACCEPTED)
             }
-            Err(status) => no_session(status, None),
+            Err(status) => no_session_response(status, None),
         },
     }
 }
 
-async fn request(caller: Caller<'_>, session: &Arc<Session>, message: &Message) -> Answer {
-    let Some(ask) = message.method().and_then(call::Ask::of) else {
-        let answer = Box::pin(local::answer(caller, session, message)).await;
-        return body::json(StatusCode::OK, answer);
+async fn handle_request(
+    caller: McpCaller<'_>,
+    session: &Arc<ClientSession>,
+    message: &RpcMessage,
+) -> EdgeResponse {
+    let Some(kind) = message.method().and_then(mcp_call::CallKind::from_method) else {
+        let answer = Box::pin(local_requests::handle_local(caller, session, message)).await;
+        return response_body::json_response(StatusCode::OK, answer);
     };
-    // A caller that takes no stream can neither be told nor asked anything on the way; but its
-    // call is not nobody's, or what a server asks in it would seem to be another session's.
-    let streams = accepts(caller.parts, "text/event-stream");
-    let end = streams.then(|| {
+    // A client that does not accept SSE gets no notifications or server requests, but the call
+    // still belongs to its session; otherwise a server request would be attributed to a different
+    // session.
+    let streams = accepts_type(caller.parts, "text/event-stream");
+    let handle = streams.then(|| {
         let id = Bytes::copy_from_slice(message.id().unwrap_or_default());
-        CallEnd::new(session, id, Vec::new())
+        SessionCallHandle::new(session, id, Vec::new())
     });
-    let told: Arc<dyn CallerEnd> = match &end {
-        Some(end) => Arc::clone(end) as Arc<dyn CallerEnd>,
-        None => session.without_stream(),
+    let client: Arc<dyn ClientHandle> = match &handle {
+        Some(handle) => Arc::clone(handle) as Arc<dyn ClientHandle>,
+        None => session.handle_without_stream(),
     };
-    match call::begin(caller, session, message, ask, told) {
-        Ok(running) => call::answer(caller.edge, running, end).await,
-        Err(refused) => body::json(StatusCode::OK, refused),
+    match mcp_call::start_call(caller, session, message, kind, client) {
+        Ok(running) => mcp_call::respond_when_ready(caller.edge, running, handle).await,
+        Err(refused) => response_body::json_response(StatusCode::OK, refused),
     }
 }
 
-/// Takes what needs no answer: a notification, or the caller's answer to a question.
-fn heard(caller: Caller<'_>, session: &Session, message: &Message) {
-    if message.kind() == Kind::Answer {
-        return session.questions.answer(message);
+/// Handles messages without a response: notifications, and responses to server requests.
+fn handle_one_way(caller: McpCaller<'_>, session: &ClientSession, message: &RpcMessage) {
+    if message.kind() == MessageKind::Response {
+        return session.server_requests.answer_request(message);
     }
     let params = message.params().unwrap_or_default();
     match message.method() {
         Some(method::CANCELLED) => {
             if let Some(id) = object::field(params, "requestId") {
-                session.in_flight.cancel(id.of(params));
+                session.in_flight.cancel(id.slice(params));
             }
         }
-        Some(method::ROOTS_LIST_CHANGED) => caller.edge.host.roots_changed(session.key),
+        Some(method::ROOTS_LIST_CHANGED) => caller.edge.host.notify_roots_changed(session.key),
         _ => {}
     }
 }
 
-/// Opens the stream on which a session hears of changes, or one that its caller has lost.
-fn listen(caller: Caller<'_>) -> Answer {
-    if !accepts(caller.parts, "text/event-stream") {
-        return body::empty(StatusCode::NOT_ACCEPTABLE);
+/// Opens the listen stream of a session, or resumes a lost stream.
+fn open_listen_stream(caller: McpCaller<'_>) -> EdgeResponse {
+    if !accepts_type(caller.parts, "text/event-stream") {
+        return response_body::empty_response(StatusCode::NOT_ACCEPTABLE);
     }
-    if let Some(refused) = refuse_unknown(Says::of(&caller.parts.headers), None) {
+    if let Some(refused) =
+        reject_unknown_revision(VersionHeader::from_headers(&caller.parts.headers), None)
+    {
         return refused;
     }
-    let session = match session(caller) {
+    let session = match require_session(caller) {
         Ok(session) => session,
-        Err(status) => return no_session(status, None),
+        Err(status) => return no_session_response(status, None),
     };
-    let seat = match caller.edge.sessions.seat(caller.principal) {
-        Ok(seat) => seat,
-        Err(cause) => return over_share(None, cause),
+    let permit = match caller.edge.sessions.acquire_stream(caller.principal) {
+        Ok(permit) => permit,
+        Err(cause) => return share_exceeded_response(None, cause),
     };
     let events = match caller.parts.headers.get("last-event-id") {
-        None => Some(session.listen()),
-        Some(id) => resume(caller, &session, id),
+        None => Some(session.open_listen_stream()),
+        Some(id) => resume_stream(caller, &session, id),
     };
     let Some(mut events) = events else {
         let message = "there is no such event to go on from in this session";
-        return failure(StatusCode::NOT_FOUND, None, code::INVALID_REQUEST, message);
+        return error_http_response(StatusCode::NOT_FOUND, None, code::INVALID_REQUEST, message);
     };
-    events.keep(Box::new(seat));
-    announce::catch_up(caller.edge, &session);
-    body::events(events)
+    events.attach_guard(Box::new(permit));
+    announcer::announce_missed(caller.edge, &session);
+    response_body::event_response(events)
 }
 
-fn resume(caller: Caller<'_>, session: &Arc<Session>, id: &HeaderValue) -> Option<EventBody> {
-    let place = Place::parse(id.to_str().ok()?)?;
-    let (events, replay) = session.resume(place, caller.edge.host.clock().now())?;
-    if replay == Replay::Partial {
+fn resume_stream(
+    caller: McpCaller<'_>,
+    session: &Arc<ClientSession>,
+    id: &HeaderValue,
+) -> Option<EventBody> {
+    let place = EventId::parse(id.to_str().ok()?)?;
+    let (events, replay) = session.resume_stream(place, caller.edge.host.clock().now())?;
+    if replay == ReplayCoverage::Partial {
         warn_of_gap(caller, session);
     }
     Some(events)
 }
 
-/// Tells a session that notifications may have been missed, where its endpoint logs at all.
-fn warn_of_gap(caller: Caller<'_>, session: &Session) {
+/// Sends a log notification about possibly missed events, if the endpoint supports logging.
+fn warn_of_gap(caller: McpCaller<'_>, session: &ClientSession) {
     let host = &caller.edge.host;
-    let own = host.introduction(caller.principal, caller.scope);
+    let own = host.initialize_info(caller.principal, caller.scope);
     if object::field(&own.capabilities, "logging").is_none() {
         return;
     }
     let mut text = Vec::new();
-    write_notification(&mut text, method::MESSAGE, Some(GAP.as_bytes()));
-    session.tell(text.into());
+    write_notification(&mut text, method::MESSAGE, Some(GAP_WARNING.as_bytes()));
+    session.notify(text.into());
 }
 
-/// What a session is told when it comes back to a stream of which not all is kept.
-const GAP: &str = concat!(
+/// Warning sent when a resumed stream has gaps.
+const GAP_WARNING: &str = concat!(
     r#"{"level":"warning","logger":"bowline","data":"Notifications may have been missed: the "#,
     r#"gateway was restarted, or more was sent than it keeps. List again, and subscribe again "#,
     r#"to resources."}"#
 );
 
-/// Refuses a request for which its principal, or all together, hold too much already. Nothing was
-/// done for it.
-pub(super) fn over_share(id: Option<&[u8]>, cause: ShareError) -> Answer {
+/// Returns the error response for an exhausted resource share. The request was not started.
+pub(super) fn share_exceeded_response(id: Option<&[u8]>, cause: ShareError) -> EdgeResponse {
     let status = match cause {
         ShareError::Principal { .. } => StatusCode::TOO_MANY_REQUESTS,
         ShareError::Total { .. } => StatusCode::SERVICE_UNAVAILABLE,
     };
     let error = CallError::ShareExceeded {
         cause,
-        execution: Execution::NotStarted,
+        execution: ExecutionStatus::NotStarted,
     };
-    let text = errors::answer(id.unwrap_or(b"null"), &error);
-    let mut answer = body::json(status, text);
-    if let Some(seconds) = TooMuch::of(&error).and_then(TooMuch::seconds) {
+    let text = call_errors::error_response(id.unwrap_or(b"null"), &error);
+    let mut answer = response_body::json_response(status, text);
+    if let Some(seconds) =
+        TooManyRequests::from_error(&error).and_then(TooManyRequests::retry_after_seconds)
+    {
         let wait = HeaderValue::from(seconds);
         answer.headers_mut().insert(header::RETRY_AFTER, wait);
     }
     answer
 }
 
-fn end(caller: Caller<'_>) -> Answer {
-    if let Some(refused) = refuse_unknown(Says::of(&caller.parts.headers), None) {
+fn delete_session(caller: McpCaller<'_>) -> EdgeResponse {
+    if let Some(refused) =
+        reject_unknown_revision(VersionHeader::from_headers(&caller.parts.headers), None)
+    {
         return refused;
     }
-    match (session(caller), session_id(caller)) {
+    match (require_session(caller), session_id(caller)) {
         (Ok(_), Some(id)) => {
             caller.edge.end_session(id);
-            body::empty(StatusCode::NO_CONTENT)
+            response_body::empty_response(StatusCode::NO_CONTENT)
         }
-        (Err(status), _) => no_session(status, None),
-        (Ok(_), None) => no_session(StatusCode::BAD_REQUEST, None),
+        (Err(status), _) => no_session_response(status, None),
+        (Ok(_), None) => no_session_response(StatusCode::BAD_REQUEST, None),
     }
 }
 
-/// Refuses a revision that is not served here.
-fn refuse_revision(says: Says, message: &Message) -> Option<Answer> {
+/// Rejects unsupported protocol revisions.
+fn reject_revision(version: VersionHeader, message: &RpcMessage) -> Option<EdgeResponse> {
     if message.method() == Some(method::INITIALIZE) {
         return None;
     }
-    refuse_unknown(says, message.id())
+    reject_unknown_revision(version, message.id())
 }
 
-/// Refuses a request whose header names a revision that is not known here.
-fn refuse_unknown(says: Says, id: Option<&[u8]>) -> Option<Answer> {
-    if says != Says::Unknown {
+/// Rejects a request with an unknown revision header.
+fn reject_unknown_revision(version: VersionHeader, id: Option<&[u8]>) -> Option<EdgeResponse> {
+    if version != VersionHeader::Unknown {
         return None;
     }
-    Some(failure(
+    Some(error_http_response(
         StatusCode::BAD_REQUEST,
         id,
         code::INVALID_REQUEST,
@@ -356,44 +388,49 @@ fn refuse_unknown(says: Says, id: Option<&[u8]>) -> Option<Answer> {
     ))
 }
 
-fn session_id<'a>(caller: Caller<'a>) -> Option<&'a str> {
-    caller.parts.headers.get(SESSION)?.to_str().ok()
+fn session_id<'a>(caller: McpCaller<'a>) -> Option<&'a str> {
+    caller.parts.headers.get(SESSION_HEADER)?.to_str().ok()
 }
 
-/// Returns the caller's session, or the status that says why there is none. A session of somebody
-/// else looks just like one that never was.
-fn session(caller: Caller<'_>) -> Result<Arc<Session>, StatusCode> {
+/// Returns the caller's session, or the error status. A session of a different principal is
+/// indistinguishable from an unknown session.
+fn require_session(caller: McpCaller<'_>) -> Result<Arc<ClientSession>, StatusCode> {
     let id = session_id(caller).ok_or(StatusCode::BAD_REQUEST)?;
-    find(caller, id).ok_or(StatusCode::NOT_FOUND)
+    find_session(caller, id).ok_or(StatusCode::NOT_FOUND)
 }
 
-fn find(caller: Caller<'_>, id: &str) -> Option<Arc<Session>> {
+fn find_session(caller: McpCaller<'_>, id: &str) -> Option<Arc<ClientSession>> {
     let clock = caller.edge.host.clock().as_ref();
     let sessions = &caller.edge.sessions;
-    sessions.find(id, caller.principal, caller.scope, clock)
+    sessions.find_session(id, caller.principal, caller.scope, clock)
 }
 
-fn no_session(status: StatusCode, id: Option<&[u8]>) -> Answer {
+fn no_session_response(status: StatusCode, id: Option<&[u8]>) -> EdgeResponse {
     let message = if status == StatusCode::BAD_REQUEST {
         "a session id is needed; open a session with initialize"
     } else {
         "there is no such session; open one with initialize"
     };
-    failure(status, id, code::INVALID_REQUEST, message)
+    error_http_response(status, id, code::INVALID_REQUEST, message)
 }
 
-pub(super) fn result(id: &[u8], result: &[u8]) -> Bytes {
+pub(super) fn result_response(id: &[u8], result: &[u8]) -> Bytes {
     let mut out = Vec::new();
     write_result(&mut out, id, result);
     out.into()
 }
 
-pub(super) fn error(id: Option<&[u8]>, code: i64, message: &str) -> Bytes {
+pub(super) fn error_response(id: Option<&[u8]>, code: i64, message: &str) -> Bytes {
     let mut out = Vec::new();
     write_error(&mut out, id, code, message, None);
     out.into()
 }
 
-pub(super) fn failure(status: StatusCode, id: Option<&[u8]>, code: i64, message: &str) -> Answer {
-    body::json(status, error(id, code, message))
+pub(super) fn error_http_response(
+    status: StatusCode,
+    id: Option<&[u8]>,
+    code: i64,
+    message: &str,
+) -> EdgeResponse {
+    response_body::json_response(status, error_response(id, code, message))
 }

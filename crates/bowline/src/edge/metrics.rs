@@ -1,148 +1,152 @@
-//! `/metrics`: what is counted anyway, written down when somebody asks. For the owner and viewers.
+//! `/metrics`: OpenMetrics output, collected per scrape. For the owner and viewer tokens.
 
-mod broker;
-mod executors;
-mod name;
-mod outbox;
-mod own;
-mod shares;
+mod broker_metrics;
+mod executor_metrics;
+mod metric_names;
+mod metrics_writer;
+mod outbox_metrics;
+mod process_metrics;
+mod share_metrics;
 
 use std::fmt;
 use std::sync::Arc;
 
 use bowline_core::call::{Principal, Role};
-use bowline_core::load::Totals;
+use bowline_core::load::LoadTotals;
 use bowline_host::supervisor::ServerStatus;
 use http::{HeaderValue, Method, StatusCode, header};
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{
-    DescriptorEncoder, EncodeGaugeValue, EncodeLabelSet, NoLabelSet, text,
-};
-use prometheus_client::metrics::MetricType;
+use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text};
 use prometheus_client::registry::Registry;
 
-use self::broker::Broker;
-use self::executors::Executors;
-use self::outbox::Waiting;
-use self::own::Own;
-use self::shares::Shares;
+use self::broker_metrics::BrokerMetrics;
+use self::executor_metrics::ExecutorMetrics;
+use self::metrics_writer::MetricsWriter;
+use self::outbox_metrics::OutboxMetrics;
+use self::process_metrics::ProcessMetrics;
+use self::share_metrics::ShareMetrics;
 use super::Edge;
-use super::body::{self, Answer};
-use super::door::Refused;
+use super::auth::AuthError;
+use super::response_body::{self, EdgeResponse};
 use crate::tokens::TokenKind;
 
-/// The media type of what is written.
+/// Media type of the output.
 const OPEN_METRICS: HeaderValue =
     HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
 
-/// Every state a server can be in, so that each has a series from the start.
-const STATES: [&str; 8] = [
-    "idle", "stopped", "starting", "ready", "probing", "backoff", "ejected", "draining",
-];
-
-/// Answers one scrape.
-pub(super) async fn answer(
+/// Handles a scrape.
+pub(super) async fn handle_scrape(
     edge: &Arc<Edge>,
-    (principal, kind): (&Principal, TokenKind),
+    principal: &Principal,
+    kind: TokenKind,
     method: &Method,
-) -> Answer {
+) -> EdgeResponse {
     if principal.role != Role::Owner && kind != TokenKind::Viewer {
-        let refused = format!("{}\n", Refused::Forbidden);
-        return body::text(StatusCode::FORBIDDEN, refused);
+        let refused = format!("{}\n", AuthError::Forbidden);
+        return response_body::text_response(StatusCode::FORBIDDEN, refused);
     }
     if method != Method::GET {
-        let mut answer = body::empty(StatusCode::METHOD_NOT_ALLOWED);
+        let mut answer = response_body::empty_response(StatusCode::METHOD_NOT_ALLOWED);
         let allowed = HeaderValue::from_static("GET");
         answer.headers_mut().insert(header::ALLOW, allowed);
         return answer;
     }
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(Scrape::of(edge).await));
+    registry.register_collector(Box::new(MetricsScrape::collect(edge).await));
     let mut written = String::new();
-    // A string takes all that is written to it.
+    // Writing to a string cannot fail.
     let _never = text::encode(&mut written, &registry);
-    let mut answer = body::text(StatusCode::OK, written);
+    let mut answer = response_body::text_response(StatusCode::OK, written);
     answer
         .headers_mut()
         .insert(header::CONTENT_TYPE, OPEN_METRICS);
     answer
 }
 
-/// What is known of one server.
+/// Sampled state of a server.
 #[derive(Debug)]
-struct Seen {
+struct ServerSample {
     status: ServerStatus,
     queued: usize,
-    totals: Totals,
+    totals: LoadTotals,
 }
 
-/// All that is told by one scrape.
+/// All values of a scrape.
 #[derive(Debug)]
-struct Scrape {
+struct MetricsScrape {
     uptime_ms: u64,
     sessions: usize,
     streams: usize,
-    own: Own,
-    servers: Vec<Seen>,
-    waiting: Waiting,
-    broker: Broker,
-    executors: Executors,
-    shares: Shares,
-    /// How often each sort of rule denied somebody something.
+    process: ProcessMetrics,
+    servers: Vec<ServerSample>,
+    outbox: OutboxMetrics,
+    broker: BrokerMetrics,
+    executors: ExecutorMetrics,
+    shares: ShareMetrics,
+    /// Denials per kind of rule.
     denials: Vec<(&'static str, u64)>,
-    /// How often callers did not prove who they are, by reason and route.
-    unproven: Vec<(&'static str, &'static str, u64)>,
-    /// Audit rows that a receiver took, and that were lost; absent where none are shipped.
+    /// Authentication failures by reason and route.
+    auth_failures: Vec<(&'static str, &'static str, u64)>,
+    /// Audit rows exported and lost; absent without export.
     exported: Option<(u64, u64)>,
-    /// Spans that a collector took, and that were lost; absent where they go nowhere.
+    /// Spans exported and lost; absent without export.
     spans: Option<(u64, u64)>,
 }
 
-impl Scrape {
-    async fn of(edge: &Edge) -> Self {
-        let (sessions, streams) = edge.sessions.count();
+impl MetricsScrape {
+    async fn collect(edge: &Edge) -> Self {
+        let (sessions, streams) = edge.sessions.count_streams();
         Self {
             uptime_ms: edge.host.clock().now().0,
             sessions,
             streams,
-            own: Own::read(),
-            servers: seen(edge).await,
-            waiting: Waiting::of(edge).await,
-            broker: Broker::of(edge).await,
-            executors: Executors::of(edge),
-            shares: Shares::of(edge),
-            denials: edge.host.denials(),
-            unproven: edge.unproven.counts(),
-            exported: (edge.about.audit.export()).map(|counts| (counts.sent(), counts.lost())),
+            process: ProcessMetrics::collect(),
+            servers: sample_servers(edge).await,
+            outbox: OutboxMetrics::collect(edge).await,
+            broker: BrokerMetrics::collect(edge).await,
+            executors: ExecutorMetrics::collect(edge),
+            shares: ShareMetrics::collect(edge),
+            denials: edge.host.denial_counts(),
+            auth_failures: edge.auth_failures.snapshot(),
+            exported: (edge.info.audit.export_counts())
+                .map(|counts| (counts.sent_count(), counts.lost_count())),
             spans: edge
-                .traces
+                .call_tracing
                 .counts
                 .as_ref()
-                .map(|counts| (counts.sent(), counts.dropped())),
+                .map(|counts| (counts.sent_count(), counts.dropped_count())),
         }
     }
 
-    fn gateway(&self, out: &mut Out<'_>) -> fmt::Result {
+    fn write_gateway(&self, out: &mut MetricsWriter<'_>) -> fmt::Result {
         let version = [("version", env!("CARGO_PKG_VERSION"))];
-        out.info(name::BUILD, "The gateway that is running", &version)?;
-        let uptime = seconds(self.uptime_ms);
-        out.gauge(name::UPTIME, "How long the gateway has run", &uptime)?;
-        out.gauge(
-            name::SESSIONS,
+        out.write_info(metric_names::BUILD, "The gateway that is running", &version)?;
+        let uptime = to_seconds(self.uptime_ms);
+        out.write_gauge(
+            metric_names::UPTIME,
+            "How long the gateway has run",
+            &uptime,
+        )?;
+        out.write_gauge(
+            metric_names::SESSIONS,
             "Sessions that are open",
-            &count(self.sessions),
+            &to_u64(self.sessions),
         )?;
-        out.gauge(
-            name::STREAMS,
+        out.write_gauge(
+            metric_names::STREAMS,
             "Streams of events that are open",
-            &count(self.streams),
+            &to_u64(self.streams),
         )?;
-        if let Some(bytes) = self.own.memory_bytes {
-            out.gauge(name::MEMORY, "Memory that the gateway holds", &bytes)?;
+        if let Some(bytes) = self.process.memory_bytes {
+            out.write_gauge(
+                metric_names::MEMORY,
+                "Memory that the gateway holds",
+                &bytes,
+            )?;
         }
-        if let Some(open) = self.own.descriptors {
-            out.gauge(
-                name::DESCRIPTORS,
+        if let Some(open) = self.process.descriptors {
+            out.write_gauge(
+                metric_names::DESCRIPTORS,
                 "Descriptors that the gateway has open",
                 &open,
             )?;
@@ -150,114 +154,129 @@ impl Scrape {
         Ok(())
     }
 
-    fn lives(&self, out: &mut Out<'_>) -> fmt::Result {
+    fn write_lifecycle(&self, out: &mut MetricsWriter<'_>) -> fmt::Result {
         let servers = &self.servers;
-        out.gauges(name::UP, "Whether the server serves", servers, |server| {
-            u64::from(server.status.active)
-        })?;
-        out.states(servers)?;
-        out.gauges(
-            name::GENERATION,
+        out.write_server_gauges(
+            metric_names::UP,
+            "Whether the server serves",
+            servers,
+            |server| u64::from(server.status.active),
+        )?;
+        out.write_states(servers)?;
+        out.write_server_gauges(
+            metric_names::GENERATION,
             "How often the server was started",
             servers,
             |server| server.status.generation,
         )?;
-        out.gauges(
-            name::RESTARTS,
+        out.write_server_gauges(
+            metric_names::RESTARTS,
             "Restarts still counted against the budget of the server",
             servers,
             |server| server.status.restart_count,
         )?;
-        out.gauges(
-            name::CIRCUIT_OPEN,
+        out.write_server_gauges(
+            metric_names::CIRCUIT_OPEN,
             "Whether calls to the server are refused to let it rest",
             servers,
             |server| u64::from(server.status.circuit == "open"),
         )?;
-        out.memory(servers)
+        out.write_memory(servers)
     }
 
-    fn pins(&self, out: &mut Out<'_>) -> fmt::Result {
+    fn write_pins(&self, out: &mut MetricsWriter<'_>) -> fmt::Result {
         let servers = &self.servers;
         let help = "Tools whose definition is not the approved one";
-        out.gauges(name::PINS_CHANGED, help, servers, |server| {
-            count(server.status.pins.changed)
+        out.write_server_gauges(metric_names::PINS_CHANGED, help, servers, |server| {
+            to_u64(server.status.pins.changed)
         })?;
         let help = "Tools that are odd and that nobody accepted yet";
-        out.gauges(name::PINS_QUARANTINED, help, servers, |server| {
-            count(server.status.pins.quarantined)
+        out.write_server_gauges(metric_names::PINS_QUARANTINED, help, servers, |server| {
+            to_u64(server.status.pins.quarantined)
         })?;
         let help = "Whether pins of the server cannot be read or kept";
-        out.gauges(name::PINS_FAILED, help, servers, |server| {
+        out.write_server_gauges(metric_names::PINS_FAILED, help, servers, |server| {
             u64::from(server.status.pins.error.is_some())
         })
     }
 
-    fn calls(&self, out: &mut Out<'_>) -> fmt::Result {
+    fn write_calls(&self, out: &mut MetricsWriter<'_>) -> fmt::Result {
         let servers = &self.servers;
-        out.gauges(name::IN_FLIGHT, "Calls under way", servers, |server| {
-            count(server.status.in_flight)
-        })?;
+        out.write_server_gauges(
+            metric_names::IN_FLIGHT,
+            "Calls under way",
+            servers,
+            |server| to_u64(server.status.in_flight),
+        )?;
         let help = "Calls that wait for a place at the server";
-        out.gauges(name::QUEUED, help, servers, |server| count(server.queued))?;
-        out.ended(servers)?;
-        let help = "Calls that were not run because the server had too many";
-        out.counters(name::SHED, help, servers, |server| server.totals.sheds())?;
-        let help = "Calls that were sent a second time";
-        out.counters(name::RETRIED, help, servers, |server| {
-            server.totals.retries()
+        out.write_server_gauges(metric_names::QUEUED, help, servers, |server| {
+            to_u64(server.queued)
         })?;
-        out.durations(servers)
+        out.write_call_outcomes(servers)?;
+        let help = "Calls that were not run because the server had too many";
+        out.write_server_counters(metric_names::SHED, help, servers, |server| {
+            server.totals.shed_count()
+        })?;
+        let help = "Calls that were sent a second time";
+        out.write_server_counters(metric_names::RETRIED, help, servers, |server| {
+            server.totals.retry_count()
+        })?;
+        out.write_durations(servers)
     }
 }
 
-impl Scrape {
-    fn cache(&self, out: &mut Out<'_>) -> fmt::Result {
+impl MetricsScrape {
+    fn write_cache(&self, out: &mut MetricsWriter<'_>) -> fmt::Result {
         let servers = &self.servers;
         let help = "Answers of the server that are kept";
-        out.gauges(name::CACHE_ENTRIES, help, servers, |server| {
-            count(server.status.cache.entries)
+        out.write_server_gauges(metric_names::CACHE_ENTRIES, help, servers, |server| {
+            to_u64(server.status.cache.entries)
         })?;
         let help = "How long the answers are together that are kept";
-        out.gauges(name::CACHE_BYTES, help, servers, |server| {
-            count(server.status.cache.bytes)
+        out.write_server_gauges(metric_names::CACHE_BYTES, help, servers, |server| {
+            to_u64(server.status.cache.bytes)
         })?;
         let help = "Calls that were answered without the server";
-        out.counters(name::CACHE_HITS, help, servers, |server| {
+        out.write_server_counters(metric_names::CACHE_HITS, help, servers, |server| {
             server.status.cache.hits
         })?;
         let help = "Calls that had to go to the server though its answers can be kept";
-        out.counters(name::CACHE_MISSES, help, servers, |server| {
+        out.write_server_counters(metric_names::CACHE_MISSES, help, servers, |server| {
             server.status.cache.misses
         })?;
         let help = "Answers that went before their time, to make room";
-        out.counters(name::CACHE_EVICTIONS, help, servers, |server| {
+        out.write_server_counters(metric_names::CACHE_EVICTIONS, help, servers, |server| {
             server.status.cache.evictions
         })
     }
 }
 
-impl Collector for Scrape {
+impl Collector for MetricsScrape {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let mut out = Out(encoder);
-        self.gateway(&mut out)?;
-        self.lives(&mut out)?;
-        self.pins(&mut out)?;
-        self.calls(&mut out)?;
-        self.cache(&mut out)?;
-        self.waiting.write(&mut out, &self.servers)?;
-        self.broker.write(&mut out)?;
-        self.executors.write(&mut out)?;
-        self.shares.write(&mut out)?;
-        out.denied(&self.denials)?;
-        out.unproven(&self.unproven)?;
+        let mut out = MetricsWriter(encoder);
+        self.write_gateway(&mut out)?;
+        self.write_lifecycle(&mut out)?;
+        self.write_pins(&mut out)?;
+        self.write_calls(&mut out)?;
+        self.write_cache(&mut out)?;
+        self.outbox.write_metrics(&mut out, &self.servers)?;
+        self.broker.write_metrics(&mut out)?;
+        self.executors.write_metrics(&mut out)?;
+        self.shares.write_metrics(&mut out)?;
+        out.write_denials(&self.denials)?;
+        out.write_auth_failures(&self.auth_failures)?;
         if let Some((sent, lost)) = self.exported {
             let help = "Audit rows that are shipped, by what became of them";
-            out.outcomes((name::EXPORTED, help), [("sent", sent), ("lost", lost)])?;
+            out.write_outcomes(
+                metric_names::EXPORTED,
+                help,
+                [("sent", sent), ("lost", lost)],
+            )?;
         }
         match self.spans {
-            Some((sent, dropped)) => out.outcomes(
-                (name::SPANS, "Spans of calls, by what became of them"),
+            Some((sent, dropped)) => out.write_outcomes(
+                metric_names::SPANS,
+                "Spans of calls, by what became of them",
                 [("sent", sent), ("dropped", dropped)],
             ),
             None => Ok(()),
@@ -265,179 +284,19 @@ impl Collector for Scrape {
     }
 }
 
-/// Writes families.
-struct Out<'a>(DescriptorEncoder<'a>);
-
-impl Out<'_> {
-    fn info(&mut self, name: &str, help: &str, labels: &impl EncodeLabelSet) -> fmt::Result {
-        self.0
-            .encode_descriptor(name, help, None, MetricType::Info)?
-            .encode_info(labels)
-    }
-
-    fn gauge(&mut self, name: &str, help: &str, value: &impl EncodeGaugeValue) -> fmt::Result {
-        self.0
-            .encode_descriptor(name, help, None, MetricType::Gauge)?
-            .encode_gauge(value)
-    }
-
-    /// Writes one gauge for each server.
-    fn gauges<V: EncodeGaugeValue>(
-        &mut self,
-        name: &str,
-        help: &str,
-        servers: &[Seen],
-        value: impl Fn(&Seen) -> V,
-    ) -> fmt::Result {
-        let kind = MetricType::Gauge;
-        let mut family = self.0.encode_descriptor(name, help, None, kind)?;
-        for server in servers {
-            let labels = [("server", server.name())];
-            family
-                .encode_family(&labels)?
-                .encode_gauge(&value(server))?;
-        }
-        Ok(())
-    }
-
-    /// Writes for each server and state whether it is that one.
-    fn states(&mut self, servers: &[Seen]) -> fmt::Result {
-        let (help, kind) = ("What the server is doing", MetricType::Gauge);
-        let mut family = self.0.encode_descriptor(name::STATE, help, None, kind)?;
-        for server in servers {
-            for state in STATES {
-                let labels = [("server", server.name()), ("state", state)];
-                let is = u64::from(server.status.state == state);
-                family.encode_family(&labels)?.encode_gauge(&is)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Writes the memory of each server whose processes run here.
-    fn memory(&mut self, servers: &[Seen]) -> fmt::Result {
-        let help = "Memory that all processes of the server hold";
-        let kind = MetricType::Gauge;
-        let mut family = self
-            .0
-            .encode_descriptor(name::SERVER_MEMORY, help, None, kind)?;
-        for server in servers {
-            if let Some(bytes) = server.status.memory_bytes {
-                let labels = [("server", server.name())];
-                family.encode_family(&labels)?.encode_gauge(&bytes)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Writes one counter for each server.
-    fn counters(
-        &mut self,
-        name: &str,
-        help: &str,
-        servers: &[Seen],
-        value: impl Fn(&Seen) -> u64,
-    ) -> fmt::Result {
-        let kind = MetricType::Counter;
-        let mut family = self.0.encode_descriptor(name, help, None, kind)?;
-        for server in servers {
-            family
-                .encode_family(&[("server", server.name())])?
-                .encode_counter::<NoLabelSet, _, u64>(&value(server), None)?;
-        }
-        Ok(())
-    }
-
-    /// Writes how often each sort of rule denied somebody something.
-    fn denied(&mut self, denials: &[(&'static str, u64)]) -> fmt::Result {
-        let (help, kind) = (
-            "Requests that were denied, by the rule",
-            MetricType::Counter,
-        );
-        let mut family = self.0.encode_descriptor(name::DENIED, help, None, kind)?;
-        for (rule, count) in denials {
-            family
-                .encode_family(&[("rule", *rule)])?
-                .encode_counter::<NoLabelSet, _, u64>(count, None)?;
-        }
-        Ok(())
-    }
-
-    /// Writes how often callers did not prove who they are.
-    fn unproven(&mut self, counts: &[(&'static str, &'static str, u64)]) -> fmt::Result {
-        let (help, kind) = (
-            "Requests that proved nobody, by the reason and the route",
-            MetricType::Counter,
-        );
-        let mut family = (self.0).encode_descriptor(name::UNAUTHENTICATED, help, None, kind)?;
-        for (reason, route, count) in counts {
-            family
-                .encode_family(&[("reason", *reason), ("route", *route)])?
-                .encode_counter::<NoLabelSet, _, u64>(count, None)?;
-        }
-        Ok(())
-    }
-
-    /// Writes how the calls to each server ended.
-    fn ended(&mut self, servers: &[Seen]) -> fmt::Result {
-        let (help, kind) = ("Calls that ended, by how they did", MetricType::Counter);
-        let mut family = self.0.encode_descriptor(name::CALLS, help, None, kind)?;
-        for server in servers {
-            for (outcome, calls) in server.totals.outcomes() {
-                let labels = [("server", server.name()), ("outcome", outcome.as_str())];
-                family
-                    .encode_family(&labels)?
-                    .encode_counter::<NoLabelSet, _, u64>(&calls, None)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Writes how long the calls took that each server had.
-    fn durations(&mut self, servers: &[Seen]) -> fmt::Result {
-        let help = "How long calls took that the server had";
-        let kind = MetricType::Histogram;
-        let mut family = self.0.encode_descriptor(name::DURATION, help, None, kind)?;
-        for server in servers {
-            let totals = &server.totals;
-            let (sum, count) = (totals.timed_us() as f64 / 1e6, totals.timed());
-            family
-                .encode_family(&[("server", server.name())])?
-                .encode_histogram::<NoLabelSet>(sum, count, &buckets(totals), None)?;
-        }
-        Ok(())
-    }
-
-    /// Writes a counter by what became of things.
-    fn outcomes(
-        &mut self,
-        (name, help): (&str, &str),
-        outcomes: [(&'static str, u64); 2],
-    ) -> fmt::Result {
-        let kind = MetricType::Counter;
-        let mut family = self.0.encode_descriptor(name, help, None, kind)?;
-        for (outcome, count) in outcomes {
-            family
-                .encode_family(&[("outcome", outcome)])?
-                .encode_counter::<NoLabelSet, _, u64>(&count, None)?;
-        }
-        Ok(())
-    }
-}
-
-impl Seen {
+impl ServerSample {
     fn name(&self) -> &str {
         &self.status.name
     }
 }
 
-/// Returns what is known of each server; one that is taken away in this moment is left out.
-async fn seen(edge: &Edge) -> Vec<Seen> {
-    let all = edge.host.measured().await.into_iter();
+/// Samples all servers; a server removed concurrently is skipped.
+async fn sample_servers(edge: &Edge) -> Vec<ServerSample> {
+    let all = edge.host.status_with_memory().await.into_iter();
     let all = all.filter_map(|status| {
         let server = edge.host.server(&status.name).ok()?;
-        Some(Seen {
-            queued: server.queued(),
+        Some(ServerSample {
+            queued: server.queued_calls(),
             totals: server.totals(),
             status,
         })
@@ -445,23 +304,11 @@ async fn seen(edge: &Edge) -> Vec<Seen> {
     all.collect()
 }
 
-/// Returns how many calls lie in each bucket by itself, the one without bound included.
-fn buckets(totals: &Totals) -> Vec<(f64, u64)> {
-    let all = totals.buckets().chain([(f64::INFINITY, totals.timed())]);
-    let mut below = 0;
-    all.map(|(bound, upto)| {
-        let within = upto.saturating_sub(below);
-        below = upto;
-        (bound, within)
-    })
-    .collect()
-}
-
-fn count(number: usize) -> u64 {
+fn to_u64(number: usize) -> u64 {
     u64::try_from(number).unwrap_or(u64::MAX)
 }
 
-/// Whole milliseconds as seconds; what is lost of them is far below what anybody reads.
-fn seconds(millis: u64) -> f64 {
+/// Converts milliseconds to seconds; the loss of precision is negligible.
+fn to_seconds(millis: u64) -> f64 {
     millis as f64 / 1_000.0
 }

@@ -1,35 +1,36 @@
-//! Text that only this gateway can make or read: ids of sessions, and what else callers keep.
+//! Authenticated encryption for values kept by clients: session ids, request states, task ids,
+//! stream names.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use bowline_core::call::Scope;
-use bowline_core::caller::Abilities;
+use bowline_core::call::EndpointScope;
+use bowline_core::client_handle::ClientCapabilities;
 use bowline_wire::mcp::Revision;
 use chacha20poly1305::aead::{Aead as _, KeyInit as _, Payload};
 use chacha20poly1305::{Key, XChaCha20Poly1305, XNonce};
 
-/// Bytes of a nonce: long enough to be drawn at random for ever.
+/// Nonce size: large enough for random nonces.
 const NONCE_BYTES: usize = 24;
 
-/// No id is longer; a longer header value is not looked at.
+/// Maximum length of a session id; longer header values are ignored.
 pub const ID_CHARS_MAX: usize = 512;
 
-/// What something is sealed for. Bound into the seal, so that nothing sealed for one use passes
-/// for another.
+/// Purpose of a sealed value, bound as associated data, so that a value sealed for a purpose is
+/// invalid for all others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Use {
-    /// The id of a session.
+pub enum SealPurpose {
+    /// Session id.
     Session,
-    /// The state of a request that its caller is to send again with answers.
+    /// `requestState` of a continued request.
     State,
-    /// The id of a task.
+    /// Task id.
     Task,
-    /// The name of a stream in the ids of its events.
+    /// Stream name within event ids.
     Stream,
 }
 
-impl Use {
-    const fn bound(self) -> &'static [u8] {
+impl SealPurpose {
+    const fn associated_data(self) -> &'static [u8] {
         match self {
             Self::Session => b"bowline session 1",
             Self::State => b"bowline request state 1",
@@ -39,24 +40,24 @@ impl Use {
     }
 }
 
-/// What a session id says.
+/// Content of a session id.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sealed {
-    /// The principal it was given to.
+pub struct SessionClaims {
+    /// Principal of the session.
     pub principal: String,
-    /// The credential that opened it; empty for the owner token.
+    /// Credential that opened the session; empty for the owner token.
     pub credential: String,
-    /// The endpoint it belongs to.
-    pub scope: Scope,
-    /// The revision agreed on.
+    /// Endpoint of the session.
+    pub scope: EndpointScope,
+    /// Negotiated revision.
     pub revision: Revision,
-    /// When it was given out, in seconds since 1970.
+    /// Issue time in seconds since 1970.
     pub issued_s: u64,
-    /// What the client can be asked for.
-    pub abilities: Abilities,
+    /// Capabilities of the client.
+    pub capabilities: ClientCapabilities,
 }
 
-/// Seals and opens.
+/// Seals and opens values.
 pub struct Seal(XChaCha20Poly1305);
 
 impl std::fmt::Debug for Seal {
@@ -66,20 +67,20 @@ impl std::fmt::Debug for Seal {
 }
 
 impl Seal {
-    /// Returns a seal with this key.
+    /// Creates a seal with this key.
     #[must_use]
     pub fn new(key: &[u8; 32]) -> Self {
         Self(XChaCha20Poly1305::new(&Key::from(*key)))
     }
 
-    /// Seals `text` for one use; `None` when the system gives no randomness.
+    /// Seals `text` for a purpose; `None` without system randomness.
     #[must_use]
-    pub fn close(&self, purpose: Use, text: &[u8]) -> Option<String> {
+    pub fn seal_bytes(&self, purpose: SealPurpose, text: &[u8]) -> Option<String> {
         let mut nonce = [0; NONCE_BYTES];
         getrandom::fill(&mut nonce).ok()?;
         let payload = Payload {
             msg: text,
-            aad: purpose.bound(),
+            aad: purpose.associated_data(),
         };
         let box_ = self.0.encrypt(&XNonce::from(nonce), payload).ok()?;
         let mut sealed = Vec::from(nonce);
@@ -87,146 +88,152 @@ impl Seal {
         Some(URL_SAFE_NO_PAD.encode(sealed))
     }
 
-    /// Opens what was sealed for this use; `None` when this gateway did not seal it.
+    /// Opens a value sealed for this purpose; `None` if not sealed by this gateway.
     #[must_use]
-    pub fn disclose(&self, purpose: Use, sealed: &str) -> Option<Vec<u8>> {
+    pub fn open_bytes(&self, purpose: SealPurpose, sealed: &str) -> Option<Vec<u8>> {
         let bytes = URL_SAFE_NO_PAD.decode(sealed).ok()?;
         let (nonce, box_) = bytes.split_first_chunk::<NONCE_BYTES>()?;
         let payload = Payload {
             msg: box_,
-            aad: purpose.bound(),
+            aad: purpose.associated_data(),
         };
         self.0.decrypt(&XNonce::from(*nonce), payload).ok()
     }
 
-    /// Seals a session into an id; `None` when the system gives no randomness.
+    /// Seals a session into an id; `None` without system randomness.
     #[must_use]
-    pub fn seal(&self, sealed: &Sealed) -> Option<String> {
-        self.close(Use::Session, &encode(sealed))
+    pub fn seal_session(&self, sealed: &SessionClaims) -> Option<String> {
+        self.seal_bytes(SealPurpose::Session, &encode_claims(sealed))
     }
 
-    /// Opens an id; `None` when this gateway did not make it.
+    /// Opens a session id; `None` if not sealed by this gateway.
     #[must_use]
-    pub fn open(&self, id: &str) -> Option<Sealed> {
+    pub fn open_session(&self, id: &str) -> Option<SessionClaims> {
         if id.len() > ID_CHARS_MAX {
             return None;
         }
-        decode(&self.disclose(Use::Session, id)?)
+        decode_claims(&self.open_bytes(SealPurpose::Session, id)?)
     }
 }
 
-/// Writes an endpoint as a line: no server has a name with a slash.
+/// Encodes an endpoint as a line: server names contain no slash.
 #[must_use]
-pub fn scope_line(scope: &Scope) -> String {
+pub fn scope_line(scope: &EndpointScope) -> String {
     match scope {
-        Scope::All => String::new(),
-        Scope::Server(server) => server.as_ref().to_owned(),
-        Scope::Profile(profile) => format!("/{profile}"),
+        EndpointScope::All => String::new(),
+        EndpointScope::Server(server) => server.as_ref().to_owned(),
+        EndpointScope::Profile(profile) => format!("/{profile}"),
     }
 }
 
-/// Time, scope, revision, principal, abilities and credential as lines: none of them holds a line
-/// break.
-fn encode(sealed: &Sealed) -> Vec<u8> {
+/// Encodes time, scope, revision, principal, capabilities and credential as lines; none of these
+/// contains a line break.
+fn encode_claims(sealed: &SessionClaims) -> Vec<u8> {
     format!(
         "{}\n{}\n{}\n{}\n{}\n{}",
         sealed.issued_s,
         scope_line(&sealed.scope),
         sealed.revision,
         sealed.principal,
-        sealed.abilities.bits(),
+        sealed.capabilities.bits(),
         sealed.credential,
     )
     .into_bytes()
 }
 
-fn decode(text: &[u8]) -> Option<Sealed> {
+fn decode_claims(text: &[u8]) -> Option<SessionClaims> {
     let mut lines = std::str::from_utf8(text).ok()?.splitn(6, '\n');
     let issued_s = lines.next()?.parse().ok()?;
     let scope = match lines.next()? {
-        "" => Scope::All,
+        "" => EndpointScope::All,
         scope => match scope.strip_prefix('/') {
-            Some(profile) => Scope::Profile(profile.into()),
-            None => Scope::Server(scope.into()),
+            Some(profile) => EndpointScope::Profile(profile.into()),
+            None => EndpointScope::Server(scope.into()),
         },
     };
     let revision = Revision::parse_legacy(lines.next()?)?;
     let principal = lines.next()?.to_owned();
-    // Ids of before clients could be asked end here.
+    // Ids from before capabilities were sealed end here.
     let abilities = match lines.next() {
-        Some(bits) => Abilities::from_bits(bits.parse().ok()?),
-        None => Abilities::default(),
+        Some(bits) => ClientCapabilities::from_bits(bits.parse().ok()?),
+        None => ClientCapabilities::default(),
     };
-    // Those of before there were tokens end here.
+    // Ids from before tokens existed end here.
     let credential = lines.next().unwrap_or_default().to_owned();
-    Some(Sealed {
+    Some(SessionClaims {
         principal,
         credential,
         scope,
         revision,
         issued_s,
-        abilities,
+        capabilities: abilities,
     })
 }
 
 #[cfg(test)]
 mod tests {
-    use bowline_core::caller::Ability;
+    use bowline_core::client_handle::ClientCapability;
 
     use super::*;
 
-    fn sealed() -> Sealed {
-        Sealed {
+    fn test_claims() -> SessionClaims {
+        SessionClaims {
             principal: "ann".to_owned(),
             credential: "0123456789abcdef".to_owned(),
-            scope: Scope::Server("files".into()),
+            scope: EndpointScope::Server("files".into()),
             revision: Revision::V2025_11_25,
             issued_s: 7,
-            abilities: Abilities::default().with(Ability::Roots),
+            capabilities: ClientCapabilities::default().with_capability(ClientCapability::Roots),
         }
     }
 
     #[test]
-    fn an_id_of_before_abilities_or_tokens_were_sealed_opens_with_none() {
-        let older = Sealed {
-            abilities: Abilities::default(),
+    fn older_ids_open_with_defaults() {
+        let older = SessionClaims {
+            capabilities: ClientCapabilities::default(),
             credential: String::new(),
-            ..sealed()
+            ..test_claims()
         };
-        let old = Sealed {
+        let old = SessionClaims {
             credential: String::new(),
-            ..sealed()
+            ..test_claims()
         };
-        let bits = old.abilities.bits();
-        assert_eq!(decode(b"7\nfiles\n2025-11-25\nann"), Some(older));
+        let bits = old.capabilities.bits();
+        assert_eq!(decode_claims(b"7\nfiles\n2025-11-25\nann"), Some(older));
         let text = format!("7\nfiles\n2025-11-25\nann\n{bits}");
-        assert_eq!(decode(text.as_bytes()), Some(old));
-        assert_eq!(decode(b"7\nfiles\n2025-11-25\nowner\nx"), None);
+        assert_eq!(decode_claims(text.as_bytes()), Some(old));
+        assert_eq!(decode_claims(b"7\nfiles\n2025-11-25\nowner\nx"), None);
     }
 
     #[test]
-    fn an_id_opens_to_what_was_sealed() {
+    fn session_id_round_trips() {
         let seal = Seal::new(&[7; 32]);
-        let id = seal.seal(&sealed()).unwrap();
-        assert_eq!(seal.open(&id), Some(sealed()));
-        assert_ne!(seal.seal(&sealed()).unwrap(), id, "never the same twice");
+        let id = seal.seal_session(&test_claims()).unwrap();
+        assert_eq!(seal.open_session(&id), Some(test_claims()));
+        assert_ne!(
+            seal.seal_session(&test_claims()).unwrap(),
+            id,
+            "never the same twice"
+        );
         assert!(id.bytes().all(|b| (0x21..=0x7e).contains(&b)), "{id}");
     }
 
     #[test]
-    fn a_changed_or_foreign_id_opens_to_nothing() {
+    fn forged_session_id_does_not_open() {
         let seal = Seal::new(&[7; 32]);
-        let id = seal.seal(&sealed()).unwrap();
+        let id = seal.seal_session(&test_claims()).unwrap();
         for at in 0..id.len() {
             let mut forged = id.clone().into_bytes();
             forged[at] = if forged[at] == b'A' { b'B' } else { b'A' };
             let forged = String::from_utf8(forged).unwrap();
-            assert_eq!(seal.open(&forged), None, "byte {at}");
+            assert_eq!(seal.open_session(&forged), None, "byte {at}");
         }
-        assert_eq!(Seal::new(&[8; 32]).open(&id), None);
-        let other = seal.close(Use::State, &encode(&sealed())).unwrap();
-        assert_eq!(seal.open(&other), None, "sealed for another use");
-        assert_eq!(seal.open(""), None);
-        assert_eq!(seal.open(&"A".repeat(10_000)), None);
+        assert_eq!(Seal::new(&[8; 32]).open_session(&id), None);
+        let other = seal
+            .seal_bytes(SealPurpose::State, &encode_claims(&test_claims()))
+            .unwrap();
+        assert_eq!(seal.open_session(&other), None, "sealed for another use");
+        assert_eq!(seal.open_session(""), None);
+        assert_eq!(seal.open_session(&"A".repeat(10_000)), None);
     }
 }

@@ -1,121 +1,135 @@
-//! Connections that go on as something else than HTTP: peers of the broker, and executors.
+//! WebSocket upgrades: connections of broker peers and executors.
 
 use std::sync::Arc;
 
-use bowline_link::websocket::{self, Agreed, Fault};
+use bowline_link::websocket::{self, UpgradeError, UpgradeResponse};
 use bytes::Bytes;
 use http::StatusCode;
 use http::request::Parts;
 use tokio::net::TcpStream;
 
-use super::arrival::Arrival;
-use super::body::{self, Answer};
-use super::connection_pool::Place;
-use super::door::{Proven, Refused};
-use super::hold::Hold;
-use super::route::Goes;
-use super::{Edge, broker, executor};
+use super::auth::{AuthError, AuthenticatedCaller};
+use super::connection_pool::PoolSlot;
+use super::connection_registry::ClientConnection;
+use super::endpoints::UpgradeTarget;
+use super::response_body::{self, EdgeResponse};
+use super::upgraded_connection::UpgradedConnection;
+use super::{Edge, broker_endpoint, executor_endpoint};
 
-/// Connections at once that have shaken hands and not yet said who they are; one more closes the
-/// oldest of them.
-pub(super) const LOBBY_MAX: usize = 256;
+/// Maximum number of upgraded, unauthenticated connections; at the limit the oldest is closed.
+pub(super) const UPGRADE_POOL_MAX: usize = 256;
 
-/// The same of one address that is not this machine's.
-pub(super) const LOBBY_ADDRESS_MAX: usize = 32;
+/// The same per remote address.
+pub(super) const UPGRADE_POOL_ADDRESS_MAX: usize = 32;
 
-/// Bytes of a message before its sender has said who it is.
+/// Maximum message size before authentication.
 pub(super) const HELLO_BYTES_MAX: usize = 64 * 1024;
 
-/// Where it is written what is said there.
-const fn page(goes: Goes) -> &'static str {
-    match goes {
-        Goes::Peer => "docs/broker.md",
-        Goes::Executor => "docs/executor.md",
+/// Documentation of the protocol.
+const fn docs_page(target: UpgradeTarget) -> &'static str {
+    match target {
+        UpgradeTarget::Peer => "docs/broker.md",
+        UpgradeTarget::Executor => "docs/executor.md",
     }
 }
 
-/// What a connection is once the answer to its handshake is written.
+/// The bare stream of a connection after the HTTP handshake.
 #[derive(Debug)]
-pub(super) struct Upgrade {
-    goes: Goes,
-    /// Who it is, where a header said so.
-    pub(super) proven: Option<Proven>,
-    /// Its place among those that have not yet said who they are, where it has not.
-    pub(super) place: Option<Place>,
+pub(super) struct UpgradedStream {
+    pub(super) stream: TcpStream,
+    /// Bytes received with the handshake.
+    pub(super) read_ahead: Bytes,
 }
 
-/// Answers a request for such a connection. Where it shakes hands, `hold` knows what comes after.
-pub(super) fn answer(edge: &Edge, parts: &Parts, hold: &Hold, goes: Goes) -> Answer {
-    let proven = match edge.door.introduced(parts) {
-        Ok(None) if goes == Goes::Executor => {
-            return edge.refuse(Refused::Unauthorized, (parts, goes.word()), hold);
+/// Protocol switch to apply after the handshake response.
+#[derive(Debug)]
+pub(super) struct PendingUpgrade {
+    target: UpgradeTarget,
+    /// Identity from the `Authorization` header.
+    pub(super) identity: Option<AuthenticatedCaller>,
+    /// Pool slot of an unauthenticated connection.
+    pub(super) pool_slot: Option<PoolSlot>,
+}
+
+/// Handles an upgrade request. On success the protocol switch is stored in `connection`.
+pub(super) fn handle_upgrade(
+    edge: &Edge,
+    parts: &Parts,
+    connection: &ClientConnection,
+    target: UpgradeTarget,
+) -> EdgeResponse {
+    let identity = match edge.authenticator.authenticate_header(parts) {
+        Ok(None) if target == UpgradeTarget::Executor => {
+            return edge.refuse_request(AuthError::Unauthorized, parts, target.label(), connection);
         }
-        Ok(proven) => proven,
-        Err(refused) => return edge.refuse(refused, (parts, goes.word()), hold),
+        Ok(identity) => identity,
+        Err(refused) => return edge.refuse_request(refused, parts, target.label(), connection),
     };
-    let agreed = match websocket::check(parts) {
+    let agreed = match websocket::check_upgrade(parts) {
         Ok(agreed) => agreed,
-        Err(fault) => return refuse(fault, page(goes)),
+        Err(fault) => return handshake_refusal(fault, docs_page(target)),
     };
-    // One that a header proved needs no place: nobody can hold it back.
-    let place = match &proven {
-        Some(proven) => match hold.seat(edge.host.accounts(), &proven.principal) {
+    // A connection authenticated by header needs no pool slot and cannot be evicted.
+    let pool_slot = match &identity {
+        Some(identity) => match connection.take_share(edge.host.accounts(), &identity.principal) {
             Ok(()) => None,
-            Err(unseated) => return unseated.answer(),
+            Err(unseated) => return unseated.into_response(),
         },
         None => {
-            let place = edge.lobby.enter(hold.address());
-            hold.leave_pool();
-            Some(place)
+            let pool_slot = edge.upgrade_pool.acquire_slot(connection.peer_ip());
+            connection.leave_pool();
+            Some(pool_slot)
         }
     };
-    hold.becomes(Upgrade {
-        goes,
-        proven,
-        place,
+    connection.set_upgrade(PendingUpgrade {
+        target,
+        identity,
+        pool_slot,
     });
-    agree(&agreed)
+    switching_protocols(&agreed)
 }
 
-/// Keeps a connection whose handshake is done, to its end; the bytes are what came early.
-pub(super) async fn keep(
+/// Serves an upgraded connection until closed.
+pub(super) async fn serve_upgraded(
     edge: &Arc<Edge>,
-    hold: &Arc<Hold>,
-    io: (TcpStream, Bytes),
-    upgrade: Upgrade,
+    connection: &Arc<ClientConnection>,
+    stream: UpgradedStream,
+    upgrade: PendingUpgrade,
 ) {
-    let goes = upgrade.goes;
-    let way = upgrade.place.as_ref().map(Place::signal);
-    let arrival = Arrival::new(edge, hold, upgrade);
+    let goes = upgrade.target;
+    let eviction = upgrade.pool_slot.as_ref().map(PoolSlot::eviction_signal);
+    let arrival = UpgradedConnection::new(edge, connection, upgrade);
     let kept = async {
         match goes {
-            Goes::Peer => broker::keep(arrival, io).await,
-            Goes::Executor => executor::keep(arrival, io).await,
+            UpgradeTarget::Peer => broker_endpoint::serve_peer(arrival, stream).await,
+            UpgradeTarget::Executor => executor_endpoint::serve_executor(arrival, stream).await,
         }
     };
-    match way {
+    match eviction {
         None => kept.await,
-        Some(way) => tokio::select! {
+        Some(eviction) => tokio::select! {
             () = kept => {}
-            () = way.asked() => {}
+            () = eviction.wait_evicted() => {}
         },
     }
 }
 
-/// Refuses, and says where it is written what is spoken here.
-fn refuse(fault: Fault, page: &'static str) -> Answer {
+/// Refuses the handshake and names the documentation.
+fn handshake_refusal(fault: UpgradeError, page: &'static str) -> EdgeResponse {
     let line = match fault {
-        Fault::Plain => format!("{fault}: {page}\n"),
-        Fault::Method | Fault::Version | Fault::Malformed => format!("{fault}\n"),
+        UpgradeError::NotWebSocket => format!("{fault}: {page}\n"),
+        UpgradeError::Method | UpgradeError::Version | UpgradeError::Malformed => {
+            format!("{fault}\n")
+        }
     };
-    let mut answer = body::text(fault.status(), line);
+    let mut answer = response_body::text_response(fault.status(), line);
     fault.add_headers(answer.headers_mut());
     answer
 }
 
-/// Agrees.
-fn agree(agreed: &Agreed) -> Answer {
-    let mut answer = body::empty(StatusCode::SWITCHING_PROTOCOLS);
+/// Accepts the handshake.
+fn switching_protocols(agreed: &UpgradeResponse) -> EdgeResponse {
+    let mut answer = response_body::empty_response(StatusCode::SWITCHING_PROTOCOLS);
     agreed.add_headers(answer.headers_mut());
     answer
 }

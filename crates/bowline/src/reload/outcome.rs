@@ -1,97 +1,97 @@
-//! The outcome of a reload: a report of what changed, or why the file is refused.
+//! The outcome of a reload: a report of the changes, or the reason for a refusal.
 
 use std::path::Path;
 use std::sync::Arc;
 
-use bowline_host::Applied;
+use bowline_host::ApplyReport;
 use serde_json::{Value, json};
 
-use crate::config::{self, Broken};
+use crate::config::{self, BrokenServer};
 
-/// What a reload came to.
+/// Result of a reload.
 #[derive(Debug)]
-pub enum Outcome {
+pub enum ReloadOutcome {
     /// The file is in force.
-    Applied(Report),
-    /// Nothing of the file is in force.
-    Refused(Refusal),
+    Applied(ReloadReport),
+    /// The file is refused, and the previous configuration stays in force.
+    Refused(ReloadRefusal),
 }
 
-/// What another configuration changed.
+/// Changes made by a new configuration.
 #[derive(Debug)]
-pub struct Report {
-    /// What became of the servers.
-    pub applied: Applied,
-    /// Whether somebody may do something else now.
-    pub policy: Standing,
-    /// Whether other executors are dialled now.
-    pub executors: Standing,
-    /// Servers that this machine cannot run.
-    pub broken: Vec<Broken>,
-    /// What should be looked at.
+pub struct ReloadReport {
+    /// Changes of the servers.
+    pub applied: ApplyReport,
+    /// Change of the policy.
+    pub policy: ChangeState,
+    /// Change of the dialled executors.
+    pub executors: ChangeState,
+    /// Servers unable to run on this machine.
+    pub broken: Vec<BrokenServer>,
+    /// Warnings about the configuration.
     pub warnings: Vec<String>,
-    /// Keys that say something else now, which counts from the next start of the gateway.
+    /// Changed keys that take effect at the next start of the gateway.
     pub needs_restart: Vec<&'static str>,
-    /// From the order to the new servers.
+    /// Time from the request to the new servers.
     pub took_ms: u64,
 }
 
-/// Whether something is the same as before.
+/// Result of comparing an old and a new value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
-    /// It is.
+pub enum ChangeState {
+    /// The values are equal.
     Same,
-    /// It is something else now.
+    /// The values differ.
     Changed,
 }
 
-impl Standing {
-    /// Takes what is new, and says whether it is something else.
-    pub(super) fn of<T: PartialEq + Clone>(known: &mut T, new: &T) -> Self {
-        if known == new {
+impl ChangeState {
+    /// Stores the new value and compares it with the old one.
+    pub(super) fn update_value<T: PartialEq + Clone>(current: &mut T, new: &T) -> Self {
+        if current == new {
             return Self::Same;
         }
-        known.clone_from(new);
+        current.clone_from(new);
         Self::Changed
     }
 }
 
-/// Why a configuration is not in force.
+/// Reason why a configuration is refused.
 #[derive(Debug)]
-pub struct Refusal {
+pub struct ReloadRefusal {
     /// One clause.
     pub message: String,
-    /// What a person should read, with the lines of the file that are at fault.
+    /// Full text for people, including the faulty lines of the file.
     pub report: String,
-    /// The same for programs.
+    /// The same problems as JSON for programs.
     pub problems: Value,
-    /// The same without any line of the file, which may hold secrets.
+    /// Text without any line of the file, since lines may hold secrets.
     pub summary: Arc<str>,
 }
 
-impl Refusal {
-    pub(super) fn of(error: &config::Error) -> Self {
+impl ReloadRefusal {
+    pub(super) fn from_config_error(error: &config::ConfigError) -> Self {
         Self {
             message: error.to_string(),
             report: error.report(),
-            problems: error.problems(),
+            problems: error.problems_json(),
             summary: error.summary().into(),
         }
     }
 
-    pub(super) fn cut_short(error: &tokio::task::JoinError) -> Self {
-        Self::plain(&format!("the config file was not read to its end: {error}"))
+    pub(super) fn from_join_error(error: &tokio::task::JoinError) -> Self {
+        Self::from_message(&format!("the config file was not read to its end: {error}"))
     }
 
-    pub(super) fn untrusted(directory: &Path) -> Self {
+    pub(super) fn untrusted_directory(directory: &Path) -> Self {
         let directory = directory.display();
-        Self::plain(&format!(
+        Self::from_message(&format!(
             "the config file changed since its directory was trusted; look at it, then run: \
              bowline trust {directory} && bowline reload"
         ))
     }
 
-    pub(super) fn plain(message: &str) -> Self {
+    pub(super) fn from_message(message: &str) -> Self {
         Self {
             report: format!("error[config]: {message}"),
             problems: json!([]),
@@ -101,16 +101,16 @@ impl Refusal {
     }
 }
 
-impl Report {
-    /// Returns what a person reads: one line for each server that is not as it was.
+impl ReloadReport {
+    /// Returns the text for people: one line for each changed server.
     #[must_use]
-    pub fn lines(&self) -> Vec<String> {
-        let Applied {
+    pub fn summary_lines(&self) -> Vec<String> {
+        let ApplyReport {
             added,
             changed,
             removed,
             kept: _,
-            // The names of a file are server names already.
+            // The config parser already rejects clashing server names.
             clashes: _,
         } = &self.applied;
         let mut lines: Vec<_> = added.iter().map(|name| format!("  + {name}")).collect();
@@ -120,9 +120,11 @@ impl Report {
                 .map(|changed| format!("  ~ {}  {}", changed.server, changed.keys.join(", "))),
         );
         lines.extend(removed.iter().map(|name| format!("  - {name}")));
-        let others = [("policy", self.policy), ("executors", self.executors)];
-        let others = others.iter().filter(|(_, is)| *is == Standing::Changed);
-        lines.extend(others.map(|(key, _)| format!("  ~ {key}")));
+        let sections = [("policy", self.policy), ("executors", self.executors)];
+        let sections = sections
+            .iter()
+            .filter(|(_, state)| *state == ChangeState::Changed);
+        lines.extend(sections.map(|(key, _)| format!("  ~ {key}")));
         if lines.is_empty() {
             lines.push("  nothing changed".to_owned());
         }
@@ -134,9 +136,9 @@ impl Report {
         lines
     }
 
-    /// Returns the same for programs.
+    /// Returns the report as JSON for programs.
     #[must_use]
-    pub fn json(&self) -> Value {
+    pub fn to_json(&self) -> Value {
         let changed = self.applied.changed.iter();
         let changed = changed.map(|one| json!({"server": one.server, "keys": one.keys}));
         let broken = self.broken.iter();
@@ -146,14 +148,14 @@ impl Report {
             "added": self.applied.added,
             "changed": changed.collect::<Vec<_>>(),
             "removed": self.applied.removed,
-            "policy_changed": self.policy == Standing::Changed,
-            "executors_changed": self.executors == Standing::Changed,
+            "policy_changed": self.policy == ChangeState::Changed,
+            "executors_changed": self.executors == ChangeState::Changed,
             "kept": self.applied.kept.len(),
             "broken": broken.collect::<Vec<_>>(),
             "warnings": self.warnings,
             "needs_restart": self.needs_restart,
             "took_ms": self.took_ms,
-            "lines": self.lines(),
+            "lines": self.summary_lines(),
         })
     }
 }

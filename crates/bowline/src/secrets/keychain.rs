@@ -1,69 +1,110 @@
-//! The keychain of the desktop, through the program that belongs to it.
+//! The desktop keychain, accessed through a command-line program.
 //!
-//! On Linux that is `secret-tool` of libsecret; on macOS it is `security`, which is untested.
+//! Linux uses `secret-tool` of libsecret; macOS uses `security`, untested.
 
 use std::ffi::OsString;
 
-use super::Value;
-use super::command::{Error, Run, Wants};
-use crate::config::Env;
+use super::SecretValue;
+use super::secret_program::{OutputPart, ProgramRun, SecretProgramError};
+use crate::config::EnvVars;
 
-/// Under which name our secrets stand there.
-const SERVICE: &str = "bowline";
+/// Service name of our secrets in the keychain.
+const KEYCHAIN_SERVICE: &str = "bowline";
 
-/// Whether the programs are those of macOS.
+/// Whether the macOS program is used.
 const IS_MACOS: bool = cfg!(target_os = "macos");
 
-/// Puts a secret there, in place of one of that name.
-pub(super) fn store(name: &str, value: &str, env: &Env) -> Result<(), Error> {
+/// Stores a secret, replacing any previous value.
+pub(super) fn store_secret(
+    name: &str,
+    value: &str,
+    env: &EnvVars,
+) -> Result<(), SecretProgramError> {
     let run = if IS_MACOS {
-        // Read from stdin, since arguments can be seen by others; in hex, since it reads quotes.
-        let hex = crate::state::hex(value.as_bytes());
-        let line = format!("add-generic-password -U -s {SERVICE} -a {name} -X {hex}\n");
-        run("security", &["-i"], Value::new(line), Wants::Exit)
+        // Passed on stdin, since arguments are visible to others; in hex, since `security` parses
+        // quotes.
+        let hex = crate::state::to_hex(value.as_bytes());
+        let line = format!("add-generic-password -U -s {KEYCHAIN_SERVICE} -a {name} -X {hex}\n");
+        build_run(
+            "security",
+            &["-i"],
+            SecretValue::new(line),
+            OutputPart::Exit,
+        )
     } else {
-        let label = format!("{SERVICE} {name}");
-        let args = ["store", "--label", &label, "service", SERVICE, "name", name];
-        run(
+        let label = format!("{KEYCHAIN_SERVICE} {name}");
+        let args = [
+            "store",
+            "--label",
+            &label,
+            "service",
+            KEYCHAIN_SERVICE,
+            "name",
+            name,
+        ];
+        build_run(
             "secret-tool",
             &args,
-            Value::new(value.to_owned()),
-            Wants::Exit,
+            SecretValue::new(value.to_owned()),
+            OutputPart::Exit,
         )
     };
-    run.wait(env).map(drop)
+    run.run_blocking(env).map(drop)
 }
 
 /// Reads a secret.
-pub(super) fn lookup(name: &str, env: &Env) -> Result<Value, Error> {
+pub(super) fn lookup_secret(name: &str, env: &EnvVars) -> Result<SecretValue, SecretProgramError> {
     let run = if IS_MACOS {
-        let args = ["find-generic-password", "-s", SERVICE, "-a", name, "-w"];
-        run("security", &args, Value::default(), Wants::Line)
+        let args = [
+            "find-generic-password",
+            "-s",
+            KEYCHAIN_SERVICE,
+            "-a",
+            name,
+            "-w",
+        ];
+        build_run("security", &args, SecretValue::default(), OutputPart::Line)
     } else {
-        let args = ["lookup", "service", SERVICE, "name", name];
-        run("secret-tool", &args, Value::default(), Wants::Whole)
+        let args = ["lookup", "service", KEYCHAIN_SERVICE, "name", name];
+        build_run(
+            "secret-tool",
+            &args,
+            SecretValue::default(),
+            OutputPart::Whole,
+        )
     };
-    run.wait(env)
+    run.run_blocking(env)
 }
 
-/// Takes a secret away.
-pub(super) fn clear(name: &str, env: &Env) -> Result<(), Error> {
+/// Deletes a secret.
+pub(super) fn delete_secret(name: &str, env: &EnvVars) -> Result<(), SecretProgramError> {
     let run = if IS_MACOS {
-        let args = ["delete-generic-password", "-s", SERVICE, "-a", name];
-        run("security", &args, Value::default(), Wants::Exit)
+        let args = [
+            "delete-generic-password",
+            "-s",
+            KEYCHAIN_SERVICE,
+            "-a",
+            name,
+        ];
+        build_run("security", &args, SecretValue::default(), OutputPart::Exit)
     } else {
-        let args = ["clear", "service", SERVICE, "name", name];
-        run("secret-tool", &args, Value::default(), Wants::Exit)
+        let args = ["clear", "service", KEYCHAIN_SERVICE, "name", name];
+        build_run(
+            "secret-tool",
+            &args,
+            SecretValue::default(),
+            OutputPart::Exit,
+        )
     };
-    run.wait(env).map(drop)
+    run.run_blocking(env).map(drop)
 }
 
-fn run(program: &str, args: &[&str], input: Value, wants: Wants) -> Run {
-    Run {
+fn build_run(program: &str, args: &[&str], input: SecretValue, part: OutputPart) -> ProgramRun {
+    ProgramRun {
         program: program.into(),
         args: args.iter().map(OsString::from).collect(),
         directory: None,
         input,
-        wants,
+        part,
     }
 }

@@ -1,39 +1,39 @@
-//! The store, and when programs are run.
+//! The secret store, and the schedule of secret programs.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use bowline_core::time::Now;
-use bowline_host::ports::Moment;
+use bowline_core::time::MonotonicTime;
+use bowline_host::ports::ClockReading;
 
-use super::command::Error as CommandError;
+use super::secret_program::SecretProgramError as CommandError;
 use super::*;
-use crate::state::State;
+use crate::state::StateDir;
 
-/// A clock that stands where it is put.
+/// A clock set by the test.
 #[derive(Debug, Default)]
-struct Still(AtomicU64);
+struct ManualClock(AtomicU64);
 
-impl Still {
-    fn set(&self, now: Duration) {
+impl ManualClock {
+    fn set_now(&self, now: Duration) {
         let micros = u64::try_from(now.as_micros()).unwrap();
         self.0.store(micros, Ordering::Relaxed);
     }
 }
 
-impl Clock for Still {
-    fn now(&self) -> Now {
-        self.moment().now()
+impl Clock for ManualClock {
+    fn now(&self) -> MonotonicTime {
+        self.reading().now()
     }
 
-    fn moment(&self) -> Moment {
-        Moment {
+    fn reading(&self) -> ClockReading {
+        ClockReading {
             micros: self.0.load(Ordering::Relaxed),
         }
     }
 
-    fn instant(&self, _at: Now) -> tokio::time::Instant {
+    fn instant(&self, _at: MonotonicTime) -> tokio::time::Instant {
         panic!("nobody waits")
     }
 
@@ -42,72 +42,93 @@ impl Clock for Still {
     }
 }
 
-fn tool(every: Duration) -> Tool {
-    Tool::Command(Arc::new(Command {
+fn command_fetcher(every: Duration) -> SecretFetcher {
+    SecretFetcher::Command(Arc::new(SecretProgram {
         program: "p".into(),
         args: Vec::new(),
         directory: "/".into(),
-        every,
+        max_age: every,
     }))
 }
 
 #[test]
-fn a_program_is_run_when_its_output_is_old_and_a_failure_keeps_what_was_good() {
-    let (clock, slot, tool) = (Still::default(), Slot::default(), tool(EVERY));
+fn failed_refetch_keeps_last_value() {
+    let (clock, slot, tool) = (
+        ManualClock::default(),
+        OutputSlot::default(),
+        command_fetcher(MAX_AGE_DEFAULT),
+    );
     let fetch = |why, given: &str| {
         let given = match given {
-            "" => Err(CommandError::Nothing),
-            given => Ok(Value::new(given.to_owned())),
+            "" => Err(CommandError::Empty),
+            given => Ok(SecretValue::new(given.to_owned())),
         };
-        let (fetched, is_news) = slot.fetch(&clock, (&tool, why), || given);
+        let (fetched, is_news) = slot.run_fetch(&clock, &tool, why, || given);
         (fetched.ok().map(|value| value.to_string()), is_news)
     };
     let known = || {
-        slot.known()
+        slot.cached_result()
             .and_then(Result::ok)
             .map(|value| value.to_string())
     };
     assert!(slot.is_due(clock.now(), &tool));
-    assert_eq!(fetch(Why::Age, "one"), (Some("one".to_owned()), true));
-    clock.set(EVERY - Duration::from_secs(1));
+    assert_eq!(
+        fetch(FetchReason::Age, "one"),
+        (Some("one".to_owned()), true)
+    );
+    clock.set_now(MAX_AGE_DEFAULT - Duration::from_secs(1));
     assert!(!slot.is_due(clock.now(), &tool));
-    clock.set(EVERY);
+    clock.set_now(MAX_AGE_DEFAULT);
     assert!(slot.is_due(clock.now(), &tool));
-    assert_eq!(fetch(Why::Age, ""), (None, false));
+    assert_eq!(fetch(FetchReason::Age, ""), (None, false));
     assert_eq!(known().as_deref(), Some("one"), "the old one is still good");
     assert!(!slot.is_due(clock.now(), &tool), "not at once again");
-    clock.set(EVERY + Duration::from_secs(30));
+    clock.set_now(MAX_AGE_DEFAULT + Duration::from_secs(30));
     assert!(slot.is_due(clock.now(), &tool), "but soon");
-    assert_eq!(fetch(Why::Age, "one"), (Some("one".to_owned()), false));
+    assert_eq!(
+        fetch(FetchReason::Age, "one"),
+        (Some("one".to_owned()), false)
+    );
 }
 
 #[test]
-fn servers_that_refuse_everything_do_not_have_programs_run_all_the_time() {
-    let (clock, slot, tool) = (Still::default(), Slot::default(), tool(EVERY));
+fn refusals_rerun_programs_at_most_periodically() {
+    let (clock, slot, tool) = (
+        ManualClock::default(),
+        OutputSlot::default(),
+        command_fetcher(MAX_AGE_DEFAULT),
+    );
     let runs = AtomicU64::new(0);
     let fetch = |why| {
         let run = || {
             let nth = runs.fetch_add(1, Ordering::Relaxed);
-            Ok(Value::new(format!("value {nth}")))
+            Ok(SecretValue::new(format!("value {nth}")))
         };
-        slot.fetch(&clock, (&tool, why), run).0.unwrap().to_string()
+        slot.run_fetch(&clock, &tool, why, run)
+            .0
+            .unwrap()
+            .to_string()
     };
-    assert_eq!(fetch(Why::Age), "value 0");
+    assert_eq!(fetch(FetchReason::Age), "value 0");
     assert_eq!(
-        fetch(Why::Refused),
+        fetch(FetchReason::Refused),
         "value 1",
         "the first refusal counts at once"
     );
     for _ in 0..100 {
-        assert_eq!(fetch(Why::Refused), "value 1");
+        assert_eq!(fetch(FetchReason::Refused), "value 1");
     }
-    clock.set(slot::REFUSED_AGAIN);
-    assert_eq!(fetch(Why::Refused), "value 2");
+    clock.set_now(output_slot::REFUSED_RUN_INTERVAL);
+    assert_eq!(fetch(FetchReason::Refused), "value 2");
 }
 
 #[test]
-fn who_comes_while_a_program_runs_gets_what_it_gives() {
-    let (clock, slot, tool) = (Still::default(), Slot::default(), tool(EVERY));
+fn concurrent_fetch_shares_one_run() {
+    let (clock, slot, tool) = (
+        ManualClock::default(),
+        OutputSlot::default(),
+        command_fetcher(MAX_AGE_DEFAULT),
+    );
     let runs = AtomicU64::new(0);
     let (begun, go) = (Barrier::new(2), Barrier::new(2));
     std::thread::scope(|scope| {
@@ -116,9 +137,11 @@ fn who_comes_while_a_program_runs_gets_what_it_gives() {
                 begun.wait();
                 go.wait();
                 runs.fetch_add(1, Ordering::Relaxed);
-                Ok(Value::new("one".to_owned()))
+                Ok(SecretValue::new("one".to_owned()))
             };
-            slot.fetch(&clock, (&tool, Why::Refused), run).0.is_ok()
+            slot.run_fetch(&clock, &tool, FetchReason::Refused, run)
+                .0
+                .is_ok()
         });
         begun.wait();
         let others: Vec<_> = (0..8)
@@ -126,9 +149,9 @@ fn who_comes_while_a_program_runs_gets_what_it_gives() {
                 scope.spawn(|| {
                     let run = || {
                         runs.fetch_add(1, Ordering::Relaxed);
-                        Ok(Value::new("two".to_owned()))
+                        Ok(SecretValue::new("two".to_owned()))
                     };
-                    slot.fetch(&clock, (&tool, Why::Refused), run).0
+                    slot.run_fetch(&clock, &tool, FetchReason::Refused, run).0
                 })
             })
             .collect();
@@ -141,34 +164,34 @@ fn who_comes_while_a_program_runs_gets_what_it_gives() {
     assert_eq!(runs.into_inner(), 1);
 }
 
-fn store() -> (tempfile::TempDir, State, Store) {
+fn open_test_store() -> (tempfile::TempDir, StateDir, SecretStore) {
     let directory = tempfile::tempdir().unwrap();
-    let state = State::open(directory.path().join("state")).unwrap();
-    let store = Store::of(state.path());
+    let state = StateDir::open(directory.path().join("state")).unwrap();
+    let store = SecretStore::in_directory(state.path());
     (directory, state, store)
 }
 
-fn set(store: &Store, state: &State, name: &str, value: &str) {
-    let value = Value::new(value.to_owned());
-    let env = Env::default();
+fn set_secret(store: &SecretStore, state: &StateDir, name: &str, value: &str) {
+    let value = SecretValue::new(value.to_owned());
+    let env = EnvVars::default();
     store
-        .set(state, (name, value), StoreKind::File, &env)
+        .set_secret(state, name, value, SecretStoreKind::File, &env)
         .unwrap();
 }
 
 #[test]
-fn the_store_is_private_whole_and_read_again_when_it_changes() {
-    let (_directory, state, store) = store();
-    let reader = Store::of(state.path());
-    let read = |name: &str| match reader.entry(name).unwrap() {
-        Some(Entry::Here(value)) => Some(value.to_string()),
+fn store_is_private_and_rereads_changes() {
+    let (_directory, state, store) = open_test_store();
+    let reader = SecretStore::in_directory(state.path());
+    let read = |name: &str| match reader.find_entry(name).unwrap() {
+        Some(SecretStoreEntry::InFile(value)) => Some(value.to_string()),
         _ => None,
     };
     assert_eq!(read("a"), None);
-    set(&store, &state, "a", "one-value");
+    set_secret(&store, &state, "a", "one-value");
     assert_eq!(read("a").as_deref(), Some("one-value"));
-    set(&store, &state, "a", "two-value");
-    set(&store, &state, "b", "three\n\"four\"");
+    set_secret(&store, &state, "a", "two-value");
+    set_secret(&store, &state, "b", "three\n\"four\"");
     assert_eq!(read("a").as_deref(), Some("two-value"), "at once");
     assert_eq!(read("b").as_deref(), Some("three\n\"four\""));
     let mode = std::fs::metadata(store.path())
@@ -176,20 +199,28 @@ fn the_store_is_private_whole_and_read_again_when_it_changes() {
         .permissions()
         .mode();
     assert_eq!(mode & 0o777, 0o600);
-    assert!(store.remove(&state, "a", &Env::default()).unwrap());
-    assert!(!store.remove(&state, "a", &Env::default()).unwrap());
+    assert!(
+        store
+            .remove_secret(&state, "a", &EnvVars::default())
+            .unwrap()
+    );
+    assert!(
+        !store
+            .remove_secret(&state, "a", &EnvVars::default())
+            .unwrap()
+    );
     assert_eq!(read("a"), None);
-    assert!(!format!("{:?} {:?}", store, reader.entry("b")).contains("four"));
+    assert!(!format!("{:?} {:?}", store, reader.find_entry("b")).contains("four"));
 }
 
 #[test]
-fn a_store_that_others_could_read_or_that_makes_no_sense_is_refused() {
-    let (_directory, state, store) = store();
-    set(&store, &state, "a", "one-value");
+fn exposed_or_damaged_store_is_refused() {
+    let (_directory, state, store) = open_test_store();
+    set_secret(&store, &state, "a", "one-value");
     let open = std::fs::Permissions::from_mode(0o644);
     std::fs::set_permissions(store.path(), open).unwrap();
-    store.forget();
-    let error = store.entry("a").unwrap_err();
+    store.clear_cache();
+    let error = store.find_entry("a").unwrap_err();
     assert!(error.to_string().contains("open to other users"), "{error}");
     for text in [
         "",
@@ -201,75 +232,82 @@ fn a_store_that_others_could_read_or_that_makes_no_sense_is_refused() {
         r#"{"v":1,"secrets":{"a":{"value":""}}}"#,
     ] {
         std::fs::remove_file(store.path()).unwrap();
-        state::file::replace(store.path(), text.as_bytes()).unwrap();
-        let error = store.entry("a").unwrap_err();
-        assert!(error.fix().is_some(), "{text}: {error}");
+        state::private_file::replace_file(store.path(), text.as_bytes()).unwrap();
+        let error = store.find_entry("a").unwrap_err();
+        assert!(error.suggest_fix().is_some(), "{text}: {error}");
     }
 }
 
 #[test]
 fn sec_73_store_is_encrypted_and_plain_ones_migrate() {
-    let (_directory, state, store) = store();
-    // As an older version wrote it.
+    let (_directory, state, store) = open_test_store();
+    // Written by an older version.
     let plain = r#"{"v":1,"secrets":{"a":{"value":"old-canary"},"k":{"keychain":3}}}"#;
-    state::file::replace(store.path(), plain.as_bytes()).unwrap();
-    let here = |store: &Store, name: &str| match store.entry(name).unwrap() {
-        Some(Entry::Here(value)) => Some(value.to_string()),
+    state::private_file::replace_file(store.path(), plain.as_bytes()).unwrap();
+    let here = |store: &SecretStore, name: &str| match store.find_entry(name).unwrap() {
+        Some(SecretStoreEntry::InFile(value)) => Some(value.to_string()),
         _ => None,
     };
     assert_eq!(here(&store, "a").as_deref(), Some("old-canary"));
-    // Interrupted after the key was made: the plain store still counts.
-    store.seal_plain(&state).unwrap();
+    // Interrupted after the key was created: the plain store still counts.
+    store.encrypt_plain_store(&state).unwrap();
     let on_disk = |name: &str| std::fs::read(state.path().join(name)).unwrap();
     let key = on_disk("secrets.key");
-    state::file::replace(store.path(), plain.as_bytes()).unwrap();
-    store.forget();
+    state::private_file::replace_file(store.path(), plain.as_bytes()).unwrap();
+    store.clear_cache();
     assert_eq!(here(&store, "a").as_deref(), Some("old-canary"));
-    store.seal_plain(&state).unwrap();
-    set(&store, &state, "b", "new-canary");
+    store.encrypt_plain_store(&state).unwrap();
+    set_secret(&store, &state, "b", "new-canary");
     let text = String::from_utf8(on_disk("secrets.json")).unwrap();
     assert!(
         !text.contains("canary") && !text.contains("\"a\""),
         "{text}"
     );
     assert_eq!(on_disk("secrets.key"), key, "one key for good");
-    let reader = Store::of(state.path());
+    let reader = SecretStore::in_directory(state.path());
     assert_eq!(here(&reader, "a").as_deref(), Some("old-canary"));
     assert_eq!(here(&reader, "b").as_deref(), Some("new-canary"));
-    let kept = reader.entry("k").unwrap();
-    assert!(matches!(kept, Some(Entry::InKeychain(3))), "{kept:?}");
-    // A changed store and a lost key say so, and how to mend it.
+    let kept = reader.find_entry("k").unwrap();
+    assert!(
+        matches!(kept, Some(SecretStoreEntry::InKeychain(3))),
+        "{kept:?}"
+    );
+    // A modified store and a lost key are reported with a fix.
     let at = text.len() - 8;
     let swapped = if &text[at..=at] == "A" { "B" } else { "A" };
     let changed = [&text[..at], swapped, &text[at + 1..]].concat();
-    state::file::replace(store.path(), changed.as_bytes()).unwrap();
-    let error = Store::of(state.path()).entry("a").unwrap_err();
+    state::private_file::replace_file(store.path(), changed.as_bytes()).unwrap();
+    let error = SecretStore::in_directory(state.path())
+        .find_entry("a")
+        .unwrap_err();
     assert!(error.to_string().contains("was changed"), "{error}");
-    state::file::replace(store.path(), text.as_bytes()).unwrap();
+    state::private_file::replace_file(store.path(), text.as_bytes()).unwrap();
     std::fs::remove_file(state.path().join("secrets.key")).unwrap();
-    let error = Store::of(state.path()).entry("a").unwrap_err();
+    let error = SecretStore::in_directory(state.path())
+        .find_entry("a")
+        .unwrap_err();
     assert!(error.to_string().contains("secrets.key"), "{error}");
-    assert!(error.fix().unwrap().contains("backup"));
-    // What cannot be opened is not overwritten.
-    let env = Env::default();
-    let value = Value::new("another".to_owned());
+    assert!(error.suggest_fix().unwrap().contains("backup"));
+    // An unreadable store is not overwritten.
+    let env = EnvVars::default();
+    let value = SecretValue::new("another".to_owned());
     assert!(
         store
-            .set(&state, ("c", value), StoreKind::File, &env)
+            .set_secret(&state, "c", value, SecretStoreKind::File, &env)
             .is_err()
     );
     assert_eq!(on_disk("secrets.json"), text.as_bytes());
 }
 
 #[test]
-fn names_of_secrets_lead_nowhere() {
+fn secret_names_cannot_escape() {
     for name in ["a", "GITHUB_TOKEN", "a.b-c_d", "0"] {
-        assert!(is_name(name), "{name}");
+        assert!(is_secret_name(name), "{name}");
     }
     let long = "a".repeat(65);
     for name in [
         "", "..", "../x", ".a", "-a", "_a", "a/b", "a b", "a\0", "ä", &long,
     ] {
-        assert!(!is_name(name), "{name}");
+        assert!(!is_secret_name(name), "{name}");
     }
 }

@@ -1,74 +1,74 @@
-//! Which lives of the gateway may have left processes behind, kept in the state directory.
+//! Instances of the gateway that may have left processes behind, stored in the state directory.
 
-use bowline_link::{Instance, end_instances};
+use bowline_link::{GatewayInstance, end_instances};
 use serde::{Deserialize, Serialize};
 
-use super::{Error, State, file, json};
+use super::{StateDir, StateError, private_file, to_json_line};
 
-/// Version of the file.
+/// Version of the file format.
 const VERSION: u32 = 1;
 
-/// Former lives that are looked for; each that left nothing is forgotten.
-const FORMER_MAX: usize = 64;
+/// Maximum number of former instances searched for; instances without processes are dropped.
+const FORMER_INSTANCES_MAX: usize = 64;
 
 const FILE_BYTES_MAX: u64 = 64 * 1024;
 
 /// `instances.json`.
 #[derive(Debug, Serialize, Deserialize)]
-struct Record {
+struct InstancesRecord {
     v: u32,
-    /// Names of lives, the newest last. Processes of any of them may be left.
+    /// Names of instances, the newest last. Any of them may have left processes.
     instances: Vec<String>,
 }
 
-impl State {
-    /// Begins a life of the gateway: processes that former lives left are ended, and the new life
-    /// is on the disk before it starts a process. Blocks for a few seconds at most, and for some
-    /// milliseconds where nothing is left.
+impl StateDir {
+    /// Begins an instance of the gateway: ends processes left by former instances, and records the
+    /// new instance on disk before any process starts. Blocks for a few seconds at most, and for
+    /// some milliseconds when no process is left.
     ///
-    /// To be called under the lock of the state directory: former lives are over then.
+    /// The caller holds the lock of the state directory, so former instances have ended.
     ///
     /// # Errors
     /// The file cannot be read or written.
-    pub(crate) fn begin_instance(&self) -> Result<Instance, Error> {
+    pub(crate) fn begin_instance(&self) -> Result<GatewayInstance, StateError> {
         let path = self.path().join("instances.json");
-        let former = former(file::read_private(&path, FILE_BYTES_MAX)?.as_deref());
-        let instance = Instance::new().map_err(|source| Error::Io {
+        let former =
+            parse_former_instances(private_file::read_private(&path, FILE_BYTES_MAX)?.as_deref());
+        let instance = GatewayInstance::new().map_err(|source| StateError::Io {
             action: "name",
             path: path.clone(),
             source,
         })?;
-        let keep = |former: &[Instance]| {
+        let save_record = |former: &[GatewayInstance]| {
             let all = former.iter().chain([&instance]);
             let instances = all.map(|one| one.as_str().to_owned()).collect();
             let v = VERSION;
-            file::replace(&path, &json(&Record { v, instances })?)
+            private_file::replace_file(&path, &to_json_line(&InstancesRecord { v, instances })?)
         };
         let ended = end_instances(&former);
         if ended.found > 0 {
             let (found, left) = (ended.found, ended.left);
-            tracing::warn!(
-                found,
-                left,
-                "processes of a gateway that was killed are ended"
-            );
+            tracing::warn!(found, left, "ended processes left by a killed gateway");
         }
         match ended.left {
-            0 => keep(&[])?,
-            // The next life tries again.
-            _ => keep(&former)?,
+            0 => save_record(&[])?,
+            // The next instance tries again.
+            _ => save_record(&former)?,
         }
         Ok(instance)
     }
 }
 
-/// Reads the former lives; a file that is damaged names none.
-fn former(bytes: Option<&[u8]>) -> Vec<Instance> {
-    let record: Option<Record> = bytes.and_then(|bytes| serde_json::from_slice(bytes).ok());
+/// Parses the former instances; a damaged file yields none.
+fn parse_former_instances(bytes: Option<&[u8]>) -> Vec<GatewayInstance> {
+    let record: Option<InstancesRecord> =
+        bytes.and_then(|bytes| serde_json::from_slice(bytes).ok());
     let names = record.filter(|record| record.v == VERSION);
     let names = names.map_or_else(Vec::new, |record| record.instances);
-    let newest = names.iter().rev().take(FORMER_MAX);
-    let mut known: Vec<_> = newest.filter_map(|name| Instance::parse(name)).collect();
+    let newest = names.iter().rev().take(FORMER_INSTANCES_MAX);
+    let mut known: Vec<_> = newest
+        .filter_map(|name| GatewayInstance::parse(name))
+        .collect();
     known.reverse();
     known
 }
@@ -78,22 +78,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_life_knows_the_one_before() {
+    fn each_instance_records_the_previous_one() {
         let dir = tempfile::tempdir().unwrap();
-        let state = State::open(dir.path().join("state")).unwrap();
+        let state = StateDir::open(dir.path().join("state")).unwrap();
         let first = state.begin_instance().unwrap();
         let read = || std::fs::read(state.path().join("instances.json")).unwrap();
-        assert_eq!(former(Some(&read())), std::slice::from_ref(&first));
+        assert_eq!(
+            parse_former_instances(Some(&read())),
+            std::slice::from_ref(&first)
+        );
         let second = state.begin_instance().unwrap();
-        assert_eq!(former(Some(&read())), [second], "the first left nothing");
+        assert_eq!(
+            parse_former_instances(Some(&read())),
+            [second],
+            "the first left nothing"
+        );
         for broken in [&b""[..], b"null", b"{\"v\":2,\"instances\":[]}", b"[1"] {
-            assert_eq!(former(Some(broken)), []);
+            assert_eq!(parse_former_instances(Some(broken)), []);
         }
-        let many = vec![first.as_str().to_owned(); FORMER_MAX + 1];
-        let many = Record {
+        let many = vec![first.as_str().to_owned(); FORMER_INSTANCES_MAX + 1];
+        let many = InstancesRecord {
             v: VERSION,
             instances: many,
         };
-        assert_eq!(former(Some(&json(&many).unwrap())).len(), FORMER_MAX);
+        assert_eq!(
+            parse_former_instances(Some(&to_json_line(&many).unwrap())).len(),
+            FORMER_INSTANCES_MAX
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! Log lines on stderr, each cleaned of secrets before it is written.
+//! Log lines on stderr, redacted before they are written.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -11,20 +11,20 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::registry::LookupSpan;
 
-/// How log lines are written.
+/// Format of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Format {
-    /// For people.
+pub enum LogFormat {
+    /// Text for people.
     #[default]
     Text,
-    /// One JSON object for each line.
+    /// One JSON object per line.
     Json,
 }
 
-impl Format {
-    /// Returns the format of this name; text where it is none.
+impl LogFormat {
+    /// Parses a format name; unknown names mean text.
     #[must_use]
-    pub fn named(name: Option<&str>) -> Self {
+    pub fn parse(name: Option<&str>) -> Self {
         match name {
             Some("json") => Self::Json,
             Some(_) | None => Self::Text,
@@ -32,90 +32,94 @@ impl Format {
     }
 }
 
-/// What must not be shown: the secrets of the configuration in force, and those that were in use
-/// before them. Cheap to clone.
+/// Redacts secrets of the configuration in force and secrets used earlier. Cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub struct Secrets(Arc<Known>);
+pub struct LogRedactor(Arc<LogRedactorState>);
 
 #[derive(Debug, Default)]
-struct Known {
-    /// Those of the configuration in force.
-    latest: ArcSwap<Redactor>,
-    /// Those that were learned while it is in force, and those of configurations before it, whose
-    /// servers may still be going down. Of too many the oldest are forgotten.
-    others: Redactor,
+struct LogRedactorState {
+    /// Secrets of the configuration in force.
+    current: ArcSwap<Redactor>,
+    /// Secrets learned since, and secrets of earlier configurations, whose servers may still be
+    /// shutting down. Bounded: the oldest entries are dropped first.
+    earlier: Redactor,
 }
 
-impl Secrets {
-    /// Takes secrets out of a text.
+impl LogRedactor {
+    /// Redacts secrets in a text.
     #[must_use]
-    pub fn clean<'a>(&self, text: &'a str) -> Cow<'a, str> {
-        match self.0.latest.load().clean(text) {
-            Cow::Borrowed(text) => self.0.others.clean(text),
-            Cow::Owned(text) => Cow::Owned(self.0.others.clean(&text).into_owned()),
+    pub fn redact<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        match self.0.current.load().redact_text(text) {
+            Cow::Borrowed(text) => self.0.earlier.redact_text(text),
+            Cow::Owned(text) => Cow::Owned(self.0.earlier.redact_text(&text).into_owned()),
         }
     }
 
-    /// Knows these from now on; those known so far are not forgotten at once.
-    pub fn replace(&self, latest: Redactor) {
-        let before = self.0.latest.load();
-        before.teach(&self.0.others);
-        self.0.latest.store(Arc::new(latest));
+    /// Sets the current secrets; earlier ones stay redacted.
+    pub fn replace_current(&self, latest: Redactor) {
+        let before = self.0.current.load();
+        before.share_secrets_with(&self.0.earlier);
+        self.0.current.store(Arc::new(latest));
     }
 
-    /// Knows one more from now on.
-    pub fn learn(&self, label: &str, secret: &str) {
-        self.0.others.learn(label, secret);
+    /// Adds one secret.
+    pub fn add_secret(&self, label: &str, secret: &str) {
+        self.0.earlier.add_secret(label, secret);
     }
 }
 
-/// Returns the layer that writes lines.
-pub(super) fn layer<S>(format: Format, secrets: Secrets) -> Box<dyn Layer<S> + Send + Sync>
+/// Builds the tracing layer for log lines.
+pub(super) fn log_layer<S>(
+    format: LogFormat,
+    secrets: LogRedactor,
+) -> Box<dyn Layer<S> + Send + Sync>
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
 {
     let lines = tracing_subscriber::fmt::layer()
-        .with_writer(Cleaned(secrets))
+        .with_writer(RedactingMakeWriter(secrets))
         .with_ansi(false);
     match format {
-        Format::Text => Box::new(lines),
-        Format::Json => Box::new(lines.json()),
+        LogFormat::Text => Box::new(lines),
+        LogFormat::Json => Box::new(lines.json()),
     }
 }
 
-/// Makes writers that clean what passes through them.
+/// Creates redacting writers.
 #[derive(Clone, Debug)]
-struct Cleaned(Secrets);
+struct RedactingMakeWriter(LogRedactor);
 
-impl<'a> MakeWriter<'a> for Cleaned {
-    type Writer = Line<io::Stderr>;
+impl<'a> MakeWriter<'a> for RedactingMakeWriter {
+    type Writer = RedactingWriter<io::Stderr>;
 
     fn make_writer(&'a self) -> Self::Writer {
-        Line {
-            secrets: self.0.clone(),
-            to: io::stderr(),
+        RedactingWriter {
+            redactor: self.0.clone(),
+            output: io::stderr(),
         }
     }
 }
 
-/// Writes one event, which comes whole.
+/// Writes one complete event with secrets redacted.
 #[derive(Debug)]
-struct Line<W> {
-    secrets: Secrets,
-    to: W,
+struct RedactingWriter<W> {
+    redactor: LogRedactor,
+    output: W,
 }
 
-impl<W: Write> Write for Line<W> {
+impl<W: Write> Write for RedactingWriter<W> {
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(event);
-        // A line that cannot be written is lost: of an error the subscriber would tell on stderr
-        // as well, and panic where the terminal is gone.
-        let _lost = self.to.write_all(self.secrets.clean(&text).as_bytes());
+        // An unwritable line is lost: on an error the subscriber would print to stderr as well,
+        // and panic when the terminal is gone.
+        let _lost = self
+            .output
+            .write_all(self.redactor.redact(&text).as_bytes());
         Ok(event.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        let _lost = self.to.flush();
+        let _lost = self.output.flush();
         Ok(())
     }
 }
@@ -125,43 +129,43 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_written_without_what_is_secret_at_that_moment() {
-        let secrets = Secrets::default();
+    fn log_line_redacts_current_and_earlier_secrets() {
+        let secrets = LogRedactor::default();
         let write = |text: &str| {
-            let mut line = Line {
-                secrets: secrets.clone(),
-                to: Vec::new(),
+            let mut line = RedactingWriter {
+                redactor: secrets.clone(),
+                output: Vec::new(),
             };
             line.write_all(text.as_bytes()).unwrap();
-            String::from_utf8(line.to).unwrap()
+            String::from_utf8(line.output).unwrap()
         };
         assert_eq!(write("a hunter22 b\n"), "a hunter22 b\n");
-        secrets.replace(Redactor::new([("PASSWORD", "hunter22")]));
+        secrets.replace_current(Redactor::new([("PASSWORD", "hunter22")]));
         assert_eq!(write("a hunter22 b\n"), "a ‹PASSWORD› b\n");
-        // Servers of the configuration before this one may still be going down.
-        secrets.replace(Redactor::new([("OTHER", "hunter33")]));
+        // Servers of the previous configuration may still be shutting down.
+        secrets.replace_current(Redactor::new([("OTHER", "hunter33")]));
         assert_eq!(write("hunter22 hunter33"), "‹PASSWORD› ‹OTHER›");
-        secrets.replace(Redactor::default());
+        secrets.replace_current(Redactor::default());
         assert_eq!(write("hunter22 hunter33"), "‹PASSWORD› ‹OTHER›");
-        secrets.learn("ROTATED", "hunter44");
+        secrets.add_secret("ROTATED", "hunter44");
         assert_eq!(write("hunter44"), "‹ROTATED›");
     }
 
     #[test]
-    fn line_that_cannot_be_written_is_dropped() {
+    fn unwritable_log_line_is_dropped() {
         let full: &mut [u8] = &mut [];
-        let mut line = Line {
-            secrets: Secrets::default(),
-            to: full,
+        let mut line = RedactingWriter {
+            redactor: LogRedactor::default(),
+            output: full,
         };
         line.write_all(b"more than there is room for\n").unwrap();
         line.flush().unwrap();
     }
 
     #[test]
-    fn the_format_is_text_unless_json_is_asked_for() {
-        assert_eq!(Format::named(Some("json")), Format::Json);
-        assert_eq!(Format::named(Some("xml")), Format::Text);
-        assert_eq!(Format::named(None), Format::Text);
+    fn log_format_defaults_to_text() {
+        assert_eq!(LogFormat::parse(Some("json")), LogFormat::Json);
+        assert_eq!(LogFormat::parse(Some("xml")), LogFormat::Text);
+        assert_eq!(LogFormat::parse(None), LogFormat::Text);
     }
 }

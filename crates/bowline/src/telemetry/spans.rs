@@ -1,4 +1,4 @@
-//! Watches the span of each call, and hands it on when the call has ended.
+//! Tracing layer that records the span of each call and queues it for export at its end.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,21 +12,21 @@ use tracing::span::{Attributes, Id, Record};
 use tracing_subscriber::layer::{Context, Layer};
 use tracing_subscriber::registry::LookupSpan;
 
-use super::export::SpanCounts;
+use super::span_export::SpanCounts;
 
-/// A call that has ended.
+/// The span of a finished call.
 #[derive(Clone, Debug)]
-pub(super) struct Span {
-    /// When it began, by the wall clock.
-    pub(super) began: Duration,
-    /// How long it took.
-    pub(super) took: Duration,
-    pub(super) told: Told,
+pub(super) struct CallSpan {
+    /// Start time by the wall clock.
+    pub(super) started_at: Duration,
+    /// Duration of the call.
+    pub(super) duration: Duration,
+    pub(super) fields: CallSpanFields,
 }
 
-/// What the fields of the span tell. Neither arguments nor results are among them.
+/// Recorded fields of a call span; never arguments or results.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Told {
+pub(super) struct CallSpanFields {
     pub(super) trace: Option<TraceId>,
     pub(super) span: Option<SpanId>,
     pub(super) parent: Option<SpanId>,
@@ -34,79 +34,86 @@ pub(super) struct Told {
     pub(super) server: Option<String>,
     pub(super) tool: Option<String>,
     pub(super) generation: Option<u64>,
-    /// Absent where the caller went away first.
+    /// Absent when the caller disconnected first.
     pub(super) outcome: Option<String>,
-    /// How the answer came, where its server was not asked.
+    /// Origin of a response served without asking the server.
     pub(super) origin: Option<String>,
 }
 
-/// A call under way.
+/// The span of a running call.
 #[derive(Debug)]
-struct Open {
-    wall: SystemTime,
-    clock: Instant,
-    told: Told,
+struct OpenCallSpan {
+    started_at: SystemTime,
+    started: Instant,
+    fields: CallSpanFields,
 }
 
 #[expect(
     clippy::disallowed_methods,
     reason = "spans are timed by the clocks of this machine, which nothing decides by"
 )]
-fn clocks() -> (SystemTime, Instant) {
+fn read_clocks() -> (SystemTime, Instant) {
     (SystemTime::now(), Instant::now())
 }
 
-/// Hands spans of calls to the exporter, without waiting.
+/// Queues finished call spans for the exporter without blocking.
 #[derive(Debug)]
-pub(super) struct Spans {
-    pub(super) queue: mpsc::Sender<Span>,
+pub(super) struct CallSpanLayer {
+    pub(super) queue: mpsc::Sender<CallSpan>,
     pub(super) counts: Arc<SpanCounts>,
 }
 
-impl<S> Layer<S> for Spans
+impl<S> Layer<S> for CallSpanLayer
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
 {
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
-        let mut told = Told::default();
-        attributes.record(&mut told);
-        // One that is not recorded has no name.
-        if told.span.is_none() {
+        let mut fields = CallSpanFields::default();
+        attributes.record(&mut fields);
+        // Spans without an id are not recorded.
+        if fields.span.is_none() {
             return;
         }
         if let Some(span) = context.span(id) {
-            let (wall, clock) = clocks();
-            span.extensions_mut().insert(Open { wall, clock, told });
+            let (wall, clock) = read_clocks();
+            span.extensions_mut().insert(OpenCallSpan {
+                started_at: wall,
+                started: clock,
+                fields,
+            });
         }
     }
 
     fn on_record(&self, id: &Id, values: &Record<'_>, context: Context<'_, S>) {
         if let Some(span) = context.span(id)
-            && let Some(open) = span.extensions_mut().get_mut::<Open>()
+            && let Some(open) = span.extensions_mut().get_mut::<OpenCallSpan>()
         {
-            values.record(&mut open.told);
+            values.record(&mut open.fields);
         }
     }
 
     fn on_close(&self, id: Id, context: Context<'_, S>) {
         let span = context.span(&id);
-        let open = span.and_then(|span| span.extensions_mut().remove::<Open>());
+        let open = span.and_then(|span| span.extensions_mut().remove::<OpenCallSpan>());
         let Some(open) = open else {
             return;
         };
-        let span = Span {
-            began: open.wall.duration_since(UNIX_EPOCH).unwrap_or_default(),
-            took: clocks().1.saturating_duration_since(open.clock),
-            told: open.told,
+        let span = CallSpan {
+            started_at: open
+                .started_at
+                .duration_since(UNIX_EPOCH)
+                .unwrap_or_default(),
+            duration: read_clocks().1.saturating_duration_since(open.started),
+            fields: open.fields,
         };
         if self.queue.try_send(span).is_err() {
-            self.counts.lose(1);
+            self.counts.add_dropped(1);
         }
     }
 }
 
-impl Told {
-    fn set(&mut self, field: &Field, text: &str) {
+impl CallSpanFields {
+    fn set_field(&mut self, field: &Field, text: &str) {
         match field.name() {
             "trace_id" => self.trace = TraceId::parse(text),
             "span_id" => self.span = SpanId::parse(text),
@@ -121,7 +128,7 @@ impl Told {
     }
 }
 
-impl Visit for Told {
+impl Visit for CallSpanFields {
     fn record_u64(&mut self, field: &Field, value: u64) {
         if field.name() == "generation" {
             self.generation = Some(value);
@@ -129,11 +136,11 @@ impl Visit for Told {
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {
-        self.set(field, value);
+        self.set_field(field, value);
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        self.set(field, &format!("{value:?}"));
+        self.set_field(field, &format!("{value:?}"));
     }
 }
 
@@ -146,10 +153,10 @@ mod tests {
 
     const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 
-    fn watched(room: usize, work: impl FnOnce()) -> (Vec<Span>, u64) {
-        let (queue, mut spans) = mpsc::channel(room);
+    fn record_spans(capacity: usize, work: impl FnOnce()) -> (Vec<CallSpan>, u64) {
+        let (queue, mut spans) = mpsc::channel(capacity);
         let counts = Arc::<SpanCounts>::default();
-        let layer = Spans {
+        let layer = CallSpanLayer {
             queue,
             counts: Arc::clone(&counts),
         };
@@ -159,10 +166,10 @@ mod tests {
         while let Ok(span) = spans.try_recv() {
             all.push(span);
         }
-        (all, counts.dropped())
+        (all, counts.dropped_count())
     }
 
-    fn call(span: &str) -> tracing::Span {
+    fn call_span(span: &str) -> tracing::Span {
         tracing::info_span!(
             "call",
             trace_id = TRACE,
@@ -174,33 +181,33 @@ mod tests {
     }
 
     #[test]
-    fn a_span_is_handed_on_when_it_ends_with_all_that_was_said_of_it() {
-        let (spans, dropped) = watched(4, || {
-            let span = call("b7ad6b7169203331");
+    fn ended_span_is_queued_with_all_fields() {
+        let (spans, dropped) = record_spans(4, || {
+            let span = call_span("b7ad6b7169203331");
             span.record("server", "files");
             span.record("generation", 7_u64);
             span.record("outcome", "ok");
             drop(span);
-            // This one has no name, and so is not recorded.
+            // A span without an id is not recorded.
             drop(tracing::info_span!("call", server = "files"));
         });
         let [span] = &spans[..] else {
             panic!("{spans:?}");
         };
-        assert_eq!(span.told.trace, TraceId::parse(TRACE));
-        assert_eq!(span.told.span, SpanId::parse("b7ad6b7169203331"));
-        assert_eq!(span.told.server.as_deref(), Some("files"));
-        assert_eq!(span.told.generation, Some(7));
-        assert_eq!(span.told.outcome.as_deref(), Some("ok"));
-        assert!(span.began > Duration::from_secs(1_500_000_000));
+        assert_eq!(span.fields.trace, TraceId::parse(TRACE));
+        assert_eq!(span.fields.span, SpanId::parse("b7ad6b7169203331"));
+        assert_eq!(span.fields.server.as_deref(), Some("files"));
+        assert_eq!(span.fields.generation, Some(7));
+        assert_eq!(span.fields.outcome.as_deref(), Some("ok"));
+        assert!(span.started_at > Duration::from_secs(1_500_000_000));
         assert_eq!(dropped, 0);
     }
 
     #[test]
-    fn spans_that_find_no_room_are_counted_and_nobody_waits() {
-        let (spans, dropped) = watched(2, || {
+    fn full_span_queue_drops_and_counts() {
+        let (spans, dropped) = record_spans(2, || {
             for _ in 0..5 {
-                drop(call("b7ad6b7169203331"));
+                drop(call_span("b7ad6b7169203331"));
             }
         });
         assert_eq!((spans.len(), dropped), (2, 3));

@@ -1,25 +1,25 @@
-//! Decides which calls are recorded, and names their spans.
+//! Selects the calls to record, and assigns span ids.
 
 use std::sync::Arc;
 
-use bowline_core::trace::{Context, SpanId, Trace, TraceId};
+use bowline_core::trace::{CallTrace, SpanId, TraceContext, TraceId};
 use bowline_host::broker::TracePlacer;
 
-/// Decides where calls stand in traces.
+/// Assigns calls to traces.
 #[derive(Clone, Copy, Debug)]
-pub struct Tracer {
-    /// The share of traces that begin here and are recorded; absent where nothing is.
+pub struct CallTracer {
+    /// Fraction of root traces to record; absent when tracing is off.
     sample: Option<f64>,
 }
 
-impl Tracer {
-    /// Records nothing; what callers say is passed on.
+impl CallTracer {
+    /// Records nothing; trace contexts of callers pass through.
     #[must_use]
-    pub const fn off() -> Self {
+    pub const fn noop() -> Self {
         Self { sample: None }
     }
 
-    /// Records what callers record, and this share of what they say nothing of.
+    /// Records calls sampled by their caller, and this fraction of calls without a trace context.
     #[must_use]
     pub const fn new(sample: f64) -> Self {
         Self {
@@ -27,63 +27,65 @@ impl Tracer {
         }
     }
 
-    /// Returns where a call stands of which its caller said this: within a span of our own where
-    /// it is recorded, else just where the caller said.
+    /// Returns the trace of a call: a new child span when the call is recorded, else the caller's
+    /// trace unchanged.
     #[must_use]
-    pub fn place(self, said: Option<Trace>) -> Option<Arc<Trace>> {
+    pub fn assign_trace(self, caller_trace: Option<CallTrace>) -> Option<Arc<CallTrace>> {
         let Some(sample) = self.sample else {
-            return said.map(Arc::new);
+            return caller_trace.map(Arc::new);
         };
-        let placed = match said {
-            Some(said) if said.context.is_sampled() => Self::within(&said).unwrap_or(said),
-            Some(said) => said,
-            None => Self::root(sample)?,
+        let trace = match caller_trace {
+            Some(caller_trace) if caller_trace.context.is_sampled() => {
+                Self::child_span(&caller_trace).unwrap_or(caller_trace)
+            }
+            Some(caller_trace) => caller_trace,
+            None => Self::root_span(sample)?,
         };
-        Some(Arc::new(placed))
+        Some(Arc::new(trace))
     }
 
-    fn within(said: &Trace) -> Option<Trace> {
-        let caller = said.context;
-        Some(Trace {
-            context: Context {
-                span: span_id()?,
+    fn child_span(caller_trace: &CallTrace) -> Option<CallTrace> {
+        let caller = caller_trace.context;
+        Some(CallTrace {
+            context: TraceContext {
+                span: random_span_id()?,
                 ..caller
             },
-            state: said.state.clone(),
-            parent: Some(caller.span),
-            recorded: true,
+            trace_state: caller_trace.trace_state.clone(),
+            parent_span: Some(caller.span),
+            is_recorded: true,
             in_params: false,
         })
     }
 
-    fn root(sample: f64) -> Option<Trace> {
-        let trace = TraceId::new(random()?)?;
-        // The last bits decide, so that others who see this trace decide alike.
-        if sample < 1.0 && trace.share() >= sample {
+    fn root_span(sample: f64) -> Option<CallTrace> {
+        let trace = TraceId::new(random_bytes()?)?;
+        // The last bits of the trace id decide, so other samplers decide the same way.
+        if sample < 1.0 && trace.sampling_ratio() >= sample {
             return None;
         }
-        Some(Trace {
-            context: Context::recorded(trace, span_id()?),
-            state: None,
-            parent: None,
-            recorded: true,
+        Some(CallTrace {
+            context: TraceContext::new_sampled(trace, random_span_id()?),
+            trace_state: None,
+            parent_span: None,
+            is_recorded: true,
             in_params: false,
         })
     }
 }
 
-impl TracePlacer for Tracer {
-    fn place(&self, said: Option<Trace>) -> Option<Arc<Trace>> {
-        Self::place(*self, said)
+impl TracePlacer for CallTracer {
+    fn place_in_trace(&self, said: Option<CallTrace>) -> Option<Arc<CallTrace>> {
+        Self::assign_trace(*self, said)
     }
 }
 
-fn span_id() -> Option<SpanId> {
-    SpanId::new(random()?)
+fn random_span_id() -> Option<SpanId> {
+    SpanId::new(random_bytes()?)
 }
 
-/// A call that cannot be named is not recorded; it is made all the same.
-fn random<const N: usize>() -> Option<[u8; N]> {
+/// Returns random bytes; a call without an id is not recorded but still runs.
+fn random_bytes<const N: usize>() -> Option<[u8; N]> {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes).ok()?;
     Some(bytes)
@@ -95,44 +97,50 @@ mod tests {
 
     const SAMPLED: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
-    fn said(parent: &str) -> Trace {
-        Trace {
+    fn caller_trace(parent: &str) -> CallTrace {
+        CallTrace {
             in_params: true,
-            ..Trace::read(parent, Some("a=1")).unwrap()
+            ..CallTrace::parse(parent, Some("a=1")).unwrap()
         }
     }
 
     #[test]
-    fn what_callers_say_is_passed_on_as_it_is_where_nothing_is_recorded() {
-        let placed = Tracer::off().place(Some(said(SAMPLED))).unwrap();
-        assert_eq!(*placed, said(SAMPLED));
-        assert_eq!(Tracer::off().place(None), None);
+    fn disabled_tracer_passes_caller_trace_through() {
+        let placed = CallTracer::noop()
+            .assign_trace(Some(caller_trace(SAMPLED)))
+            .unwrap();
+        assert_eq!(*placed, caller_trace(SAMPLED));
+        assert_eq!(CallTracer::noop().assign_trace(None), None);
     }
 
     #[test]
-    fn what_the_caller_records_is_recorded_within_its_span() {
-        let placed = Tracer::new(0.0).place(Some(said(SAMPLED))).unwrap();
-        let caller = said(SAMPLED).context;
+    fn sampled_caller_trace_gets_child_span() {
+        let placed = CallTracer::new(0.0)
+            .assign_trace(Some(caller_trace(SAMPLED)))
+            .unwrap();
+        let caller = caller_trace(SAMPLED).context;
         assert_eq!(placed.context.trace, caller.trace);
         assert_ne!(placed.context.span, caller.span);
-        assert_eq!(placed.parent, Some(caller.span));
-        assert_eq!(placed.state.as_deref(), Some("a=1"));
-        assert!(placed.recorded && placed.context.is_sampled());
+        assert_eq!(placed.parent_span, Some(caller.span));
+        assert_eq!(placed.trace_state.as_deref(), Some("a=1"));
+        assert!(placed.is_recorded && placed.context.is_sampled());
         assert!(!placed.in_params, "the server must hear of our span");
     }
 
     #[test]
-    fn what_the_caller_does_not_record_is_passed_on_unrecorded() {
+    fn unsampled_caller_trace_stays_unrecorded() {
         let unsampled = SAMPLED.replace("-01", "-00");
-        let placed = Tracer::new(1.0).place(Some(said(&unsampled))).unwrap();
-        assert_eq!(*placed, said(&unsampled));
+        let placed = CallTracer::new(1.0)
+            .assign_trace(Some(caller_trace(&unsampled)))
+            .unwrap();
+        assert_eq!(*placed, caller_trace(&unsampled));
     }
 
     #[test]
-    fn traces_that_begin_here_are_recorded_in_the_share_that_was_asked_for() {
+    fn root_traces_are_sampled_by_fraction() {
         let recorded = |sample| {
-            let placed = (0..1_000).filter_map(|_| Tracer::new(sample).place(None));
-            placed.filter(|trace| trace.recorded).count()
+            let placed = (0..1_000).filter_map(|_| CallTracer::new(sample).assign_trace(None));
+            placed.filter(|trace| trace.is_recorded).count()
         };
         assert_eq!(recorded(0.0), 0);
         assert!((300..700).contains(&recorded(0.5)));

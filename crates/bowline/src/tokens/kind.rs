@@ -1,4 +1,4 @@
-//! The kind of a token: which doors of the gateway it opens, whatever its role allows behind them.
+//! The kind of a token: the endpoints it opens, independent of the role's permissions there.
 
 use std::fmt;
 
@@ -21,19 +21,19 @@ pub enum TokenKind {
 }
 
 impl TokenKind {
-    /// Whether it is the kind of a token that says none.
+    /// Returns whether the kind is the default for a token without a kind.
     #[must_use]
     pub fn is_default(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Whether it opens nothing but reading requests to the API.
+    /// Returns whether the kind permits read requests to the API only.
     #[must_use]
-    pub const fn is_reader(self) -> bool {
+    pub const fn is_read_only(self) -> bool {
         matches!(self, Self::Auditor | Self::Viewer)
     }
 
-    /// Returns the word for it in files, commands and the API.
+    /// Returns the word used in files, commands and the API.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

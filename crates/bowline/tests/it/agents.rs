@@ -1,8 +1,8 @@
-//! `bowline run` and `bowline connect`: a client gets the gateway as one of its servers and a
-//! token of its own, and nothing else that is secret.
+//! `bowline run` and `bowline connect`: a client gets the gateway as an MCP server, and a run token
+//! as the only secret.
 
-mod printed;
-mod queued;
+mod print_args;
+mod queued_after_run;
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -12,17 +12,20 @@ use std::process::{Child, Command, Output, Stdio};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::harness::{Gateway, Http, Session, bowline, eventually, fixture, lives, signal};
+use crate::harness::{
+    Gateway, HttpConnection, Session, bowline_binary, fixture_config, is_alive, send_signal,
+    wait_process_exit, wait_until,
+};
 
-/// What a client is that ends when its input does, with the code that it reads.
-const CLIENT: &str = "#!/bin/sh\nread code\nexit ${code:-0}\n";
+/// A client that exits at end of input, with the exit code read from stdin.
+const EXITING_CLIENT: &str = "#!/bin/sh\nread code\nexit ${code:-0}\n";
 
-/// A client that says how it was started.
-const TELLING: &str = "#!/bin/sh\nfor one in \"$@\"; do echo \"$one\"; done\n\
+/// A client that prints arguments and session token.
+const PRINTING_CLIENT: &str = "#!/bin/sh\nfor one in \"$@\"; do echo \"$one\"; done\n\
                        echo \"token=$BOWLINE_SESSION_TOKEN\"\n";
 
-/// A directory for PATH with clients that are shell scripts.
-fn clients(script: &str) -> TempDir {
+/// Creates a PATH directory with shell scripts as clients.
+fn install_clients(script: &str) -> TempDir {
     let dir = TempDir::new().unwrap();
     for name in ["claude", "codex"] {
         let file = dir.path().join(name);
@@ -33,9 +36,9 @@ fn clients(script: &str) -> TempDir {
     dir
 }
 
-/// `bowline run` as somebody types it.
-fn command(state: &Path, path: &Path, args: &[&str]) -> Command {
-    let mut command = Command::new(bowline());
+/// The command `bowline run`.
+fn run_command(state: &Path, path: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(bowline_binary());
     command
         .arg("--state")
         .arg(state)
@@ -49,18 +52,18 @@ fn command(state: &Path, path: &Path, args: &[&str]) -> Command {
     command
 }
 
-/// A client that runs.
+/// A running client.
 #[derive(Debug)]
-struct Run {
+struct ClientRun {
     child: Child,
     _clients: TempDir,
     token: String,
 }
 
-impl Run {
+impl ClientRun {
     fn start(gateway: &Gateway, args: &[&str], more: impl FnOnce(&mut Command)) -> Self {
-        let clients = clients(CLIENT);
-        let mut command = command(&gateway.state(), clients.path(), args);
+        let clients = install_clients(EXITING_CLIENT);
+        let mut command = run_command(&gateway.state_dir(), clients.path(), args);
         command.stdin(Stdio::piped());
         more(&mut command);
         let child = command.spawn().unwrap();
@@ -69,8 +72,8 @@ impl Run {
             _clients: clients,
             token: String::new(),
         };
-        eventually("the client runs", || {
-            let environ = this.environ();
+        wait_until("the client runs", || {
+            let environ = this.read_environ();
             let mine = environ
                 .iter()
                 .find_map(|pair| pair.strip_prefix("BOWLINE_SESSION_TOKEN="));
@@ -80,8 +83,8 @@ impl Run {
         this
     }
 
-    /// What the kernel says of the process, text by text.
-    fn proc(&self, file: &str) -> Vec<String> {
+    /// Reads a file of `/proc/PID`, split at NUL bytes.
+    fn read_proc(&self, file: &str) -> Vec<String> {
         let path = format!("/proc/{}/{file}", self.child.id());
         let bytes = std::fs::read(path).unwrap_or_default();
         let texts = bytes.split(|byte| *byte == 0).filter(|one| !one.is_empty());
@@ -89,38 +92,38 @@ impl Run {
         texts.collect()
     }
 
-    fn environ(&self) -> Vec<String> {
-        self.proc("environ")
+    fn read_environ(&self) -> Vec<String> {
+        self.read_proc("environ")
     }
 
-    /// Has the client end with this code, and returns the one that `run` ended with.
-    fn end(&mut self, code: i32) -> Option<i32> {
+    /// Makes the client exit with this code and returns the exit code of `run`.
+    fn end_client(&mut self, code: i32) -> Option<i32> {
         let mut input = self.child.stdin.take().unwrap();
         writeln!(input, "{code}").unwrap();
         self.child.wait().unwrap().code()
     }
 }
 
-/// The tokens that are listed.
-fn tokens(gateway: &Gateway) -> Vec<Value> {
-    let listed = gateway.api("/api/v1/tokens");
+/// Lists the tokens of the gateway.
+fn list_tokens(gateway: &Gateway) -> Vec<Value> {
+    let listed = gateway.get_api("/api/v1/tokens");
     listed["tokens"].as_array().unwrap().clone()
 }
 
-/// What an attempt with this token to begin a session is answered with.
-fn status_for(gateway: &Gateway, token: &str, path: &str) -> u16 {
+/// Status of an `initialize` with this token.
+fn initialize_status(gateway: &Gateway, token: &str, path: &str) -> u16 {
     let token = format!("Bearer {token}");
     let hello = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
         "protocolVersion": "2025-11-25", "capabilities": {},
         "clientInfo": {"name": "it", "version": "1"},
     }});
     let body = hello.to_string();
-    let mut http = Http::connect(gateway.address);
+    let mut http = HttpConnection::connect(gateway.address);
     http.post(path, &[("Authorization", &token)], body.as_bytes())
         .status
 }
 
-fn told(output: &Output) -> (Option<i32>, String, String) {
+fn output_parts(output: &Output) -> (Option<i32>, String, String) {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (
         output.status.code(),
@@ -129,12 +132,12 @@ fn told(output: &Output) -> (Option<i32>, String, String) {
     )
 }
 
-/// Whether a text stands in any file below a directory.
-fn stands_in(dir: &Path, text: &str) -> Option<PathBuf> {
+/// Finds a file below `dir` with this text.
+fn find_text_in_files(dir: &Path, text: &str) -> Option<PathBuf> {
     std::fs::read_dir(dir).unwrap().find_map(|entry| {
         let path = entry.unwrap().path();
         if path.is_dir() {
-            return stands_in(&path, text);
+            return find_text_in_files(&path, text);
         }
         let bytes = std::fs::read(&path).unwrap_or_default();
         let found = bytes
@@ -145,24 +148,24 @@ fn stands_in(dir: &Path, text: &str) -> Option<PathBuf> {
 }
 
 #[test]
-fn argv_never_contains_the_secret_and_it_ends_with_the_run() {
-    let gateway = Gateway::up(&fixture("fix", &[]));
+fn run_secret_stays_out_of_argv() {
+    let gateway = Gateway::start(&fixture_config("fix", &[]));
     let mcp = format!("http://{}/mcp", gateway.address);
-    let mut run = Run::start(&gateway, &["claude", "--", "-p", "hello"], |_| {});
+    let mut run = ClientRun::start(&gateway, &["claude", "--", "-p", "hello"], |_| {});
     let config = format!(
         r#"{{"mcpServers":{{"bowline":{{"type":"http","url":"{mcp}","headers":{{"Authorization":"Bearer ${{BOWLINE_SESSION_TOKEN}}"}}}}}}}}"#
     );
-    let arguments = run.proc("cmdline");
+    let arguments = run.read_proc("cmdline");
     assert_eq!(
         arguments[2..],
         ["--mcp-config", config.as_str(), "-p", "hello"]
     );
     assert!(run.token.starts_with("bwl_"), "{}", run.token);
     assert!(!arguments.join(" ").contains(&run.token));
-    assert_eq!(stands_in(gateway.dir.path(), &run.token), None);
+    assert_eq!(find_text_in_files(gateway.dir.path(), &run.token), None);
 
-    // It is shown to people, without its secret.
-    let [listed] = &tokens(&gateway)[..] else {
+    // The token list shows the run's token without its secret.
+    let [listed] = &list_tokens(&gateway)[..] else {
         panic!("one token")
     };
     assert_eq!(listed["principal"], "owner:claude");
@@ -172,79 +175,82 @@ fn argv_never_contains_the_secret_and_it_ends_with_the_run() {
     );
     assert_eq!(listed["acts_for_owner"], true);
     assert!(listed["expires_at_ms"].is_u64(), "{listed}");
-    let (_, shown, _) = told(&gateway.cli(&["token", "ls"]));
+    let (_, shown, _) = output_parts(&gateway.run_cli(&["token", "ls"]));
     assert!(
         shown.contains("owner:claude") && shown.contains("MCP only"),
         "{shown}"
     );
 
-    // It opens what the owner has over MCP, and nothing of the API.
-    let mut session = gateway.session_as(&run.token, "/mcp");
-    let mut owner = gateway.session("/mcp");
-    assert_eq!(session.tools(), owner.tools());
-    assert_eq!(session.text("fix__echo", &json!({"message": "hi"})), "hi");
+    // The token opens the owner's MCP endpoint, but not the API.
+    let mut session = gateway.open_session_as(&run.token, "/mcp");
+    let mut owner = gateway.open_session("/mcp");
+    assert_eq!(session.list_tool_names(), owner.list_tool_names());
+    assert_eq!(
+        session.call_text("fix__echo", &json!({"message": "hi"})),
+        "hi"
+    );
     let bearer = format!("Bearer {}", run.token);
     for path in ["/api/v1/status", "/api/v1/tokens", "/metrics"] {
-        let mut http = Http::connect(gateway.address);
+        let mut http = HttpConnection::connect(gateway.address);
         assert_eq!(
             http.get(path, &[("Authorization", &bearer)]).status,
             403,
             "{path}"
         );
     }
-    let sessions = gateway.api("/api/v1/sessions");
+    let sessions = gateway.get_api("/api/v1/sessions");
     let ours = sessions["sessions"].as_array().unwrap();
     let ours = ours.iter().find(|one| one["principal"] == "owner:claude");
     assert_eq!(ours.unwrap()["role"], "owner's agent");
 
-    assert_eq!(run.end(7), Some(7), "the exit code is the client's");
-    eventually("the token is gone", || tokens(&gateway).is_empty());
-    assert_eq!(status_for(&gateway, &run.token, "/mcp"), 401);
+    assert_eq!(run.end_client(7), Some(7), "the exit code is the client's");
+    wait_until("the token is gone", || list_tokens(&gateway).is_empty());
+    assert_eq!(initialize_status(&gateway, &run.token, "/mcp"), 401);
 }
 
 #[test]
-fn the_token_of_a_run_that_was_killed_goes_and_one_survives_a_restart_of_the_gateway() {
-    let mut gateway = Gateway::up(&fixture("fix", &[]));
-    let first = Run::start(&gateway, &["codex"], |_| {});
-    let mut second = Run::start(&gateway, &["codex"], |_| {});
+fn run_token_survives_restart_but_not_kill() {
+    let mut gateway = Gateway::start(&fixture_config("fix", &[]));
+    let first = ClientRun::start(&gateway, &["codex"], |_| {});
+    let mut second = ClientRun::start(&gateway, &["codex"], |_| {});
     assert_ne!(first.token, second.token, "one for each run");
-    assert_eq!(tokens(&gateway).len(), 2);
-    signal(first.child.id(), "KILL");
-    eventually("its token is gone", || tokens(&gateway).len() == 1);
-    assert_eq!(status_for(&gateway, &first.token, "/mcp"), 401);
+    assert_eq!(list_tokens(&gateway).len(), 2);
+    send_signal(first.child.id(), "KILL");
+    wait_until("its token is gone", || list_tokens(&gateway).len() == 1);
+    assert_eq!(initialize_status(&gateway, &first.token, "/mcp"), 401);
 
     gateway.restart_after_kill();
-    assert_eq!(status_for(&gateway, &second.token, "/mcp"), 200);
-    assert_eq!(tokens(&gateway)[0]["acts_for_owner"], true);
-    let refused = Http::connect(gateway.address).get(
+    assert_eq!(initialize_status(&gateway, &second.token, "/mcp"), 200);
+    assert_eq!(list_tokens(&gateway)[0]["acts_for_owner"], true);
+    let refused = HttpConnection::connect(gateway.address).get(
         "/api/v1/status",
         &[("Authorization", &format!("Bearer {}", second.token))],
     );
     assert_eq!(refused.status, 403);
-    assert_eq!(second.end(0), Some(0));
-    // The gateway is another by now, at another place: it is told all the same.
-    eventually("the other is gone too", || tokens(&gateway).is_empty());
+    assert_eq!(second.end_client(0), Some(0));
+    // The gateway was restarted at another address; `run` still revokes the token.
+    wait_until("the other is gone too", || list_tokens(&gateway).is_empty());
     let mut first = first;
     first.child.wait().unwrap();
 }
 
 #[test]
-fn a_signal_reaches_the_client_itself() {
-    let gateway = Gateway::up(&fixture("fix", &[]));
-    let mut run = Run::start(&gateway, &["claude"], |_| {});
-    signal(run.child.id(), "TERM");
+fn run_forwards_signals_to_client() {
+    let gateway = Gateway::start(&fixture_config("fix", &[]));
+    let mut run = ClientRun::start(&gateway, &["claude"], |_| {});
+    send_signal(run.child.id(), "TERM");
     let status = run.child.wait().unwrap();
     let ended_by = std::os::unix::process::ExitStatusExt::signal(&status);
     assert_eq!(ended_by, Some(15));
-    eventually("the token is gone", || tokens(&gateway).is_empty());
+    wait_until("the token is gone", || list_tokens(&gateway).is_empty());
 }
 
 #[test]
-fn no_credential_of_a_server_is_exported_to_the_client() {
+fn run_exports_no_server_credential() {
     let config = format!(
         "{}inherit_env = [\"TRACKER_TOKEN\", \"LANG\"]\nenv = {{ KEY = \"${{FORGE_KEY}}\" }}\n\
          [clients.codex]\nkeep_env = [\"FORGE_KEY\"]\n",
-        fixture("fix", &[])
+        fixture_config("fix", &[])
     );
     let secrets = |command: &mut Command| {
         command
@@ -253,9 +259,9 @@ fn no_credential_of_a_server_is_exported_to_the_client() {
             .env("LANG", "C.UTF-8")
             .env("BOWLINE_CONFIG_X", "ours");
     };
-    let gateway = Gateway::up_as(&config, secrets);
-    let claude = Run::start(&gateway, &["claude"], secrets);
-    let seen = claude.environ().join("\n");
+    let gateway = Gateway::start_with_command(&config, secrets);
+    let claude = ClientRun::start(&gateway, &["claude"], secrets);
+    let seen = claude.read_environ().join("\n");
     assert!(!seen.contains("canary") && !seen.contains("ours"), "{seen}");
     assert!(seen.contains("LANG=C.UTF-8"), "{seen}");
     let ours: Vec<_> = seen
@@ -263,32 +269,32 @@ fn no_credential_of_a_server_is_exported_to_the_client() {
         .filter(|one| one.starts_with("BOWLINE_"))
         .collect();
     assert_eq!(ours, [format!("BOWLINE_SESSION_TOKEN={}", claude.token)]);
-    let codex = Run::start(&gateway, &["codex"], secrets);
-    let seen = codex.environ().join("\n");
+    let codex = ClientRun::start(&gateway, &["codex"], secrets);
+    let seen = codex.read_environ().join("\n");
     assert!(seen.contains("FORGE_KEY=forge-canary") && !seen.contains("tracker-canary"));
     for mut run in [claude, codex] {
-        run.end(0);
+        run.end_client(0);
     }
 }
 
 #[test]
-fn a_run_for_a_principal_sees_its_role_its_profile_and_its_contexts_and_no_more() {
+fn run_view_is_role_profile_and_contexts() {
     let config = format!(
         "{}[roles.reader]\nallow = [\"fix.echo\", \"fix.add\"]\n\
          [profiles.calm]\nallow = [\"fix.echo\"]\n[context.quiet]\nhide = [\"fix.echo\"]\n",
-        fixture("fix", &[])
+        fixture_config("fix", &[])
     );
-    let gateway = Gateway::up(&config);
+    let gateway = Gateway::start(&config);
     let seen = |args: &[&str]| -> Vec<String> {
-        let mut run = Run::start(&gateway, args, |_| {});
-        let url = run.proc("cmdline").join(" ");
+        let mut run = ClientRun::start(&gateway, args, |_| {});
+        let url = run.read_proc("cmdline").join(" ");
         let path = if url.contains("/mcp/calm") {
             "/mcp/calm"
         } else {
             "/mcp"
         };
-        let tools = gateway.session_as(&run.token, path).tools();
-        run.end(0);
+        let tools = gateway.open_session_as(&run.token, path).list_tool_names();
+        run.end_client(0);
         tools
     };
     let ann = ["codex", "--principal", "ann", "--role", "reader"];
@@ -299,9 +305,9 @@ fn a_run_for_a_principal_sees_its_role_its_profile_and_its_contexts_and_no_more(
     let owner = seen(&["claude"]);
     assert!(owner.len() > 2, "{owner:?}");
     assert!(!seen(&["claude", "--context", "quiet"]).contains(&"fix__echo".to_owned()));
-    eventually("all tokens are gone", || tokens(&gateway).is_empty());
+    wait_until("all tokens are gone", || list_tokens(&gateway).is_empty());
 
-    let clients = clients(TELLING);
+    let clients = install_clients(PRINTING_CLIENT);
     for (args, code, word) in [
         (
             &["claude", "--profile", "clam"][..],
@@ -314,21 +320,21 @@ fn a_run_for_a_principal_sees_its_role_its_profile_and_its_contexts_and_no_more(
         (&["claude", "--name", "a.b"], 2, "1 to 32"),
         (&["cloud"], 2, "claude or codex"),
     ] {
-        let output = command(&gateway.state(), clients.path(), args)
+        let output = run_command(&gateway.state_dir(), clients.path(), args)
             .output()
             .unwrap();
-        let (exit, stdout, stderr) = told(&output);
+        let (exit, stdout, stderr) = output_parts(&output);
         assert_eq!(exit, Some(code), "{args:?}: {stderr}");
         assert!(
             stderr.contains(word) && stdout.is_empty(),
             "{args:?}: {stderr}"
         );
     }
-    assert!(tokens(&gateway).is_empty());
+    assert!(list_tokens(&gateway).is_empty());
 }
 
-/// A state directory, and a config file beside it, without a gateway.
-fn nowhere(config: &str) -> (TempDir, PathBuf) {
+/// A state directory and a config file, without a gateway.
+fn config_without_gateway(config: &str) -> (TempDir, PathBuf) {
     let dir = TempDir::new().unwrap();
     let file = dir.path().join("bowline.toml");
     std::fs::write(&file, config).unwrap();
@@ -336,13 +342,13 @@ fn nowhere(config: &str) -> (TempDir, PathBuf) {
 }
 
 #[test]
-fn a_gateway_is_started_where_none_runs_and_outlives_the_client() {
+fn run_starts_gateway_that_outlives_client() {
     let config = format!(
         "[gateway]\nlisten = \"127.0.0.1:0\"\n{}",
-        fixture("fix", &[])
+        fixture_config("fix", &[])
     );
-    let (dir, file) = nowhere(&config);
-    let clients = clients(TELLING);
+    let (dir, file) = config_without_gateway(&config);
+    let clients = install_clients(PRINTING_CLIENT);
     let state = dir.path().join("state");
     let args = [
         "--config",
@@ -354,7 +360,8 @@ fn a_gateway_is_started_where_none_runs_and_outlives_the_client() {
         "exec",
         "x",
     ];
-    let (code, stdout, stderr) = told(&command(&state, clients.path(), &args).output().unwrap());
+    let (code, stdout, stderr) =
+        output_parts(&run_command(&state, clients.path(), &args).output().unwrap());
     assert_eq!(code, Some(0), "{stderr}");
     let run: Value =
         serde_json::from_slice(&std::fs::read(state.join("run.json")).unwrap()).unwrap();
@@ -373,14 +380,14 @@ fn a_gateway_is_started_where_none_runs_and_outlives_the_client() {
     );
     assert!(lines[6].starts_with("token=bwl_"), "{stdout}");
     let pid = u32::try_from(run["pid"].as_u64().unwrap()).unwrap();
-    assert!(lives(pid));
-    signal(pid, "TERM");
-    eventually("the gateway is gone", || !lives(pid));
+    assert!(is_alive(pid));
+    send_signal(pid, "TERM");
+    wait_process_exit("the end of the gateway", pid);
 }
 
 #[test]
-fn without_a_gateway_the_client_goes_to_its_direct_endpoint_and_it_is_said_loudly() {
-    // Somebody else has the port, so that no gateway can be started.
+fn run_without_gateway_warns_and_goes_direct() {
+    // The port is taken, so no gateway can start.
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
     let plain = format!("[gateway]\nlisten = \"{address}\"\n");
@@ -388,16 +395,16 @@ fn without_a_gateway_the_client_goes_to_its_direct_endpoint_and_it_is_said_loudl
         "{plain}[clients.claude]\ndirect = \"https://tools.example/mcp\"\n\
          direct_token = \"${{DIRECT}}\"\n"
     );
-    let clients = clients(TELLING);
+    let clients = install_clients(PRINTING_CLIENT);
     let run = |config: &str, args: &[&str], switch: Option<&str>| {
-        let (dir, file) = nowhere(config);
+        let (dir, file) = config_without_gateway(config);
         let args = [&["--config", file.to_str().unwrap()], args].concat();
-        let mut command = command(&dir.path().join("state"), clients.path(), &args);
+        let mut command = run_command(&dir.path().join("state"), clients.path(), &args);
         command.env("DIRECT", "direct-secret");
         if let Some(value) = switch {
             command.env("BOWLINE_PROXY", value);
         }
-        told(&command.output().unwrap())
+        output_parts(&command.output().unwrap())
     };
     for switch in [None, Some("0"), Some("false"), Some("off")] {
         let (code, stdout, stderr) = run(&direct, &["claude"], switch);
@@ -421,7 +428,7 @@ fn without_a_gateway_the_client_goes_to_its_direct_endpoint_and_it_is_said_loudl
         assert_eq!((code, stdout.as_str()), (Some(4), ""), "{stderr}");
         assert!(stderr.contains("no direct endpoint"), "{stderr}");
         assert!(stderr.contains("[clients.codex] direct"), "{stderr}");
-        // What a role would narrow, nothing narrows there.
+        // The direct endpoint cannot apply a role, so narrowing options are refused.
         let narrowed = ["claude", "--principal", "ann", "--role", "reader"];
         let (code, stdout, stderr) = run(&direct, &narrowed, switch);
         assert_eq!((code, stdout.as_str()), (Some(4), ""), "{stderr}");
@@ -436,17 +443,17 @@ fn without_a_gateway_the_client_goes_to_its_direct_endpoint_and_it_is_said_loudl
 }
 
 #[test]
-fn a_profile_may_forbid_a_client_and_one_that_is_not_there_is_named() {
-    let gateway = Gateway::up(&format!(
+fn run_refuses_forbidden_and_unknown_profiles() {
+    let gateway = Gateway::start(&format!(
         "{}[clients.claude]\nenabled = false\n",
-        fixture("fix", &[])
+        fixture_config("fix", &[])
     ));
-    let scripts = clients(TELLING);
-    // The config of the gateway counts, wherever one stands when one types it.
-    let output = command(&gateway.state(), scripts.path(), &["claude"])
+    let scripts = install_clients(PRINTING_CLIENT);
+    // `run` uses the gateway's config in every working directory.
+    let output = run_command(&gateway.state_dir(), scripts.path(), &["claude"])
         .current_dir(scripts.path())
         .output();
-    let (code, stdout, stderr) = told(&output.unwrap());
+    let (code, stdout, stderr) = output_parts(&output.unwrap());
     assert_eq!((code, stdout.as_str()), (Some(6), ""), "{stderr}");
     assert!(
         stderr.contains("[clients.claude] enabled = false"),
@@ -454,22 +461,22 @@ fn a_profile_may_forbid_a_client_and_one_that_is_not_there_is_named() {
     );
 
     let empty = TempDir::new().unwrap();
-    let output = command(&gateway.state(), empty.path(), &["codex"]).output();
-    let (code, _, stderr) = told(&output.unwrap());
+    let output = run_command(&gateway.state_dir(), empty.path(), &["codex"]).output();
+    let (code, _, stderr) = output_parts(&output.unwrap());
     assert_eq!(code, Some(4), "{stderr}");
     assert!(stderr.contains("npm install -g @openai/codex"), "{stderr}");
-    assert!(tokens(&gateway).is_empty());
+    assert!(list_tokens(&gateway).is_empty());
 }
 
 #[test]
-fn a_session_of_a_run_is_its_own_and_ends_with_it() {
-    let gateway = Gateway::up(&fixture("fix", &[]));
-    let mut run = Run::start(&gateway, &["claude"], |_| {});
+fn run_session_is_private_and_ends_with_run() {
+    let gateway = Gateway::start(&fixture_config("fix", &[]));
+    let mut run = ClientRun::start(&gateway, &["claude"], |_| {});
     let session = Session::open(gateway.address, "/mcp", Some(&run.token));
-    let mut stream = session.listen();
-    run.end(0);
-    // The stream ends when the token does; what is left of it is read until then.
+    let mut stream = session.open_stream();
+    run.end_client(0);
+    // The stream ends with the token; the test reads the remaining bytes.
     let mut rest = Vec::new();
     let _ended = stream.stream.read_to_end(&mut rest);
-    assert!(tokens(&gateway).is_empty());
+    assert!(list_tokens(&gateway).is_empty());
 }

@@ -1,53 +1,55 @@
-//! The audit trail of a real gateway: complete, and damage to it is named.
+//! The audit trail of a real gateway is complete, and damage is named.
 
 mod damage;
+mod denial_flood;
 mod export;
-mod wash;
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Gateway, Http, Session, bowline, eventually, fixture};
+use crate::harness::{
+    Gateway, HttpConnection, Session, bowline_binary, fixture_config, wait_until,
+};
 
-fn config(more: &str) -> String {
+fn audit_config(more: &str) -> String {
     format!(
         "{more}\n[roles.r]\nallow = [\"one.echo\", \"one.slow\", \"prompt:one.*\"]\n\
          [roles.poor]\nallow = [\"one.*\"]\nbudget = {{ calls = 5, per = \"1h\" }}\n{}",
-        fixture("one", &[])
+        fixture_config("one", &[])
     )
 }
 
-fn up(more: &str) -> Gateway {
-    let gateway = Gateway::up(&config(more));
-    gateway.wait_for("one", "ready");
+fn start_audited(more: &str) -> Gateway {
+    let gateway = Gateway::start(&audit_config(more));
+    gateway.wait_for_state("one", "ready");
     gateway
 }
 
-fn session_of(gateway: &Gateway, principal: &str, role: &str) -> (String, Session) {
+fn open_session_as(gateway: &Gateway, principal: &str, role: &str) -> (String, Session) {
     let wanted = json!({"principal": principal, "role": role});
-    let (id, token) = gateway.token_of(&wanted);
-    (id, gateway.session_as(&token, "/mcp"))
+    let (id, token) = gateway.create_token(&wanted);
+    (id, gateway.open_session_as(&token, "/mcp"))
 }
 
-/// Sends one request and does not mind how it ends.
-fn ask(session: &mut Session, method: &str, params: &Value) {
+/// Sends a request and ignores the outcome.
+fn send_request(session: &mut Session, method: &str, params: &Value) {
     session.post(&json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}));
 }
 
-fn call(session: &mut Session, tool: &str) {
+fn call_tool(session: &mut Session, tool: &str) {
     let arguments = json!({"message": "hi"});
-    ask(
+    send_request(
         session,
         "tools/call",
         &json!({"name": tool, "arguments": arguments}),
     );
 }
 
-/// Every row, as `audit export` writes it.
-fn rows(gateway: &Gateway) -> Vec<Value> {
-    let exported = gateway.cli(&["audit", "export"]);
+/// All rows of `audit export`.
+fn export_rows(gateway: &Gateway) -> Vec<Value> {
+    let exported = gateway.run_cli(&["audit", "export"]);
     assert!(exported.status.success(), "{exported:?}");
     let text = String::from_utf8(exported.stdout).unwrap();
     text.lines()
@@ -55,36 +57,36 @@ fn rows(gateway: &Gateway) -> Vec<Value> {
         .collect()
 }
 
-/// What `audit verify --json` says, and how it exits.
-fn verdict(gateway: &Gateway) -> (Value, Option<i32>) {
-    let verified = gateway.cli(&["audit", "verify", "--json"]);
+/// Output and exit code of `audit verify --json`.
+fn verify_trail(gateway: &Gateway) -> (Value, Option<i32>) {
+    let verified = gateway.run_cli(&["audit", "verify", "--json"]);
     let verdict = serde_json::from_slice(&verified.stdout);
     let verdict = verdict.unwrap_or_else(|_| panic!("{verified:?}"));
     (verdict, verified.status.code())
 }
 
-fn of<'a>(rows: &'a [Value], principal: &str) -> Vec<&'a Value> {
+fn rows_of_principal<'a>(rows: &'a [Value], principal: &str) -> Vec<&'a Value> {
     let rows = rows.iter().filter(|row| row["principal"] == principal);
     rows.filter(|row| row["kind"] != "admin").collect()
 }
 
 #[test]
-fn sec_50_every_call_and_every_denial_of_a_thousand_has_a_row() {
-    let gateway = up("");
+fn sec_50_thousand_calls_and_denials_have_rows() {
+    let gateway = start_audited("");
     let ((ann_id, mut ann), (bob_id, mut bob)) = (
-        session_of(&gateway, "ann", "r"),
-        session_of(&gateway, "bob", "poor"),
+        open_session_as(&gateway, "ann", "r"),
+        open_session_as(&gateway, "bob", "poor"),
     );
     for round in 0..100 {
-        // Two that are allowed, one denied, one that does not exist, one prompt.
-        call(&mut ann, "one__echo");
-        call(&mut ann, "one__echo");
-        call(&mut ann, "one__add");
-        call(&mut ann, "one__nothing");
-        ask(&mut ann, "prompts/get", &json!({"name": "one__greet"}));
-        // Five within the budget; then each is refused.
-        call(&mut bob, "one__echo");
-        call(
+        // Two allowed calls, a denied call, an unknown tool, a prompt.
+        call_tool(&mut ann, "one__echo");
+        call_tool(&mut ann, "one__echo");
+        call_tool(&mut ann, "one__add");
+        call_tool(&mut ann, "one__nothing");
+        send_request(&mut ann, "prompts/get", &json!({"name": "one__greet"}));
+        // Five calls fit into the budget; later calls are refused.
+        call_tool(&mut bob, "one__echo");
+        call_tool(
             &mut bob,
             if round % 2 == 0 {
                 "one__fail"
@@ -92,12 +94,12 @@ fn sec_50_every_call_and_every_denial_of_a_thousand_has_a_row() {
                 "one__echo"
             },
         );
-        ask(
+        send_request(
             &mut bob,
             "resources/read",
             &json!({"uri": "bowline://one/x%3Ay"}),
         );
-        ask(
+        send_request(
             &mut bob,
             "completion/complete",
             &json!({
@@ -105,13 +107,16 @@ fn sec_50_every_call_and_every_denial_of_a_thousand_has_a_row() {
                 "argument": {"name": "name", "value": "a"},
             }),
         );
-        call(&mut bob, "one__echo");
+        call_tool(&mut bob, "one__echo");
     }
-    // Looking is no call.
-    assert!(!ann.tools().is_empty());
-    let rows = rows(&gateway);
-    let (anns, bobs) = (of(&rows, "ann"), of(&rows, "bob"));
-    // A call that ran has a row of its own; refusals that are alike are counted.
+    // Listing is no call and leaves no row.
+    assert!(!ann.list_tool_names().is_empty());
+    let rows = export_rows(&gateway);
+    let (anns, bobs) = (
+        rows_of_principal(&rows, "ann"),
+        rows_of_principal(&rows, "bob"),
+    );
+    // An executed call has its own row; equal refusals are coalesced into a count.
     let told = |rows: &[&Value]| -> u64 {
         let counts = rows.iter().map(|row| row["count"].as_u64().unwrap_or(1));
         counts.sum()
@@ -122,7 +127,7 @@ fn sec_50_every_call_and_every_denial_of_a_thousand_has_a_row() {
     assert!(ran(&bobs) <= 110, "{}", ran(&bobs));
     assert!(anns.iter().all(|row| row["credential"] == ann_id.as_str()));
     assert!(bobs.iter().all(|row| row["credential"] == bob_id.as_str()));
-    let (verdict, code) = verdict(&gateway);
+    let (verdict, code) = verify_trail(&gateway);
     assert_eq!((&verdict["ok"], code), (&json!(true), Some(0)), "{verdict}");
     let kept = verdict["rows"]
         .as_u64()
@@ -134,74 +139,77 @@ fn sec_50_every_call_and_every_denial_of_a_thousand_has_a_row() {
 }
 
 #[test]
-fn the_trail_is_whole_after_the_gateway_was_killed_in_the_middle() {
-    let mut gateway = up("");
+fn trail_is_intact_after_gateway_kill() {
+    let mut gateway = start_audited("");
     for life in 1..=3 {
-        let mut session = gateway.session("/mcp");
-        let on_disk = || gateway.api("/api/v1/status")["audit"]["seq"].as_u64();
+        let mut session = gateway.open_session("/mcp");
+        let on_disk = || gateway.get_api("/api/v1/status")["audit"]["seq"].as_u64();
         let before = on_disk().unwrap();
         for _ in 0..200 {
-            call(&mut session, "one__echo");
+            call_tool(&mut session, "one__echo");
         }
-        eventually("these rows are on disk", || on_disk() >= Some(before + 200));
+        wait_until("these rows are on disk", || on_disk() >= Some(before + 200));
         for _ in 0..50 {
-            call(&mut session, "one__echo");
+            call_tool(&mut session, "one__echo");
         }
         gateway.restart_after_kill();
-        gateway.wait_for("one", "ready");
-        let (verdict, code) = verdict(&gateway);
+        gateway.wait_for_state("one", "ready");
+        let (verdict, code) = verify_trail(&gateway);
         assert_eq!((&verdict["ok"], code), (&json!(true), Some(0)), "{verdict}");
-        let rows = rows(&gateway);
+        let rows = export_rows(&gateway);
         let started = rows.iter().filter(|row| row["kind"] == "started").count();
         assert_eq!(started, life + 1);
         assert!(
-            of(&rows, "owner").len() >= 200 * life,
+            rows_of_principal(&rows, "owner").len() >= 200 * life,
             "what was on disk stays"
         );
     }
     assert!(gateway.stop());
-    let (verdict, _) = verdict(&gateway);
+    let (verdict, _) = verify_trail(&gateway);
     assert_eq!(verdict["ok"], true, "also without a gateway: {verdict}");
-    assert_eq!(rows(&gateway).last().unwrap()["kind"], "stopped");
+    assert_eq!(export_rows(&gateway).last().unwrap()["kind"], "stopped");
 }
 
+/// A stop writes an audit row for each call that was answered or cut off.
 #[test]
-fn a_stop_writes_down_every_call_that_was_answered_or_cut_off() {
-    let mut gateway = up("");
-    let mut session = gateway.session("/mcp");
+fn stop_records_completed_and_interrupted_calls() {
+    let mut gateway = start_audited("");
+    let mut session = gateway.open_session("/mcp");
     for _ in 0..100 {
-        call(&mut session, "one__echo");
+        call_tool(&mut session, "one__echo");
     }
     session.send_call(7, "one__slow", &json!({"ms": 60_000, "message": "late"}));
-    eventually("the call is under way", || {
-        gateway.status("one")["in_flight"] == 1
+    wait_until("the call is under way", || {
+        gateway.server_status("one")["in_flight"] == 1
     });
     assert!(gateway.stop());
-    let rows = rows(&gateway);
-    assert_eq!(of(&rows, "owner").len(), 101, "{rows:#?}");
+    let rows = export_rows(&gateway);
+    assert_eq!(rows_of_principal(&rows, "owner").len(), 101, "{rows:#?}");
     assert_eq!(rows.last().unwrap()["kind"], "stopped");
 }
 
 #[test]
-fn a_caller_that_goes_away_leaves_a_row() {
-    let gateway = up("");
-    let (_, mut ann) = session_of(&gateway, "ann", "r");
+fn departed_caller_leaves_audit_row() {
+    let gateway = start_audited("");
+    let (_, mut ann) = open_session_as(&gateway, "ann", "r");
     ann.send_call(7, "one__slow", &json!({"ms": 60_000, "message": "late"}));
-    eventually("the call is under way", || {
-        gateway.status("one")["in_flight"] == 1
+    wait_until("the call is under way", || {
+        gateway.server_status("one")["in_flight"] == 1
     });
     let id = ann.id.clone();
-    let token = ann.headers()[0].1.clone();
-    let mut other = Http::connect(gateway.address);
+    let token = ann.request_headers()[0].1.clone();
+    let mut other = HttpConnection::connect(gateway.address);
     let headers = [
         ("Authorization", token.as_str()),
         ("Mcp-Session-Id", id.as_str()),
     ];
-    other.send("DELETE", "/mcp", &headers, b"");
-    assert!(other.read().status < 300);
-    eventually("it is noted", || of(&rows(&gateway), "ann").len() == 1);
-    let rows = rows(&gateway);
-    let row = of(&rows, "ann")[0];
+    other.send_request("DELETE", "/mcp", &headers, b"");
+    assert!(other.read_response().status < 300);
+    wait_until("it is noted", || {
+        rows_of_principal(&export_rows(&gateway), "ann").len() == 1
+    });
+    let rows = export_rows(&gateway);
+    let row = rows_of_principal(&rows, "ann")[0];
     assert_eq!(
         (&row["outcome"], &row["name"]),
         (&json!("cancelled"), &json!("slow")),
@@ -209,14 +217,15 @@ fn a_caller_that_goes_away_leaves_a_row() {
     );
 }
 
+/// Changes that the owner makes have audit rows; no row contains a token.
 #[test]
-fn what_the_owner_changes_is_in_the_trail_and_a_token_is_not() {
-    let gateway = up("");
-    let (id, token) = gateway.token_of(&json!({"principal": "ann", "role": "r"}));
-    gateway.ask_api("DELETE", &format!("/api/v1/tokens/{id}"), &json!({}));
-    gateway.order("one", "stop");
-    gateway.api("/api/v1/tokens");
-    let rows = rows(&gateway);
+fn owner_changes_are_audited_without_tokens() {
+    let gateway = start_audited("");
+    let (id, token) = gateway.create_token(&json!({"principal": "ann", "role": "r"}));
+    gateway.send_api("DELETE", &format!("/api/v1/tokens/{id}"), &json!({}));
+    gateway.control_server("one", "stop");
+    gateway.get_api("/api/v1/tokens");
+    let rows = export_rows(&gateway);
     let admin: Vec<_> = rows.iter().filter(|row| row["kind"] == "admin").collect();
     let names: Vec<_> = admin
         .iter()
@@ -237,28 +246,29 @@ fn what_the_owner_changes_is_in_the_trail_and_a_token_is_not() {
     assert!(!all.contains(secret) && !all.contains(&gateway.token));
 }
 
+/// Payloads are stored only if configured, and without secrets.
 #[test]
-fn payloads_are_kept_only_if_asked_for_and_without_secrets() {
+fn payloads_are_opt_in_and_redacted() {
     let secret = "canary-41-audit";
     let said = json!({"name": "one__echo", "arguments": {"message": format!("<{secret}>")}});
     for (more, keeps) in [("", false), ("[audit]\npayload = true\n", true)] {
         let config = format!(
             "{}[servers.one.env]\nTOKEN = \"${{CANARY}}\"\n",
-            config(more)
+            audit_config(more)
         );
-        let gateway = Gateway::up_as(&config, |command| {
+        let gateway = Gateway::start_with_command(&config, |command| {
             command.env("CANARY", secret);
         });
-        gateway.wait_for("one", "ready");
-        let mut session = gateway.session("/mcp");
-        ask(&mut session, "tools/call", &said);
-        let rows = rows(&gateway);
-        let row = of(&rows, "owner")[0];
+        gateway.wait_for_state("one", "ready");
+        let mut session = gateway.open_session("/mcp");
+        send_request(&mut session, "tools/call", &said);
+        let rows = export_rows(&gateway);
+        let row = rows_of_principal(&rows, "owner")[0];
         assert_eq!(row.get("payload").is_some(), keeps, "{row}");
         let text = row.to_string();
         assert!(!text.contains(secret), "{text}");
         assert_eq!(text.contains("‹env TOKEN›"), keeps, "{text}");
-        for entry in std::fs::read_dir(gateway.state().join("audit")).unwrap() {
+        for entry in std::fs::read_dir(gateway.state_dir().join("audit")).unwrap() {
             let path = entry.unwrap().path();
             let bytes = std::fs::read(path).unwrap_or_default();
             assert!(
@@ -271,44 +281,47 @@ fn payloads_are_kept_only_if_asked_for_and_without_secrets() {
 }
 
 #[test]
-fn a_gateway_without_a_trail_writes_none_and_says_so() {
-    let gateway = up("[audit]\ncalls = false\n");
-    call(&mut gateway.session("/mcp"), "one__echo");
-    assert!(!gateway.state().join("audit").exists());
+fn disabled_trail_writes_nothing_and_says_so() {
+    let gateway = start_audited("[audit]\ncalls = false\n");
+    call_tool(&mut gateway.open_session("/mcp"), "one__echo");
+    assert!(!gateway.state_dir().join("audit").exists());
     assert_eq!(
-        gateway.api("/api/v1/status")["audit"],
+        gateway.get_api("/api/v1/status")["audit"],
         json!({"state": "off"})
     );
-    assert_eq!(gateway.api("/api/v1/audit")["error"]["code"], "no_audit");
+    assert_eq!(
+        gateway.get_api("/api/v1/audit")["error"]["code"],
+        "no_audit"
+    );
 }
 
 #[test]
-fn rows_are_followed_as_they_come_and_filtered() {
-    let gateway = up("");
-    let (_, mut ann) = session_of(&gateway, "ann", "r");
-    call(&mut ann, "one__echo");
-    call(&mut ann, "one__add");
-    let page = gateway.api("/api/v1/audit?principal=ann&kind=denied&server=one");
+fn follow_streams_and_filters_rows() {
+    let gateway = start_audited("");
+    let (_, mut ann) = open_session_as(&gateway, "ann", "r");
+    call_tool(&mut ann, "one__echo");
+    call_tool(&mut ann, "one__add");
+    let page = gateway.get_api("/api/v1/audit?principal=ann&kind=denied&server=one");
     assert_eq!(page["rows"].as_array().unwrap().len(), 1, "{page}");
     let next = page["next"].as_str().unwrap().to_owned();
-    let empty = gateway.api(&format!("/api/v1/audit?after={next}&limit=5"));
+    let empty = gateway.get_api(&format!("/api/v1/audit?after={next}&limit=5"));
     assert_eq!((&empty["rows"], &empty["next"]), (&json!([]), &json!(next)));
     let (address, token) = (gateway.address, gateway.token.clone());
     let waiting = std::thread::spawn(move || {
         let path = format!("/api/v1/audit?after={next}&principal=ann&wait_ms=25000");
         let bearer = format!("Bearer {token}");
-        Http::connect(address)
+        HttpConnection::connect(address)
             .get(&path, &[("Authorization", &bearer)])
             .json()
     });
-    call(&mut ann, "one__echo");
+    call_tool(&mut ann, "one__echo");
     let page = waiting.join().unwrap();
     assert_eq!(page["rows"][0]["name"], "echo", "{page}");
     assert_eq!(
-        gateway.api("/api/v1/audit?kind=x")["error"]["code"],
+        gateway.get_api("/api/v1/audit?kind=x")["error"]["code"],
         "invalid"
     );
-    let tail = gateway.cli(&[
+    let tail = gateway.run_cli(&[
         "audit",
         "tail",
         "-n",
@@ -326,13 +339,13 @@ fn rows_are_followed_as_they_come_and_filtered() {
 }
 
 #[test]
-fn an_export_is_private_and_overwrites_nothing() {
-    let gateway = up("");
-    call(&mut gateway.session("/mcp"), "one__echo");
+fn export_is_private_and_never_overwrites() {
+    let gateway = start_audited("");
+    call_tool(&mut gateway.open_session("/mcp"), "one__echo");
     let export = |path: &Path| {
         let path = path.to_str().unwrap();
         gateway
-            .cli(&["audit", "export", "--from", "1h", "--out", path])
+            .run_cli(&["audit", "export", "--from", "1h", "--out", path])
             .status
             .code()
     };
@@ -348,11 +361,11 @@ fn an_export_is_private_and_overwrites_nothing() {
     assert_eq!(export(&link), Some(2), "it is a link");
     assert!(!gateway.dir.path().join("elsewhere").exists());
     assert_eq!(std::fs::read(&to).unwrap(), before);
-    let late = gateway.cli(&["audit", "export", "--from", "2100-01-01"]);
+    let late = gateway.run_cli(&["audit", "export", "--from", "2100-01-01"]);
     assert_eq!((late.stdout.len(), late.status.code()), (0, Some(0)));
-    let wrong = gateway.cli(&["audit", "export", "--from", "later"]);
+    let wrong = gateway.run_cli(&["audit", "export", "--from", "later"]);
     assert_eq!(wrong.status.code(), Some(2));
-    let elsewhere = std::process::Command::new(bowline())
+    let elsewhere = std::process::Command::new(bowline_binary())
         .args([
             "audit",
             "export",
@@ -360,8 +373,11 @@ fn an_export_is_private_and_overwrites_nothing() {
             &format!("http://{}", gateway.address),
         ])
         .arg("--token-file")
-        .arg(gateway.state().join("token"))
+        .arg(gateway.state_dir().join("token"))
         .output()
         .unwrap();
-    assert_eq!(elsewhere.stdout, gateway.cli(&["audit", "export"]).stdout);
+    assert_eq!(
+        elsewhere.stdout,
+        gateway.run_cli(&["audit", "export"]).stdout
+    );
 }

@@ -1,61 +1,62 @@
-//! Answers that stay good, over sockets: whose they are, and how often the server ran.
+//! The response cache over sockets: who shares an entry, and how often the server ran.
 
 use std::collections::BTreeSet;
 use std::thread;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Gateway, Session, eventually, fixture};
+use crate::harness::{Gateway, Session, fixture_config, wait_until};
 
 const TOOL: &str = "one__hinted";
 /// Calls of two principals together.
 const CALLS: usize = 10_000;
-/// Sessions that ask the same at once.
-const HERD: usize = 100;
+/// Sessions that send the same call at once.
+const CONCURRENT_SESSIONS: usize = 100;
 
-fn up(more: &str) -> Gateway {
+fn start_cached(more: &str) -> Gateway {
     let roles = "[roles.any]\nallow = [\"*.*\"]\n";
-    let gateway = Gateway::up(&format!("{}{more}{roles}", fixture("one", &[])));
-    gateway.wait_for("one", "ready");
+    let gateway = Gateway::start(&format!("{}{more}{roles}", fixture_config("one", &[])));
+    gateway.wait_for_state("one", "ready");
     gateway
 }
 
-fn session_of(gateway: &Gateway, principal: &str) -> Session {
-    let (_, token) = gateway.token_of(&json!({"principal": principal, "role": "any"}));
-    gateway.session_as(&token, "/mcp")
+fn open_session_as(gateway: &Gateway, principal: &str) -> Session {
+    let (_, token) = gateway.create_token(&json!({"principal": principal, "role": "any"}));
+    gateway.open_session_as(&token, "/mcp")
 }
 
-/// Calls the tool and returns which of its runs with this key answered.
-fn run_of(session: &mut Session, arguments: &Value) -> u64 {
+/// Calls the tool and returns the number of the run that produced the response.
+fn call_and_get_run(session: &mut Session, arguments: &Value) -> u64 {
     let answer = session.call(TOOL, arguments);
     let count = &answer["result"]["structuredContent"]["count"];
     count.as_u64().unwrap_or_else(|| panic!("{answer}"))
 }
 
-fn good(key: &str, ttl_ms: u64, scope: &str) -> Value {
+fn cacheable_arguments(key: &str, ttl_ms: u64, scope: &str) -> Value {
     json!({"key": key, "ttlMs": ttl_ms, "cacheScope": scope})
 }
 
-fn runs(session: &mut Session, key: &str) -> u64 {
+fn count_runs(session: &mut Session, key: &str) -> u64 {
     let answer = session.call("one__executions", &json!({"key": key}));
     let count = answer["result"]["structuredContent"]["count"].as_u64();
     count.unwrap()
 }
 
 #[test]
-fn sec_34_private_answers_of_two_principals_never_cross_over_sockets() {
-    let gateway = up("");
-    // For each principal, which runs it saw of which key.
+fn sec_34_private_responses_never_cross_principals() {
+    let gateway = start_cached("");
+    // Runs that each principal saw, by key.
     let seen: Vec<BTreeSet<(usize, u64)>> = thread::scope(|scope| {
         let threads: Vec<_> = ["ann", "bob"]
             .map(|who| {
-                let mut session = session_of(&gateway, who);
+                let mut session = open_session_as(&gateway, who);
                 scope.spawn(move || {
                     let calls = (0..CALLS / 2).map(|nth| (nth * 7) % 20);
                     calls
                         .map(|key| {
-                            let asks = good(&format!("private {key}"), 300, "private");
-                            (key, run_of(&mut session, &asks))
+                            let asks =
+                                cacheable_arguments(&format!("private {key}"), 300, "private");
+                            (key, call_and_get_run(&mut session, &asks))
                         })
                         .collect()
                 })
@@ -67,26 +68,29 @@ fn sec_34_private_answers_of_two_principals_never_cross_over_sockets() {
     let crossed: Vec<_> = seen[0].intersection(&seen[1]).collect();
     assert!(crossed.is_empty(), "{crossed:?}");
     let ran = seen[0].len() + seen[1].len();
-    let status = gateway.status("one");
+    let status = gateway.server_status("one");
     let hits = status["cache_hits"].as_u64().unwrap();
     assert_eq!(hits as usize + ran, CALLS, "{status}");
     assert!(hits > 1_000, "{status}");
 }
 
 #[test]
-fn public_answers_are_shared_and_counted() {
-    let gateway = up("");
-    let (mut ann, mut bob) = (session_of(&gateway, "ann"), session_of(&gateway, "bob"));
-    let asks = good("p", 600_000, "public");
+fn public_responses_are_shared_and_counted() {
+    let gateway = start_cached("");
+    let (mut ann, mut bob) = (
+        open_session_as(&gateway, "ann"),
+        open_session_as(&gateway, "bob"),
+    );
+    let asks = cacheable_arguments("p", 600_000, "public");
     for _ in 0..2 {
-        assert_eq!(run_of(&mut ann, &asks), 1);
-        assert_eq!(run_of(&mut bob, &asks), 1);
+        assert_eq!(call_and_get_run(&mut ann, &asks), 1);
+        assert_eq!(call_and_get_run(&mut bob, &asks), 1);
     }
-    assert_eq!(runs(&mut ann, "p"), 1);
+    assert_eq!(count_runs(&mut ann, "p"), 1);
     let answer = bob.call(TOOL, &asks);
     let left = answer["result"]["ttlMs"].as_u64().unwrap();
     assert!(left <= 600_000, "{answer}");
-    let status = gateway.status("one");
+    let status = gateway.server_status("one");
     for (key, want) in [
         ("cache_entries", 1),
         ("cache_hits", 4),
@@ -95,92 +99,101 @@ fn public_answers_are_shared_and_counted() {
     ] {
         assert_eq!(status[key], want, "{key}: {status}");
     }
-    let said = gateway.cli(&["call", "one.hinted", "--json", "--args", &asks.to_string()]);
+    let said = gateway.run_cli(&["call", "one.hinted", "--json", "--args", &asks.to_string()]);
     let said: Value = serde_json::from_slice(&said.stdout).unwrap();
     assert_eq!(said["origin"], "cached", "{said}");
-    let shown = gateway.cli(&["status", "one"]);
+    let shown = gateway.run_cli(&["status", "one"]);
     let shown = String::from_utf8(shown.stdout).unwrap();
     assert!(shown.contains("5 hits · 1 missed"), "{shown}");
 }
 
 #[test]
-fn a_herd_of_equal_calls_runs_once() {
-    let gateway = up("");
-    let mut owner = gateway.session("/mcp");
-    // It is known to give hints from here on.
-    run_of(&mut owner, &good("first", 60_000, "public"));
-    let mut herd: Vec<_> = (0..HERD).map(|_| gateway.session("/mcp")).collect();
-    let mut asks = good("herd", 60_000, "public");
+fn equal_concurrent_calls_run_once() {
+    let gateway = start_cached("");
+    let mut owner = gateway.open_session("/mcp");
+    // From here on the server is known to send cache hints.
+    call_and_get_run(&mut owner, &cacheable_arguments("first", 60_000, "public"));
+    let mut herd: Vec<_> = (0..CONCURRENT_SESSIONS)
+        .map(|_| gateway.open_session("/mcp"))
+        .collect();
+    let mut asks = cacheable_arguments("herd", 60_000, "public");
     asks["ms"] = json!(2_000);
     for session in &mut herd {
         session.send_call(9, TOOL, &asks);
     }
     for session in &mut herd {
-        let answer = session.http.read().json();
+        let answer = session.http.read_response().json();
         assert_eq!(answer["id"], 9);
         assert_eq!(
             answer["result"]["structuredContent"]["count"], 1,
             "{answer}"
         );
     }
-    assert_eq!(runs(&mut owner, "herd"), 1);
+    assert_eq!(count_runs(&mut owner, "herd"), 1);
 }
 
+/// If the fetching caller of a shared response is cancelled, another waiting caller takes over.
 #[test]
-fn when_the_one_that_asks_is_cancelled_another_asks() {
-    let gateway = up("");
-    let mut owner = gateway.session("/mcp");
-    run_of(&mut owner, &good("first", 60_000, "public"));
-    let (mut leader, mut follower) = (gateway.session("/mcp"), gateway.session("/mcp"));
-    let mut asks = good("slow", 60_000, "public");
+fn cancelled_cache_leader_is_replaced() {
+    let gateway = start_cached("");
+    let mut owner = gateway.open_session("/mcp");
+    call_and_get_run(&mut owner, &cacheable_arguments("first", 60_000, "public"));
+    let (mut leader, mut follower) = (gateway.open_session("/mcp"), gateway.open_session("/mcp"));
+    let mut asks = cacheable_arguments("slow", 60_000, "public");
     asks["ms"] = json!(3_000);
     leader.send_call(9, TOOL, &asks);
-    eventually("the leader's call runs", || runs(&mut owner, "slow") == 1);
+    wait_until("the leader's call runs", || {
+        count_runs(&mut owner, "slow") == 1
+    });
     follower.send_call(9, TOOL, &asks);
     let cancelled = json!({"jsonrpc": "2.0", "method": "notifications/cancelled",
         "params": {"requestId": 9}});
-    assert_eq!(leader.twin().post(&cancelled).status, 202);
-    let answer = follower.http.read().json();
+    assert_eq!(
+        leader.clone_on_new_connection().post(&cancelled).status,
+        202
+    );
+    let answer = follower.http.read_response().json();
     assert_eq!(
         answer["result"]["structuredContent"]["count"], 2,
         "{answer}"
     );
-    assert_eq!(runs(&mut owner, "slow"), 2);
+    assert_eq!(count_runs(&mut owner, "slow"), 2);
 }
 
 #[test]
-fn a_hit_needs_neither_the_server_nor_its_breaker() {
-    let gateway = up("breaker = { failures = 1, rest = \"1h\" }\n");
-    let mut session = gateway.session("/mcp");
-    let asks = good("kept", 600_000, "public");
-    assert_eq!(run_of(&mut session, &asks), 1);
+fn cache_hit_needs_no_server_or_breaker() {
+    let gateway = start_cached("breaker = { failures = 1, rest = \"1h\" }\n");
+    let mut session = gateway.open_session("/mcp");
+    let asks = cacheable_arguments("kept", 600_000, "public");
+    assert_eq!(call_and_get_run(&mut session, &asks), 1);
     session.call("one__crash", &json!({"when": "before"}));
-    assert_eq!(gateway.status("one")["circuit"], "open");
-    let refused = session.call(TOOL, &good("other", 1, "public"));
+    assert_eq!(gateway.server_status("one")["circuit"], "open");
+    let refused = session.call(TOOL, &cacheable_arguments("other", 1, "public"));
     assert!(refused["error"].is_object(), "{refused}");
-    assert_eq!(run_of(&mut session, &asks), 1);
-    let calls = gateway.status("one")["calls"].clone();
-    run_of(&mut session, &asks);
+    assert_eq!(call_and_get_run(&mut session, &asks), 1);
+    let calls = gateway.server_status("one")["calls"].clone();
+    call_and_get_run(&mut session, &asks);
     assert_eq!(
-        gateway.status("one")["calls"],
+        gateway.server_status("one")["calls"],
         calls,
         "no load of the server"
     );
 }
 
+/// A call of a tool that the config marks as writing makes cached responses stale.
 #[test]
-fn a_tool_that_the_config_says_writes_makes_answers_stale() {
+fn configured_write_tool_invalidates_responses() {
     let rules = "[servers.one.tools.effect]\neffect = \"write\"\ninvalidates = [\"hinted\"]\n\
                  [servers.one.tools.fail]\neffect = \"write\"\ninvalidates = [\"other_*\"]\n";
-    let gateway = up(rules);
-    let mut session = gateway.session("/mcp");
-    let asks = good("k", 600_000, "public");
-    assert_eq!(run_of(&mut session, &asks), 1);
+    let gateway = start_cached(rules);
+    let mut session = gateway.open_session("/mcp");
+    let asks = cacheable_arguments("k", 600_000, "public");
+    assert_eq!(call_and_get_run(&mut session, &asks), 1);
     session.call("one__fail", &json!({"message": "names another"}));
-    assert_eq!(run_of(&mut session, &asks), 1);
+    assert_eq!(call_and_get_run(&mut session, &asks), 1);
     session.call("one__effect", &json!({"key": "else"}));
-    assert_eq!(run_of(&mut session, &asks), 2);
-    gateway.order("one", "restart");
-    gateway.wait_for("one", "ready");
-    assert_eq!(gateway.status("one")["cache_entries"], 0);
+    assert_eq!(call_and_get_run(&mut session, &asks), 2);
+    gateway.control_server("one", "restart");
+    gateway.wait_for_state("one", "ready");
+    assert_eq!(gateway.server_status("one")["cache_entries"], 0);
 }

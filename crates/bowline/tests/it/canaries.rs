@@ -1,4 +1,4 @@
-//! Secrets that are planted everywhere and looked for in everything that people read.
+//! Planted secrets, searched in every output for people.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -7,33 +7,34 @@ use std::process::Stdio;
 use serde_json::{Value, json};
 
 use crate::credentials;
-use crate::harness::listener::{Asked, Listener};
-use crate::harness::{Gateway, Http, bowline, eventually};
-use crate::metrics::scrape;
+use crate::harness::stub_server::{ReceivedRequest, StubServer};
+use crate::harness::{Gateway, HttpConnection, bowline_binary, wait_until};
+use crate::metrics::scrape_metrics;
 
-/// How many are planted.
+/// Number of planted secrets.
 const CANARIES: usize = 20;
 
-/// Of those, the ones that no configuration knows: they travel in the arguments of calls.
+/// Secrets outside the configuration: they travel in the arguments of calls.
 const IN_CALLS: usize = 4;
 
-/// Secrets of a store, a file and a command, each before and after it was rotated.
-const KEPT: std::ops::Range<usize> = 100..106;
+/// Secrets of a store, a file and a command, each before and after rotation.
+const ROTATING: std::ops::Range<usize> = 100..106;
 
-/// How much of what a server says in place of an answer is shown.
+/// Length of the preview of an invalid server response.
 const PREVIEW_CHARS: usize = 200;
 
-/// A text that stands nowhere else. One of them needs escapes wherever it is quoted.
-fn canary(number: usize) -> String {
+/// A unique text. One canary needs escapes in every quoting.
+fn canary_text(number: usize) -> String {
     let odd = if number == 2 { "\"q\\ " } else { "-" };
     format!("cnry{number:02}{odd}{:08x}zz", (number + 1) * 0x0123_4567)
 }
 
-/// Prints what it knows on stderr.
-const TELL: &str = r#"printf '%s\n' "env $API_KEY / $PLAIN / $ODD / $FROM_OUTSIDE args $*" >&2"#;
+/// Prints the secrets on stderr.
+const PRINT_SECRETS: &str =
+    r#"printf '%s\n' "env $API_KEY / $PLAIN / $ODD / $FROM_OUTSIDE args $*" >&2"#;
 
-fn shell(name: &str, script: &str, args: &[&str], more: &str) -> String {
-    let script = format!("{TELL}\n{script}");
+fn shell_server(name: &str, script: &str, args: &[&str], more: &str) -> String {
+    let script = format!("{PRINT_SECRETS}\n{script}");
     let args = [&["-c", &script, "sh"], args].concat();
     format!(
         "[servers.{name}]\ncommand = \"sh\"\nargs = {}\ninherit_env = [\"FROM_OUTSIDE\"]\n{more}\n",
@@ -41,43 +42,43 @@ fn shell(name: &str, script: &str, args: &[&str], more: &str) -> String {
     )
 }
 
-/// Says everything back that it was asked with, in the place where a message should stand.
-fn echo(asked: &Asked) -> String {
+/// Returns the whole request as the invalid body of the response.
+fn echo_request(asked: &ReceivedRequest) -> String {
     let header = |name| asked.header(name).unwrap_or_default();
     let (bearer, custom) = (header("authorization"), header("x-custom"));
     let more = header("x-more");
     format!("you sent {custom} {bearer} {more} to {}", asked.path)
 }
 
-struct Planted {
+struct PlantedSecrets {
     config: String,
     /// Refuses the handshake.
-    _gate: Listener,
-    /// Shakes hands, and fails each call in another way.
-    web: Listener,
-    collector: Listener,
-    /// Is sent secrets of a store, a file and a command.
-    kept: Listener,
-    /// Where the file is, and what the command prints.
+    _refusing: StubServer,
+    /// Accepts the handshake and fails each call in another way.
+    web: StubServer,
+    collector: StubServer,
+    /// Receives secrets of a store, a file and a command.
+    rotating: StubServer,
+    /// Directory of the secret file and of the command's output.
     directory: tempfile::TempDir,
 }
 
-/// Plants secrets that may change; the one of the store is put away later.
-fn plant_kept() -> (String, Listener, tempfile::TempDir) {
+/// Plants rotating secrets; the secret of the store is set later.
+fn plant_rotating_secrets() -> (String, StubServer, tempfile::TempDir) {
     let directory = tempfile::tempdir().unwrap();
     let place = |name: &str| directory.path().join(name);
-    std::fs::write(place("file"), canary(KEPT.start + 2)).unwrap();
-    std::fs::write(place("printed"), canary(KEPT.start + 4)).unwrap();
+    std::fs::write(place("file"), canary_text(ROTATING.start + 2)).unwrap();
+    std::fs::write(place("printed"), canary_text(ROTATING.start + 4)).unwrap();
     let calls = std::sync::atomic::AtomicUsize::new(0);
-    let listener = Listener::mcp(move |asked| {
+    let listener = StubServer::start_mcp(move |asked| {
         let status = match calls.fetch_add(1, std::sync::atomic::Ordering::Relaxed) % 3 {
             0 => 500,
             1 => 401,
             _ => 403,
         };
-        (status, json!(echo(asked)).to_string())
+        (status, json!(echo_request(asked)).to_string())
     });
-    // It says on stderr what it printed, and fails from the second time on.
+    // The command repeats its output on stderr and fails from the second run on.
     let script = "cat printed; cat printed >&2; test ! -e ran || exit 1; touch ran";
     let config = format!(
         "[secrets.printed]\ncommand = [\"sh\", \"-c\", {}]\n\
@@ -90,28 +91,28 @@ fn plant_kept() -> (String, Listener, tempfile::TempDir) {
     (config, listener, directory)
 }
 
-/// Has the kept secrets sent and said back, rotates them, and has that done again.
-fn use_kept(gateway: &Gateway, planted: &Planted) -> Vec<Value> {
+/// Uses the rotating secrets before and after a rotation.
+fn use_rotating_secrets(gateway: &Gateway, planted: &PlantedSecrets) -> Vec<Value> {
     let mut errors = Vec::new();
     let place = |name: &str| planted.directory.path().join(name);
-    credentials::set(gateway, "stored", &canary(KEPT.start));
-    credentials::comes(gateway, "kept", "ready");
-    let mut session = gateway.session("/mcp");
+    credentials::set_secret(gateway, "stored", &canary_text(ROTATING.start));
+    credentials::wait_for_listed_server(gateway, "kept", "ready");
+    let mut session = gateway.open_session("/mcp");
     for rotation in 0..2 {
         for _ in 0..3 {
             errors.push(session.call("kept__look", &json!({}))["error"].clone());
         }
         if rotation == 0 {
-            std::fs::write(place("file"), canary(KEPT.start + 3)).unwrap();
-            std::fs::write(place("printed"), canary(KEPT.start + 5)).unwrap();
-            credentials::set(gateway, "stored", &canary(KEPT.start + 1));
+            std::fs::write(place("file"), canary_text(ROTATING.start + 3)).unwrap();
+            std::fs::write(place("printed"), canary_text(ROTATING.start + 5)).unwrap();
+            credentials::set_secret(gateway, "stored", &canary_text(ROTATING.start + 1));
         }
     }
     errors
 }
 
-fn plant() -> Planted {
-    let c = canary;
+fn plant_secrets() -> PlantedSecrets {
+    let c = canary_text;
     let env = |first: usize| {
         format!(
             "env = {{ API_KEY = {}, PLAIN = {}, ODD = {} }}",
@@ -120,15 +121,15 @@ fn plant() -> Planted {
             json!(c(2)),
         )
     };
-    let serve = format!("exec {} fixture", bowline().display());
-    let gate = Listener::start(|asked| (403, echo(asked)));
+    let serve = format!("exec {} fixture", bowline_binary().display());
+    let gate = StubServer::start(|asked| (403, echo_request(asked)));
     let calls = std::sync::atomic::AtomicUsize::new(0);
-    let web = Listener::mcp(move |asked| {
-        let said = json!(echo(asked));
+    let web = StubServer::start_mcp(move |asked| {
+        let said = json!(echo_request(asked));
         let id = &asked.json()["id"];
         match calls.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
             0 => (500, said.to_string()),
-            // Only the beginning is shown, which ends in the middle of a secret.
+            // The preview ends in the middle of a secret.
             4 => {
                 let bearer = asked.header("authorization").unwrap_or_default();
                 let shown = PREVIEW_CHARS - bearer.len() + 4;
@@ -144,8 +145,8 @@ fn plant() -> Planted {
             }
         }
     });
-    let collector = Listener::collector();
-    let (kept_config, kept, directory) = plant_kept();
+    let collector = StubServer::start_collector();
+    let (kept_config, kept, directory) = plant_rotating_secrets();
     let remote = |name: &str, url: &str, first: usize| {
         format!(
             "[servers.{name}]\nurl = {}\nheaders = {{ Authorization = {}, X-Custom = {} }}\n",
@@ -157,9 +158,9 @@ fn plant() -> Planted {
     let (token, flag) = (c(3), format!("--api-key={}", c(4)));
     let config = [
         format!("[telemetry]\notlp = {}\n", json!(collector.url)),
-        shell("noisy", &serve, &["--token", &token], &env(0)),
-        shell("dying", "exit 3", &[&flag], &env(5)),
-        shell(
+        shell_server("noisy", &serve, &["--token", &token], &env(0)),
+        shell_server("dying", "exit 3", &[&flag], &env(5)),
+        shell_server(
             "late",
             "read line; echo \"$API_KEY\" >&2; exit 4",
             &[],
@@ -170,24 +171,24 @@ fn plant() -> Planted {
         kept_config,
     ]
     .concat();
-    Planted {
+    PlantedSecrets {
         config,
-        _gate: gate,
+        _refusing: gate,
         web,
         collector,
-        kept,
+        rotating: kept,
         directory,
     }
 }
 
-/// Every call that goes wrong in a way of its own; returns what the gateway itself said of it.
+/// Makes calls that fail in every way; returns the gateway's own errors.
 fn call_everything(gateway: &Gateway) -> Vec<Value> {
-    let secret = |number: usize| canary(CANARIES - IN_CALLS + number);
-    let mut session = gateway.session("/mcp");
+    let secret = |number: usize| canary_text(CANARIES - IN_CALLS + number);
+    let mut session = gateway.open_session("/mcp");
     let mut errors = Vec::new();
     let mut failed = |answer: Value| {
         let error = answer["error"].clone();
-        // What the server itself answered is for the caller, whole.
+        // The server's own error belongs to the caller, whole.
         if error["data"]["origin"].is_string() {
             errors.push(error);
         }
@@ -206,11 +207,11 @@ fn call_everything(gateway: &Gateway) -> Vec<Value> {
     ] {
         failed(session.call(tool, &arguments));
     }
-    // What is read is named in the log when it fails; here its name holds a secret.
-    let read = json!({"uri": format!("x://{}", canary(12))});
+    // The log names a resource whose read fails; this name contains a secret.
+    let read = json!({"uri": format!("x://{}", canary_text(12))});
     failed(
         gateway
-            .session("/servers/web/mcp")
+            .open_session("/servers/web/mcp")
             .request("resources/read", &read),
     );
     for _ in 0..7 {
@@ -223,12 +224,12 @@ fn call_everything(gateway: &Gateway) -> Vec<Value> {
     errors
 }
 
-fn find(canaries: &[String], name: &str, text: &str) -> Vec<String> {
+fn find_canaries(canaries: &[String], name: &str, text: &str) -> Vec<String> {
     let mut found = Vec::new();
     for canary in canaries {
         let quoted = json!(canary).to_string();
         let quoted = quoted.trim_matches('"');
-        // Most of it is as good as all of it.
+        // Most of a canary counts as a leak too.
         let most = &canary[..canary.len() - 4];
         if text.contains(most) || text.contains(quoted) {
             let line = text.lines().find(|line| line.contains(&canary[..6]));
@@ -238,20 +239,20 @@ fn find(canaries: &[String], name: &str, text: &str) -> Vec<String> {
     found
 }
 
-fn watched(gateway: &Gateway) -> Http {
-    let mut events = Http::connect(gateway.address);
+fn open_event_stream(gateway: &Gateway) -> HttpConnection {
+    let mut events = HttpConnection::connect(gateway.address);
     let token = format!("Bearer {}", gateway.token);
     let headers = [
         ("Authorization", token.as_str()),
         ("Accept", "text/event-stream"),
     ];
-    events.send("GET", "/api/v1/events", &headers, b"");
+    events.send_request("GET", "/api/v1/events", &headers, b"");
     assert_eq!(events.read_head().status, 200);
     events
 }
 
-/// What people read of it.
-fn commands(gateway: &Gateway) -> Vec<(String, String)> {
+/// Collects the output of commands for people.
+fn collect_command_output(gateway: &Gateway) -> Vec<(String, String)> {
     let all = [
         &["logs"][..],
         &["logs", "--json"],
@@ -266,7 +267,7 @@ fn commands(gateway: &Gateway) -> Vec<(String, String)> {
         &["audit", "export"],
     ];
     let told = all.iter().map(|args| {
-        let out = gateway.cli(args);
+        let out = gateway.run_cli(args);
         assert_eq!(out.status.code(), Some(0), "{args:?}");
         let text = [out.stdout, out.stderr].concat();
         (args.join(" "), String::from_utf8_lossy(&text).into_owned())
@@ -275,41 +276,41 @@ fn commands(gateway: &Gateway) -> Vec<(String, String)> {
 }
 
 #[test]
-fn sec_41_planted_secrets_are_in_no_log_status_metric_trace_event_or_error() {
-    let planted = plant();
-    let canaries: Vec<_> = (0..CANARIES).chain(KEPT).map(canary).collect();
+fn sec_41_planted_secrets_appear_in_no_output() {
+    let planted = plant_secrets();
+    let canaries: Vec<_> = (0..CANARIES).chain(ROTATING).map(canary_text).collect();
     let log = tempfile::NamedTempFile::new().unwrap();
     let stderr = File::create(log.path()).unwrap();
-    let outside = canary(15);
-    let mut gateway = Gateway::up_as(&planted.config, |up| {
+    let outside = canary_text(15);
+    let mut gateway = Gateway::start_with_command(&planted.config, |up| {
         up.env("BOWLINE_LOG", "trace");
         up.env("FROM_OUTSIDE", &outside);
         up.stderr(Stdio::from(stderr));
     });
-    let mut events = watched(&gateway);
-    gateway.wait_for("noisy", "ready");
-    gateway.wait_for("web", "ready");
+    let mut events = open_event_stream(&gateway);
+    gateway.wait_for_state("noisy", "ready");
+    gateway.wait_for_state("web", "ready");
     for failing in ["dying", "late", "gate"] {
-        eventually(&format!("{failing} failed"), || {
-            gateway.status(failing)["last_error"].is_object()
+        wait_until(&format!("{failing} failed"), || {
+            gateway.server_status(failing)["last_error"].is_object()
         });
     }
     let mut errors = call_everything(&gateway);
-    errors.extend(use_kept(&gateway, &planted));
-    gateway.order("noisy", "restart");
-    gateway.wait_for("noisy", "ready");
+    errors.extend(use_rotating_secrets(&gateway, &planted));
+    gateway.control_server("noisy", "restart");
+    gateway.wait_for_state("noisy", "ready");
 
     let mut told: Vec<(String, String)> = Vec::new();
     for (number, error) in errors.iter().enumerate() {
         told.push((format!("error {number}"), error.to_string()));
     }
-    told.extend(commands(&gateway));
+    told.extend(collect_command_output(&gateway));
     for path in ["/api/v1/status", "/api/v1/discover"] {
-        told.push((path.to_owned(), gateway.api(path).to_string()));
+        told.push((path.to_owned(), gateway.get_api(path).to_string()));
     }
-    told.push(("metrics".to_owned(), scrape(&gateway)));
+    told.push(("metrics".to_owned(), scrape_metrics(&gateway)));
     let token = gateway.token.clone();
-    let run: PathBuf = gateway.state().join("run.json");
+    let run: PathBuf = gateway.state_dir().join("run.json");
     told.push(("run.json".to_owned(), std::fs::read_to_string(run).unwrap()));
     assert!(gateway.stop());
     let mut happened = String::new();
@@ -317,7 +318,7 @@ fn sec_41_planted_secrets_are_in_no_log_status_metric_trace_event_or_error() {
         happened.push_str(&String::from_utf8_lossy(&chunk));
     }
     told.push(("events".to_owned(), happened));
-    for (number, export) in planted.collector.asked().iter().enumerate() {
+    for (number, export) in planted.collector.requests().iter().enumerate() {
         let body = String::from_utf8_lossy(&export.body).into_owned();
         told.push((format!("export {number}"), body));
     }
@@ -330,7 +331,7 @@ fn sec_41_planted_secrets_are_in_no_log_status_metric_trace_event_or_error() {
     let secrets = [canaries, vec![token]].concat();
     let found: Vec<_> = told
         .iter()
-        .flat_map(|(name, text)| find(&secrets, name, text))
+        .flat_map(|(name, text)| find_canaries(&secrets, name, text))
         .collect();
     assert!(
         found.is_empty(),
@@ -340,22 +341,21 @@ fn sec_41_planted_secrets_are_in_no_log_status_metric_trace_event_or_error() {
     );
 }
 
-/// Nothing is proved by secrets that were never near: they reached servers, and what is told of
-/// them holds their labels.
-fn assert_was_planted(planted: &Planted, told: &[(String, String)]) {
-    let seen = planted.web.asked();
-    let bearer = format!("Bearer {}", canary(11));
+/// Guards against an empty test: the secrets reached servers, and the outputs contain their labels.
+fn assert_was_planted(planted: &PlantedSecrets, told: &[(String, String)]) {
+    let seen = planted.web.requests();
+    let bearer = format!("Bearer {}", canary_text(11));
     assert!(
         seen.iter()
             .any(|one| one.header("authorization") == Some(&bearer))
     );
-    assert!(seen.iter().any(|one| one.path.contains(&canary(9))));
-    let kept = planted.kept.asked();
-    let kept: Vec<_> = kept.iter().map(echo).collect();
-    for number in KEPT {
-        // What a command prints when it fails is not taken.
-        let is_sent = number != KEPT.end - 1;
-        let secret = canary(number);
+    assert!(seen.iter().any(|one| one.path.contains(&canary_text(9))));
+    let kept = planted.rotating.requests();
+    let kept: Vec<_> = kept.iter().map(echo_request).collect();
+    for number in ROTATING {
+        // The output of a failed command is not used.
+        let is_sent = number != ROTATING.end - 1;
+        let secret = canary_text(number);
         assert_eq!(
             kept.iter().any(|said| said.contains(&secret)),
             is_sent,

@@ -1,26 +1,26 @@
-//! The command line as people and programs meet it: words and exit codes.
+//! The command line for people and programs: messages and exit codes.
 
 use std::process::{Command, Output, Stdio};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::harness::{Gateway, bowline, fixture};
+use crate::harness::{Gateway, bowline_binary, fixture_config};
 
-fn out(output: &Output) -> String {
+fn stdout_text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-fn err(output: &Output) -> String {
+fn stderr_text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// The error of a command that was asked for JSON.
-fn json_error(output: &Output) -> Value {
+/// Parses the JSON error of a command.
+fn stderr_json(output: &Output) -> Value {
     let text = if output.stdout.is_empty() {
-        err(output)
+        stderr_text(output)
     } else {
-        out(output)
+        stdout_text(output)
     };
     let line = text.lines().last().unwrap_or_default();
     let value: Value = serde_json::from_str(line).unwrap_or_else(|_| panic!("no JSON: {text}"));
@@ -28,46 +28,46 @@ fn json_error(output: &Output) -> Value {
 }
 
 #[test]
-fn a_call_exits_as_it_ended() {
-    let gateway = Gateway::up(&fixture("files", &[]));
-    gateway.wait_for("files", "ready");
-    let output = gateway.cli(&["call", "files.add", "a=2", "b=3"]);
-    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
-    assert_eq!(out(&output).trim(), "5");
+fn call_exit_code_matches_outcome() {
+    let gateway = Gateway::start(&fixture_config("files", &[]));
+    gateway.wait_for_state("files", "ready");
+    let output = gateway.run_cli(&["call", "files.add", "a=2", "b=3"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr_text(&output));
+    assert_eq!(stdout_text(&output).trim(), "5");
 
-    let output = gateway.cli(&["call", "files.fail", "message=on purpose"]);
-    assert_eq!(output.status.code(), Some(5), "{}", err(&output));
-    assert!(out(&output).contains("on purpose"));
+    let output = gateway.run_cli(&["call", "files.fail", "message=on purpose"]);
+    assert_eq!(output.status.code(), Some(5), "{}", stderr_text(&output));
+    assert!(stdout_text(&output).contains("on purpose"));
 
-    let output = gateway.cli(&["call", "fiels.add", "a=2", "b=3"]);
-    assert_eq!(output.status.code(), Some(2), "{}", err(&output));
-    let told = err(&output);
+    let output = gateway.run_cli(&["call", "fiels.add", "a=2", "b=3"]);
+    assert_eq!(output.status.code(), Some(2), "{}", stderr_text(&output));
+    let told = stderr_text(&output);
     assert!(told.contains("did you mean files?"), "{told}");
     assert!(told.contains("bowline call files.add a=2 b=3"), "{told}");
 
-    let output = gateway.cli(&["call", "files.ad", "a=2", "b=3"]);
-    assert_eq!(output.status.code(), Some(2), "{}", err(&output));
+    let output = gateway.run_cli(&["call", "files.ad", "a=2", "b=3"]);
+    assert_eq!(output.status.code(), Some(2), "{}", stderr_text(&output));
     assert!(
-        err(&output).contains("did you mean add?"),
+        stderr_text(&output).contains("did you mean add?"),
         "{}",
-        err(&output)
+        stderr_text(&output)
     );
 
-    let output = gateway.cli(&["stop", "files"]);
-    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
-    let output = gateway.cli(&["call", "files.add", "--args", r#"{"a":2,"b":3}"#]);
-    assert_eq!(output.status.code(), Some(4), "{}", err(&output));
+    let output = gateway.run_cli(&["stop", "files"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr_text(&output));
+    let output = gateway.run_cli(&["call", "files.add", "--args", r#"{"a":2,"b":3}"#]);
+    assert_eq!(output.status.code(), Some(4), "{}", stderr_text(&output));
     assert!(
-        err(&output).contains("bowline start files"),
+        stderr_text(&output).contains("bowline start files"),
         "{}",
-        err(&output)
+        stderr_text(&output)
     );
 }
 
 #[test]
-fn json_forms_are_one_object_on_stdout() {
-    let gateway = Gateway::up(&fixture("files", &[]));
-    gateway.wait_for("files", "ready");
+fn json_output_is_one_object() {
+    let gateway = Gateway::start(&fixture_config("files", &[]));
+    gateway.wait_for_state("files", "ready");
     for (args, member) in [
         (&["status"][..], "servers"),
         (&["ls"], "servers"),
@@ -77,8 +77,8 @@ fn json_forms_are_one_object_on_stdout() {
         (&["logs", "files"], "lines"),
         (&["restart", "files"], "server"),
     ] {
-        let output = gateway.cli(&[args, &["--json"]].concat());
-        let text = out(&output);
+        let output = gateway.run_cli(&[args, &["--json"]].concat());
+        let text = stdout_text(&output);
         for line in text.lines() {
             let value: Value = serde_json::from_str(line).unwrap();
             assert_eq!(value["v"], 1, "{args:?}: {line}");
@@ -88,19 +88,19 @@ fn json_forms_are_one_object_on_stdout() {
         let code = if tool_error { 5 } else { 0 };
         assert_eq!(output.status.code(), Some(code), "{args:?}: {text}");
     }
-    let output = gateway.cli(&["call", "fiels.add", "a=2", "--json"]);
+    let output = gateway.run_cli(&["call", "fiels.add", "a=2", "--json"]);
     assert_eq!(output.status.code(), Some(2));
-    let error = json_error(&output);
+    let error = stderr_json(&output);
     assert_eq!(error["code"], "server_not_found", "{error}");
     assert_eq!(error["suggestions"][0], "files", "{error}");
 }
 
 #[test]
-fn without_a_gateway_the_command_that_starts_one_is_told() {
+fn commands_without_gateway_name_start_command() {
     let dir = TempDir::new().unwrap();
     let state = dir.path().join("state");
     let run = |args: &[&str]| {
-        Command::new(bowline())
+        Command::new(bowline_binary())
             .arg("--state")
             .arg(&state)
             .args(args)
@@ -117,19 +117,23 @@ fn without_a_gateway_the_command_that_starts_one_is_told() {
     ] {
         let output = run(args);
         assert_eq!(output.status.code(), Some(4), "{args:?}");
-        assert!(err(&output).contains(&up), "{args:?}: {}", err(&output));
+        assert!(
+            stderr_text(&output).contains(&up),
+            "{args:?}: {}",
+            stderr_text(&output)
+        );
     }
-    let error = json_error(&run(&["call", "a.b", "k=v", "--json"]));
+    let error = stderr_json(&run(&["call", "a.b", "k=v", "--json"]));
     assert_eq!(error["code"], "not_running", "{error}");
 }
 
 #[test]
-fn a_typo_in_the_config_is_shown_with_its_line_and_a_caret() {
+fn config_typo_is_shown_with_line_and_caret() {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("bowline.toml");
-    std::fs::write(&path, fixture("a", &[]) + "timout = \"5s\"\n").unwrap();
+    std::fs::write(&path, fixture_config("a", &[]) + "timout = \"5s\"\n").unwrap();
     let run = |args: &[&str]| {
-        Command::new(bowline())
+        Command::new(bowline_binary())
             .args(args)
             .arg("--config")
             .arg(&path)
@@ -137,30 +141,33 @@ fn a_typo_in_the_config_is_shown_with_its_line_and_a_caret() {
             .unwrap()
     };
     let output = run(&["check"]);
-    let told = err(&output);
+    let told = stderr_text(&output);
     assert_eq!(output.status.code(), Some(2), "{told}");
     for part in ["bowline.toml:4:1", "timout = \"5s\"", "^^^^^^", "`timeout`"] {
         assert!(told.contains(part), "{part}: {told}");
     }
-    let error = json_error(&run(&["check", "--json"]));
+    let error = stderr_json(&run(&["check", "--json"]));
     assert_eq!(error["problems"][0]["line"], 4, "{error}");
-    std::fs::write(&path, fixture("a", &[])).unwrap();
+    std::fs::write(&path, fixture_config("a", &[])).unwrap();
     assert_eq!(run(&["check"]).status.code(), Some(0));
 }
 
 #[test]
-fn a_second_gateway_on_one_state_names_the_running_one() {
-    let gateway = Gateway::up(&fixture("one", &[]));
-    let output = gateway.cli(&[
+fn second_gateway_names_running_one() {
+    let gateway = Gateway::start(&fixture_config("one", &[]));
+    let output = gateway.run_cli(&[
         "up",
         "--listen",
         "127.0.0.1:0",
         "--config",
         gateway.dir.path().join("bowline.toml").to_str().unwrap(),
     ]);
-    let told = err(&output);
+    let told = stderr_text(&output);
     assert_eq!(output.status.code(), Some(1), "{told}");
     assert!(told.contains(&gateway.pid().to_string()), "{told}");
-    let mut session = gateway.session("/mcp");
-    assert_eq!(session.text("one__echo", &json!({"message": "on"})), "on");
+    let mut session = gateway.open_session("/mcp");
+    assert_eq!(
+        session.call_text("one__echo", &json!({"message": "on"})),
+        "on"
+    );
 }

@@ -2,42 +2,43 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::condition::{config, up};
-use crate::harness::eventually;
+use crate::harness::condition::{condition_config, start_with_condition};
+use crate::harness::wait_until;
 
-fn reason(answer: &Value) -> String {
+fn denial_reason(answer: &Value) -> String {
     assert_eq!(answer["error"]["data"]["code"], "policy_denied", "{answer}");
     assert_eq!(answer["error"]["data"]["execution"], "not_started");
     answer["error"]["message"].as_str().unwrap().to_owned()
 }
 
 #[test]
-fn a_condition_decides_about_calls_and_hides_nothing() {
-    let (gateway, mut session) = up("args.message.startsWith('/srv/') && principal == 'ann'");
-    let all = session.tools();
+fn condition_denies_calls_and_hides_nothing() {
+    let (gateway, mut session) =
+        start_with_condition("args.message.startsWith('/srv/') && principal == 'ann'");
+    let all = session.list_tool_names();
     assert!(all.contains(&"one__echo".to_owned()) && all.len() > 2);
     assert_eq!(
-        session.text("one__echo", &json!({"message": "/srv/a"})),
+        session.call_text("one__echo", &json!({"message": "/srv/a"})),
         "/srv/a"
     );
-    let denied = reason(&session.call("one__echo", &json!({"message": "/etc/a"})));
+    let denied = denial_reason(&session.call("one__echo", &json!({"message": "/etc/a"})));
     assert!(denied.contains("only when"), "{denied}");
     for arguments in [json!({}), json!({"message": 3}), json!({"other": "/srv/a"})] {
-        let denied = reason(&session.call("one__echo", &arguments));
+        let denied = denial_reason(&session.call("one__echo", &arguments));
         assert!(denied.contains("cannot be decided"), "{denied}");
     }
-    // Another tool is not its business.
-    assert_eq!(session.text("one__add", &json!({"a": 1, "b": 2})), "3");
+    // The condition does not apply to another tool.
+    assert_eq!(session.call_text("one__add", &json!({"a": 1, "b": 2})), "3");
     assert_eq!(
-        gateway.status("one")["calls"],
+        gateway.server_status("one")["calls"],
         2,
         "what was refused did not reach the server"
     );
 }
 
 #[test]
-fn of_two_equal_members_a_condition_believes_neither() {
-    let (_gateway, mut session) = up("args.message == 'good'");
+fn condition_refuses_duplicate_members() {
+    let (_gateway, mut session) = start_with_condition("args.message == 'good'");
     for inside in [
         r#"{"message":"good","message":"bad"}"#,
         r#"{"message":"bad","message":"good"}"#,
@@ -52,24 +53,24 @@ fn of_two_equal_members_a_condition_believes_neither() {
 }
 
 #[test]
-fn a_condition_that_cannot_be_read_leaves_the_one_in_force() {
-    let (gateway, mut session) = up("args.message == 'good'");
+fn invalid_condition_keeps_previous_one() {
+    let (gateway, mut session) = start_with_condition("args.message == 'good'");
     let file = gateway.dir.path().join("bowline.toml");
-    std::fs::write(&file, config("args.message ==")).unwrap();
-    eventually("the file is refused", || {
-        gateway.api("/api/v1/status")["config_error"].is_string()
+    std::fs::write(&file, condition_config("args.message ==")).unwrap();
+    wait_until("the file is refused", || {
+        gateway.get_api("/api/v1/status")["config_error"].is_string()
     });
-    reason(&session.call("one__echo", &json!({"message": "bad"})));
+    denial_reason(&session.call("one__echo", &json!({"message": "bad"})));
     assert_eq!(
-        session.text("one__echo", &json!({"message": "good"})),
+        session.call_text("one__echo", &json!({"message": "good"})),
         "good"
     );
-    let checked = gateway.cli(&["check", "--config", file.to_str().unwrap()]);
+    let checked = gateway.run_cli(&["check", "--config", file.to_str().unwrap()]);
     assert_eq!(checked.status.code(), Some(2));
     let shown = String::from_utf8(checked.stderr).unwrap();
     assert!(shown.contains("`if` is no condition"), "{shown}");
-    std::fs::write(&file, config("args.message == 'bad'")).unwrap();
-    eventually("the new one counts", || {
+    std::fs::write(&file, condition_config("args.message == 'bad'")).unwrap();
+    wait_until("the new one counts", || {
         session.call("one__echo", &json!({"message": "bad"}))["result"].is_object()
     });
 }

@@ -1,10 +1,10 @@
-//! Credentials of servers: read at each send, got anew when they are refused, and taken up by
-//! lists and children when they change.
+//! Credentials of servers: read at each send, fetched again when refused, and applied to lists and
+//! children when they change.
 
-mod agents;
+mod caller_token;
 mod keychain;
-mod rotated;
-mod stored;
+mod rotation;
+mod secret_store;
 
 use std::collections::HashMap;
 use std::io::Write as _;
@@ -13,60 +13,63 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 
-use crate::harness::listener::{Asked, Listener};
-use crate::harness::{Gateway, Http, Session, bowline, eventually};
+use crate::harness::stub_server::{ReceivedRequest, StubServer};
+use crate::harness::{Gateway, HttpConnection, Session, bowline_binary, wait_until};
 
-/// An MCP server over HTTP that knows who asks by the `Authorization` header: each good one is
-/// shown tools of its own, and others are refused.
-pub(crate) struct Guarded {
-    pub(crate) listener: Listener,
-    good: Arc<Mutex<HashMap<String, Vec<&'static str>>>>,
+/// An HTTP MCP server with authentication by `Authorization`: each accepted value has separate
+/// tools, other values are refused.
+pub(crate) struct GuardedServer {
+    pub(crate) server: StubServer,
+    accepted: Arc<Mutex<HashMap<String, Vec<&'static str>>>>,
 }
 
-impl Guarded {
+impl GuardedServer {
     pub(crate) fn start(good: &[(&str, &[&'static str])]) -> Self {
         let known = Arc::<Mutex<HashMap<_, _>>>::default();
         let looked = Arc::clone(&known);
-        let listener = Listener::start(move |asked| answer(asked, &looked));
+        let listener = StubServer::start(move |asked| respond(asked, &looked));
         let this = Self {
-            listener,
-            good: known,
+            server: listener,
+            accepted: known,
         };
-        this.only(good);
+        this.set_accepted(good);
         this
     }
 
-    /// From now on these are good, and no others.
-    pub(crate) fn only(&self, good: &[(&str, &[&'static str])]) {
+    /// Replaces the accepted credentials.
+    pub(crate) fn set_accepted(&self, good: &[(&str, &[&'static str])]) {
         let good = good.iter().map(|(who, tools)| {
             let who = format!("Bearer {who}");
             (who, tools.to_vec())
         });
-        *self.good.lock().unwrap() = good.collect();
+        *self.accepted.lock().unwrap() = good.collect();
     }
 
     /// The entry of this server in a config file.
-    pub(crate) fn entry(&self, name: &str, bearer: &str) -> String {
-        let url = format!("{}/mcp", self.listener.url);
+    pub(crate) fn config_entry(&self, name: &str, bearer: &str) -> String {
+        let url = format!("{}/mcp", self.server.url);
         format!(
             "[servers.{name}]\nurl = {}\nheaders = {{ Authorization = \"Bearer {bearer}\" }}\n",
             json!(url)
         )
     }
 
-    /// What proved who we are in each request of this method, in order.
-    pub(crate) fn proofs(&self, method: &str) -> Vec<String> {
-        let asked = self.listener.asked();
+    /// The `Authorization` header of each request of this method, in order.
+    pub(crate) fn authorization_headers(&self, method: &str) -> Vec<String> {
+        let asked = self.server.requests();
         let of_method = asked.iter().filter(|one| one.json()["method"] == method);
         let proofs = of_method.map(|one| one.header("authorization").unwrap_or_default());
         proofs.map(str::to_owned).collect()
     }
 }
 
-fn answer(asked: &Asked, good: &Mutex<HashMap<String, Vec<&'static str>>>) -> (u16, String) {
+fn respond(
+    asked: &ReceivedRequest,
+    good: &Mutex<HashMap<String, Vec<&'static str>>>,
+) -> (u16, String) {
     let who = asked.header("authorization").unwrap_or_default();
     let Some(tools) = good.lock().unwrap().get(who).cloned() else {
-        // Some say back what they would not take.
+        // Some servers repeat a refused credential in the error.
         return (401, json!(format!("you are not {who}")).to_string());
     };
     let message = asked.json();
@@ -92,12 +95,12 @@ fn answer(asked: &Asked, good: &Mutex<HashMap<String, Vec<&'static str>>>) -> (u
     (200, answer.to_string())
 }
 
-/// Runs a command of the command line with this on its stdin.
-pub(crate) fn say(gateway: &Gateway, args: &[&str], input: &str) -> Output {
+/// Runs a CLI command with this stdin.
+pub(crate) fn run_command(gateway: &Gateway, args: &[&str], input: &str) -> Output {
     let config = gateway.dir.path().join("bowline.toml");
-    let mut child = Command::new(bowline())
+    let mut child = Command::new(bowline_binary())
         .arg("--state")
-        .arg(gateway.state())
+        .arg(gateway.state_dir())
         .arg("--config")
         .arg(config)
         .args(args)
@@ -112,38 +115,38 @@ pub(crate) fn say(gateway: &Gateway, args: &[&str], input: &str) -> Output {
     child.wait_with_output().unwrap()
 }
 
-/// Puts a secret away.
-pub(crate) fn set(gateway: &Gateway, name: &str, value: &str) {
-    let out = say(gateway, &["secret", "set", name], value);
+/// Stores a secret.
+pub(crate) fn set_secret(gateway: &Gateway, name: &str, value: &str) {
+    let out = run_command(gateway, &["secret", "set", name], value);
     assert!(out.status.success(), "{out:?}");
     let told = [out.stdout, out.stderr].concat();
     let told = String::from_utf8(told).unwrap();
     assert!(!told.contains(value.trim()), "{told}");
 }
 
-/// Waits until a server that was left out is there and in this state.
-pub(crate) fn comes(gateway: &Gateway, server: &str, state: &str) {
-    eventually(&format!("{server} is {state}"), || {
-        let servers = gateway.api("/api/v1/servers");
+/// Waits until a previously omitted server is listed and in this state.
+pub(crate) fn wait_for_listed_server(gateway: &Gateway, server: &str, state: &str) {
+    wait_until(&format!("{server} is {state}"), || {
+        let servers = gateway.get_api("/api/v1/servers");
         let servers = servers["servers"].as_array().unwrap();
         let is_it = |one: &Value| one["name"] == server && one["state"] == state;
         servers.iter().any(is_it)
     });
 }
 
-/// Opens the stream on which a session is told of changes.
-pub(crate) fn listening(gateway: &Gateway, session: &Session) -> Http {
-    let mut stream = Http::connect(gateway.address);
-    let mut headers = session.headers();
+/// Opens the session's stream for change notifications.
+pub(crate) fn open_stream(gateway: &Gateway, session: &Session) -> HttpConnection {
+    let mut stream = HttpConnection::connect(gateway.address);
+    let mut headers = session.request_headers();
     headers.push(("Accept".to_owned(), "text/event-stream".to_owned()));
     let headers: Vec<_> = headers.iter().map(|(k, v)| (&k[..], &v[..])).collect();
-    stream.send("GET", session.path(), &headers, b"");
+    stream.send_request("GET", session.path(), &headers, b"");
     assert_eq!(stream.read_head().status, 200);
     stream
 }
 
-/// The text of a call's result, or its error.
-pub(crate) fn outcome(answer: &Value) -> String {
+/// The text of a call's result, or the error.
+pub(crate) fn call_outcome(answer: &Value) -> String {
     match answer["result"]["content"][0]["text"].as_str() {
         Some(text) => text.to_owned(),
         None => answer["error"]["data"]["code"].to_string(),

@@ -1,50 +1,54 @@
-//! All tools of all servers, asked side by side.
+//! Discovery lists all tools of all servers concurrently.
 
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::harness::{Gateway, fixture};
+use crate::harness::{Gateway, fixture_config};
 
-fn entries(gateway: &Gateway, query: &str) -> Vec<Value> {
-    let answer = gateway.api(&format!("/api/v1/discover{query}"));
+fn discover_entries(gateway: &Gateway, query: &str) -> Vec<Value> {
+    let answer = gateway.get_api(&format!("/api/v1/discover{query}"));
     assert_eq!(answer["v"], 1, "{answer}");
     answer["entries"].as_array().unwrap().clone()
 }
 
-fn of<'a>(entries: &'a [Value], server: &str) -> Vec<&'a Value> {
+fn entries_of_server<'a>(entries: &'a [Value], server: &str) -> Vec<&'a Value> {
     let own = entries.iter().filter(|entry| entry["server"] == server);
     own.collect()
 }
 
 #[test]
-fn servers_that_hang_or_fail_stand_beside_the_others_and_hold_up_nobody() {
+fn discover_reports_failing_servers_without_delay() {
     let config = [
-        fixture("paged", &["--fault", "pages=2"]),
-        fixture("plain", &[]),
-        fixture("hung", &["--fault", "hang-at-start"]),
-        fixture("hung-too", &["--fault", "hang-at-start"]),
-        fixture("dead", &["--fault", "exit-at-start=3"]),
+        fixture_config("paged", &["--fault", "pages=2"]),
+        fixture_config("plain", &[]),
+        fixture_config("hung", &["--fault", "hang-at-start"]),
+        fixture_config("hung-too", &["--fault", "hang-at-start"]),
+        fixture_config("dead", &["--fault", "exit-at-start=3"]),
         "restart = { backoff = \"30s..60s\" }\n".to_owned(),
-        fixture("off", &[]),
+        fixture_config("off", &[]),
     ]
     .concat();
-    let gateway = Gateway::up(&config);
-    gateway.wait_for("plain", "ready");
-    gateway.wait_for("paged", "ready");
-    gateway.wait_for("dead", "backoff");
-    gateway.wait_for("off", "ready");
-    gateway.order("off", "stop");
+    let gateway = Gateway::start(&config);
+    gateway.wait_for_state("plain", "ready");
+    gateway.wait_for_state("paged", "ready");
+    gateway.wait_for_state("dead", "backoff");
+    gateway.wait_for_state("off", "ready");
+    gateway.control_server("off", "stop");
     let asked = Instant::now();
-    let all = entries(&gateway, "?timeout_ms=700");
+    let all = discover_entries(&gateway, "?timeout_ms=700");
     let took = asked.elapsed();
-    // Two that hang, one after the other, would take twice as long.
+    // Two hanging servers in sequence would take twice as long.
     assert!(took >= Duration::from_millis(700), "{took:?}");
     assert!(took < Duration::from_millis(1_400), "{took:?}");
 
-    let plain = of(&all, "plain");
+    let plain = entries_of_server(&all, "plain");
     assert!(plain.len() >= 5, "{plain:?}");
-    assert_eq!(of(&all, "paged").len(), plain.len(), "all pages");
+    assert_eq!(
+        entries_of_server(&all, "paged").len(),
+        plain.len(),
+        "all pages"
+    );
     let echo = plain.iter().find(|entry| entry["tool"] == "echo").unwrap();
     assert_eq!(echo["schema"]["type"], "object", "{echo}");
     assert!(echo.get("error").is_none(), "{echo}");
@@ -54,7 +58,7 @@ fn servers_that_hang_or_fail_stand_beside_the_others_and_hold_up_nobody() {
         ("dead", "connect_failed", "exit code 3"),
         ("off", "unavailable", "stopped"),
     ] {
-        let found = of(&all, server);
+        let found = entries_of_server(&all, server);
         assert_eq!(found.len(), 1, "{server}: {found:?}");
         let error = &found[0]["error"];
         assert_eq!(error["class"], class, "{server}: {error}");
@@ -65,16 +69,16 @@ fn servers_that_hang_or_fail_stand_beside_the_others_and_hold_up_nobody() {
 }
 
 #[test]
-fn a_lazy_server_is_started_only_where_nobody_knows_its_tools() {
-    let mut gateway = Gateway::up(&(fixture("one", &[]) + "lazy = true\n"));
-    assert_eq!(gateway.status("one")["generation"], 0);
-    let first = entries(&gateway, "");
-    assert!(of(&first, "one").len() >= 5, "{first:?}");
-    assert_eq!(gateway.status("one")["generation"], 1);
+fn discover_starts_lazy_server_without_known_tools() {
+    let mut gateway = Gateway::start(&(fixture_config("one", &[]) + "lazy = true\n"));
+    assert_eq!(gateway.server_status("one")["generation"], 0);
+    let first = discover_entries(&gateway, "");
+    assert!(entries_of_server(&first, "one").len() >= 5, "{first:?}");
+    assert_eq!(gateway.server_status("one")["generation"], 1);
     assert!(gateway.stop());
     gateway.restart();
-    assert_eq!(entries(&gateway, ""), first);
-    let one = gateway.status("one");
+    assert_eq!(discover_entries(&gateway, ""), first);
+    let one = gateway.server_status("one");
     assert_eq!(
         (&one["state"], &one["generation"]),
         (&json!("idle"), &json!(0))

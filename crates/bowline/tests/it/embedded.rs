@@ -1,49 +1,49 @@
-//! A host that another program built and serves over HTTP, in its own process.
+//! A host built by another program and served over HTTP in the program's own process.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
-use bowline::tokens::{TokenKind, Wanted};
-use bowline::{BindError, Bound, Gateway, Whom};
-use bowline_core::policy::{Pattern, Policy, RoleRules};
-use bowline_host::guard::{Guard, Verdict};
+use bowline::tokens::{TokenKind, TokenRequest};
+use bowline::{BindError, BoundGateway, Gateway, SessionSelector};
+use bowline_core::policy::{FeaturePattern, Policy, RoleRules};
+use bowline_host::access_guard::{AccessGuard, GuardDecision};
 use bowline_host::tools::Toolbox;
-use bowline_host::{Contexts, Host, Role, Server, SpawnOptions, ToolOutput};
+use bowline_host::{ContextSet, Host, Role, Server, SpawnOptions, ToolOutput};
 use serde_json::json;
 use tokio::sync::oneshot;
 
-use crate::harness::{Http, Session};
+use crate::harness::{HttpConnection, Session};
 use crate::streams::next_event;
 
-/// A host served by a thread of its own, as a program would.
-struct Served {
+/// A host served by its own thread, as an embedding program would.
+struct EmbeddedGateway {
     host: Host,
-    bound: Arc<Bound>,
+    server: Arc<BoundGateway>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-fn policy() -> Policy {
+fn test_policy() -> Policy {
     let rules = RoleRules {
-        allow: vec![Pattern::parse("own.*").unwrap()],
+        allow: vec![FeaturePattern::parse("own.*").unwrap()],
         ..RoleRules::default()
     };
     Policy::default()
         .with_role("guest", rules)
-        .with_context("quiet", vec![Pattern::parse("own.shout").unwrap()])
+        .with_context("quiet", vec![FeaturePattern::parse("own.shout").unwrap()])
 }
 
-fn tools(names: &[&'static str]) -> Toolbox {
+fn named_toolbox(names: &[&'static str]) -> Toolbox {
     let any = json!({"type": "object"});
     names.iter().fold(Toolbox::default(), |tools, &name| {
-        tools.with((name, ""), &any, move |_, _| async move {
-            Ok(ToolOutput::of_text(name))
+        tools.with(name, "", &any, move |_, _| async move {
+            Ok(ToolOutput::from_text(name))
         })
     })
 }
 
-impl Served {
+impl EmbeddedGateway {
     fn start() -> Self {
         let (told, ready) = mpsc::channel();
         let (stop, stopped) = oneshot::channel::<()>();
@@ -51,8 +51,8 @@ impl Served {
             let runtime = tokio::runtime::Builder::new_current_thread();
             let runtime = { runtime }.enable_all().build().unwrap();
             runtime.block_on(async {
-                let host = Host::builder().policy(policy()).build().unwrap();
-                let own = Server::in_process("own", tools(&["shout", "whisper"]));
+                let host = Host::builder().policy(test_policy()).build().unwrap();
+                let own = Server::in_process("own", named_toolbox(&["shout", "whisper"]));
                 host.spawn(own, SpawnOptions::default()).await.unwrap();
                 let any = "127.0.0.1:0".parse().unwrap();
                 let bound = Arc::new(Gateway::bind(host.clone(), any).await.unwrap());
@@ -60,43 +60,43 @@ impl Served {
                 assert!(matches!(taken, Err(BindError::Occupied(_))), "{taken:?}");
                 told.send((host, Arc::clone(&bound))).unwrap();
                 let _ = stopped.await;
-                // The test has let go of it by now.
+                // The test holds no reference any more.
                 Arc::into_inner(bound).unwrap().stop().await;
             });
         });
-        let (host, bound) = ready.recv().unwrap();
+        let (host, server) = ready.recv().unwrap();
         Self {
             host,
-            bound,
+            server,
             stop: Some(stop),
             thread: Some(thread),
         }
     }
 
     fn address(&self) -> SocketAddr {
-        format!("127.0.0.1:{}", self.bound.port).parse().unwrap()
+        format!("127.0.0.1:{}", self.server.port).parse().unwrap()
     }
 
-    fn token(&self) -> String {
-        let wanted = Wanted {
+    fn create_token(&self) -> String {
+        let wanted = TokenRequest {
             principal: "ann".into(),
             kind: TokenKind::Agent,
             role: Role::Named("guest".into()),
             run: None,
-            contexts: Contexts::default(),
-            life: None,
+            contexts: ContextSet::default(),
+            lifetime: None,
         };
-        self.bound.issue(&wanted).unwrap()
+        self.server.issue_token(&wanted).unwrap()
     }
 
-    fn session(&self, token: &str) -> Session {
+    fn open_session(&self, token: &str) -> Session {
         Session::open(self.address(), "/mcp", Some(token))
     }
 
-    fn end(mut self) {
+    fn stop_and_join(mut self) {
         let (stop, thread) = (self.stop.take().unwrap(), self.thread.take().unwrap());
         let address = self.address();
-        drop(self.bound);
+        drop(self.server);
         stop.send(()).unwrap();
         thread.join().unwrap();
         assert!(
@@ -107,89 +107,100 @@ impl Served {
     }
 }
 
+/// A host is served without files, and open sessions can be narrowed.
 #[test]
-fn a_host_is_served_without_files_and_narrowed_while_sessions_are_open() {
-    let served = Served::start();
-    let token = served.token();
-    let mut session = served.session(&token);
-    assert_eq!(session.tools(), ["own__shout", "own__whisper"]);
+fn embedded_host_serves_and_narrows_open_sessions() {
+    let served = EmbeddedGateway::start();
+    let token = served.create_token();
+    let mut session = served.open_session(&token);
+    assert_eq!(session.list_tool_names(), ["own__shout", "own__whisper"]);
     let said = session.call("own__shout", &json!({}));
     assert_eq!(said["result"]["content"][0]["text"], "shout", "{said}");
-    let mut stream = session.listen();
+    let mut stream = session.open_stream();
     next_event(&mut stream).unwrap();
-    let quiet = Contexts::new(["quiet"]);
-    for whom in [Whom::Session(&session.id.clone()), Whom::All] {
-        let mut other = served.session(&token);
-        served.bound.set_context(whom, &quiet).unwrap();
-        let told = next_event(&mut stream).unwrap().json();
+    let quiet = ContextSet::new(["quiet"]);
+    for whom in [
+        SessionSelector::Session(&session.id.clone()),
+        SessionSelector::All,
+    ] {
+        let mut other = served.open_session(&token);
+        served.server.set_context(whom, &quiet).unwrap();
+        let told = next_event(&mut stream).unwrap().data_json();
         assert_eq!(told["method"], "notifications/tools/list_changed");
-        assert_eq!(session.tools(), ["own__whisper"]);
+        assert_eq!(session.list_tool_names(), ["own__whisper"]);
         let refused = session.call("own__shout", &json!({}));
         assert!(refused.get("error").is_some(), "{refused}");
-        let all = whom == Whom::All;
-        assert_eq!(other.tools().len(), if all { 1 } else { 2 });
+        let all = whom == SessionSelector::All;
+        assert_eq!(other.list_tool_names().len(), if all { 1 } else { 2 });
         assert_eq!(
-            served.session(&token).tools().len(),
+            served.open_session(&token).list_tool_names().len(),
             if all { 1 } else { 2 },
             "one that comes"
         );
         served
-            .bound
-            .set_context(whom, &Contexts::default())
+            .server
+            .set_context(whom, &ContextSet::default())
             .unwrap();
         next_event(&mut stream).unwrap();
-        assert_eq!(session.tools().len(), 2);
+        assert_eq!(session.list_tool_names().len(), 2);
     }
-    let unknown = served.bound.set_context(Whom::Session("x"), &quiet);
+    let unknown = served
+        .server
+        .set_context(SessionSelector::Session("x"), &quiet);
     assert!(unknown.is_err());
     assert!(
         served
-            .bound
+            .server
             .sessions()
             .iter()
             .all(|(_, whose)| **whose == *"ann")
     );
-    // What was opened ends with its token.
-    assert_eq!(served.bound.revoke("ann"), 1);
-    assert!(served.bound.sessions().is_empty());
-    served.end();
+    // Revoking a token ends the token's sessions.
+    assert_eq!(served.server.revoke_tokens("ann"), 1);
+    assert!(served.server.sessions().is_empty());
+    served.stop_and_join();
 }
 
 #[test]
-fn sessions_of_an_embedded_gateway_hear_of_servers_and_guards_that_change() {
+fn embedded_sessions_hear_server_and_guard_changes() {
     /// Refuses one tool.
     #[derive(Debug)]
-    struct Silence;
-    impl Guard for Silence {
-        fn check(&self, _: &str, tool: Option<&str>) -> Verdict {
+    struct DenyShout;
+    impl AccessGuard for DenyShout {
+        fn check_access(&self, _: &str, tool: Option<&str>) -> GuardDecision {
             match tool {
-                Some("shout") => Verdict::Deny {
+                Some("shout") => GuardDecision::Deny {
                     reason: "it is late".into(),
                 },
-                _ => Verdict::Allow,
+                _ => GuardDecision::Allow,
             }
         }
     }
-    let served = Served::start();
-    let mut session = served.session(&served.bound.token);
-    let mut stream = session.listen();
+    let served = EmbeddedGateway::start();
+    let mut session = served.open_session(&served.server.token);
+    let mut stream = session.open_stream();
     next_event(&mut stream).unwrap();
-    served.host.set_guard(Some(Box::new(Silence)));
-    served.bound.refresh_tools();
-    let told = next_event(&mut stream).unwrap().json();
+    served.host.set_guard(Some(Box::new(DenyShout)));
+    served.server.refresh_tools();
+    let told = next_event(&mut stream).unwrap().data_json();
     assert_eq!(told["method"], "notifications/tools/list_changed");
-    assert_eq!(session.tools(), ["own__whisper"]);
-    // The API is there for the owner, and nothing is without a token.
-    let bearer = format!("Bearer {}", served.bound.token);
-    let answer =
-        Http::connect(served.address()).get("/api/v1/status", &[("Authorization", &bearer)]);
+    assert_eq!(session.list_tool_names(), ["own__whisper"]);
+    // The API serves the owner only, and every endpoint needs a token.
+    let bearer = format!("Bearer {}", served.server.token);
+    let answer = HttpConnection::connect(served.address())
+        .get("/api/v1/status", &[("Authorization", &bearer)]);
     assert_eq!(answer.json()["servers"][0]["transport"], "in_process");
     assert_eq!(
-        Http::connect(served.address())
+        HttpConnection::connect(served.address())
             .get("/api/v1/status", &[])
             .status,
         401
     );
-    assert_eq!(Http::connect(served.address()).get("/mcp", &[]).status, 401);
-    served.end();
+    assert_eq!(
+        HttpConnection::connect(served.address())
+            .get("/mcp", &[])
+            .status,
+        401
+    );
+    served.stop_and_join();
 }

@@ -1,27 +1,29 @@
-//! What happens to servers, told to those who watch.
+//! The event stream of server changes.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::harness::{Gateway, Http, bowline, eventually, fixture, signal};
+use crate::harness::{
+    Gateway, HttpConnection, bowline_binary, fixture_config, send_signal, wait_until,
+};
 
-/// One who watches.
-pub(crate) struct Watcher {
-    http: Http,
+/// A client of the event stream.
+pub(crate) struct EventWatcher {
+    http: HttpConnection,
     text: String,
 }
 
-/// One event as it came.
+/// A received event.
 #[derive(Debug)]
-pub(crate) struct Told {
+pub(crate) struct WatchedEvent {
     id: Option<u64>,
     pub(crate) name: String,
     pub(crate) data: Value,
 }
 
-impl Watcher {
+impl EventWatcher {
     pub(crate) fn start(gateway: &Gateway) -> Self {
         let (this, status) = Self::try_start(gateway);
         assert_eq!(status, 200);
@@ -29,19 +31,19 @@ impl Watcher {
     }
 
     fn try_start(gateway: &Gateway) -> (Self, u16) {
-        let mut http = Http::connect(gateway.address);
+        let mut http = HttpConnection::connect(gateway.address);
         let token = format!("Bearer {}", gateway.token);
-        http.send("GET", "/api/v1/events", &[("Authorization", &token)], b"");
+        http.send_request("GET", "/api/v1/events", &[("Authorization", &token)], b"");
         let head = http.read_head();
         let text = String::new();
         (Self { http, text }, head.status)
     }
 
-    /// The next event; nothing at the end of the stream.
-    fn next(&mut self) -> Option<Told> {
+    /// The next event; `None` at the end of the stream.
+    fn next(&mut self) -> Option<WatchedEvent> {
         loop {
             if let Some((event, rest)) = self.text.split_once("\n\n") {
-                let told = parse(event);
+                let told = parse_event(event);
                 self.text = rest.to_owned();
                 if let Some(told) = told {
                     return Some(told);
@@ -53,8 +55,8 @@ impl Watcher {
         }
     }
 
-    /// The next event of which this holds.
-    pub(crate) fn until(&mut self, holds: impl Fn(&Told) -> bool) -> Told {
+    /// The next matching event.
+    pub(crate) fn next_matching(&mut self, holds: impl Fn(&WatchedEvent) -> bool) -> WatchedEvent {
         loop {
             let told = self.next().expect("the stream goes on");
             if holds(&told) {
@@ -64,10 +66,10 @@ impl Watcher {
     }
 }
 
-/// Reads an event; a comment is none.
-fn parse(text: &str) -> Option<Told> {
+/// Parses an event; a comment is no event.
+fn parse_event(text: &str) -> Option<WatchedEvent> {
     let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name));
-    Some(Told {
+    Some(WatchedEvent {
         id: field("id: ").map(|id| id.parse().unwrap()),
         name: field("event: ")?.to_owned(),
         data: serde_json::from_str(field("data: ")?).unwrap(),
@@ -75,17 +77,17 @@ fn parse(text: &str) -> Option<Told> {
 }
 
 #[test]
-fn a_watcher_is_told_how_things_stand_and_then_what_happens() {
-    let gateway = Gateway::up(&fixture("one", &[]));
-    gateway.wait_for("one", "ready");
-    let mut watcher = Watcher::start(&gateway);
+fn watcher_gets_snapshot_then_events() {
+    let gateway = Gateway::start(&fixture_config("one", &[]));
+    gateway.wait_for_state("one", "ready");
+    let mut watcher = EventWatcher::start(&gateway);
     let hello = watcher.next().unwrap();
     assert_eq!(hello.name, "hello");
     assert_eq!(hello.data["servers"][0]["name"], "one");
     assert_eq!(hello.data["servers"][0]["state"], "ready");
     let mut last = hello.id.unwrap();
 
-    gateway.order("one", "stop");
+    gateway.control_server("one", "stop");
     let mut states = Vec::new();
     while states.last() != Some(&json!("stopped")) {
         let told = watcher.next().unwrap();
@@ -98,49 +100,49 @@ fn a_watcher_is_told_how_things_stand_and_then_what_happens() {
             states.push(told.data["state"].clone());
         }
     }
-    gateway.order("one", "start");
-    watcher.until(|told| told.name == "catalog");
-    let up = watcher.until(|told| told.data["state"] == "ready");
+    gateway.control_server("one", "start");
+    watcher.next_matching(|told| told.name == "catalog");
+    let up = watcher.next_matching(|told| told.data["state"] == "ready");
     assert_eq!(up.data["generation"], 2);
 
-    let pid = gateway.status("one")["pid"].as_u64().unwrap();
-    signal(u32::try_from(pid).unwrap(), "KILL");
-    let down = watcher.until(|told| told.data["state"] == "backoff");
+    let pid = gateway.server_status("one")["pid"].as_u64().unwrap();
+    send_signal(u32::try_from(pid).unwrap(), "KILL");
+    let down = watcher.next_matching(|told| told.data["state"] == "backoff");
     let reason = down.data["reason"].as_str().unwrap();
     assert!(reason.contains("signal 9"), "{reason}");
 }
 
 #[test]
-fn watchers_are_few_and_a_place_is_free_when_one_leaves() {
-    let gateway = Gateway::up("");
-    let mut watchers: Vec<_> = (0..64).map(|_| Watcher::start(&gateway)).collect();
-    let (mut refused, status) = Watcher::try_start(&gateway);
+fn watchers_are_capped_and_freed_on_leave() {
+    let gateway = Gateway::start("");
+    let mut watchers: Vec<_> = (0..64).map(|_| EventWatcher::start(&gateway)).collect();
+    let (mut refused, status) = EventWatcher::try_start(&gateway);
     assert_eq!(status, 429);
     let mut body = vec![0; 256];
     let read = std::io::Read::read(&mut refused.http.stream, &mut body).unwrap();
     let body: Value = serde_json::from_slice(&body[..read]).unwrap();
     assert_eq!(body["error"]["code"], "too_many_watchers");
     watchers.pop();
-    eventually("the place is free", || {
-        let (_, status) = Watcher::try_start(&gateway);
+    wait_until("the place is free", || {
+        let (_, status) = EventWatcher::try_start(&gateway);
         status == 200
     });
 }
 
 #[test]
-fn only_the_owner_may_watch() {
-    let gateway = Gateway::up_with("", &["--insecure-no-auth"]);
-    let response = Http::connect(gateway.address).get("/api/v1/events", &[]);
+fn only_owner_may_watch() {
+    let gateway = Gateway::start_with_args("", &["--insecure-no-auth"]);
+    let response = HttpConnection::connect(gateway.address).get("/api/v1/events", &[]);
     assert_eq!(response.status, 401);
 }
 
 #[test]
-fn the_stream_ends_with_the_gateway_and_does_not_hold_it_up() {
-    let mut gateway = Gateway::up(&fixture("one", &[]));
-    let mut watcher = Watcher::start(&gateway);
+fn event_stream_does_not_delay_stop() {
+    let mut gateway = Gateway::start(&fixture_config("one", &[]));
+    let mut watcher = EventWatcher::start(&gateway);
     watcher.next().unwrap();
     assert!(gateway.stop());
-    // Whatever was told before, it ends in order and is not cut off.
+    // The stream ends in order, after all earlier events.
     let mut rest = String::new();
     std::io::Read::read_to_string(&mut watcher.http.stream, &mut rest).unwrap();
     assert!(
@@ -150,13 +152,13 @@ fn the_stream_ends_with_the_gateway_and_does_not_hold_it_up() {
 }
 
 #[test]
-fn a_watched_status_follows_the_gateway_to_its_end() {
-    let mut gateway = Gateway::up(&fixture("one", &[]));
-    gateway.wait_for("one", "ready");
+fn status_watch_follows_gateway_to_its_end() {
+    let mut gateway = Gateway::start(&fixture_config("one", &[]));
+    gateway.wait_for_state("one", "ready");
     let watch = |args: &[&str]| {
-        let mut child = Command::new(bowline())
+        let mut child = Command::new(bowline_binary())
             .arg("--state")
-            .arg(gateway.state())
+            .arg(gateway.state_dir())
             .args(["status", "--watch"])
             .args(args)
             .stdin(Stdio::null())
@@ -172,7 +174,7 @@ fn a_watched_status_follows_the_gateway_to_its_end() {
     let first: Value = serde_json::from_str(&json_lines.next().unwrap()).unwrap();
     assert_eq!(first["event"], "hello");
     assert!(human_lines.any(|line| line.starts_with("one") && line.contains("● ready")));
-    gateway.order("one", "stop");
+    gateway.control_server("one", "stop");
     let stopped = json_lines
         .map(|line| serde_json::from_str::<Value>(&line).unwrap())
         .find(|event| event["state"] == "stopped");

@@ -1,56 +1,59 @@
 //! Executors end to end: servers that only another process can reach, called through a gateway.
 
 mod codex;
-mod dialled;
+mod hosted_servers;
 mod identity;
-mod kept;
 mod limits;
-mod placed;
+mod listening_executors;
+mod process_limits;
 
 use serde_json::{Value, json};
 
-use crate::events::Watcher;
-use crate::harness::executor::{Executor, through};
-use crate::harness::served::Served;
-use crate::harness::{Gateway, Http, Session, eventually};
+use crate::events::EventWatcher;
+use crate::harness::executor::{Executor, executor_server_config};
+use crate::harness::fixture_server::FixtureServer;
+use crate::harness::{Gateway, HttpConnection, Session, wait_until};
 use crate::streams::next_event;
 
-/// Rules of a gateway that say nothing.
+/// An empty policy.
 const ROLE: &str = "[roles.none]\nallow = []\n";
 
-/// Lets the executor reach a server.
-fn allow(served: &Served) -> [String; 2] {
+/// Arguments for executor access to a server.
+fn allow_arguments(served: &FixtureServer) -> [String; 2] {
     ["--allow".to_owned(), served.address().to_string()]
 }
 
-/// A server, a gateway that reaches it through `office`, and that executor.
-pub(crate) fn office() -> (Served, Gateway, Executor) {
-    let served = Served::start(&[]);
-    let gateway = Gateway::up(&(through("far", &served, "office") + ROLE));
+/// A server, a gateway in front, and the executor `office` between.
+pub(crate) fn start_office() -> (FixtureServer, Gateway, Executor) {
+    let served = FixtureServer::start(&[]);
+    let gateway = Gateway::start(&(executor_server_config("far", &served, "office") + ROLE));
     let token = gateway.executor_token("office");
-    let [flag, place] = allow(&served);
-    let executor = Executor::join(&gateway, ("office", &token), "", &[&flag, &place]);
+    let [flag, place] = allow_arguments(&served);
+    let executor = Executor::join(&gateway, "office", &token, "", &[&flag, &place]);
     (served, gateway, executor)
 }
 
 #[test]
-fn a_server_in_another_network_is_called_through_an_executor_that_joined() {
-    let (served, gateway, executor) = office();
+fn joined_executor_reaches_server_in_its_network() {
+    let (served, gateway, executor) = start_office();
     let ready = &executor.ready;
     assert_eq!(ready["event"], "ready", "{ready}");
     assert_eq!(ready["connected"], true, "{ready}");
     assert_eq!(ready["name"], "office", "{ready}");
-    let status = gateway.wait_for("far", "ready");
+    let status = gateway.wait_for_state("far", "ready");
     assert_eq!(status["transport"], "http", "{status}");
     let command = status["command"].as_str().unwrap();
     assert!(command.ends_with("via executor:office"), "{command}");
-    let mut session = gateway.session("/mcp");
-    assert_eq!(session.text("far__echo", &json!({"message": "hi"})), "hi");
-    assert_eq!(session.text("far__add", &json!({"a": 1, "b": 2})), "3");
-    let big = session.text("far__big", &json!({"bytes": 3_000_000}));
+    let mut session = gateway.open_session("/mcp");
+    assert_eq!(
+        session.call_text("far__echo", &json!({"message": "hi"})),
+        "hi"
+    );
+    assert_eq!(session.call_text("far__add", &json!({"a": 1, "b": 2})), "3");
+    let big = session.call_text("far__big", &json!({"bytes": 3_000_000}));
     assert_eq!(big.len(), 3_000_000);
 
-    let shown = gateway.executor("office");
+    let shown = gateway.executor_status("office");
     assert_eq!(shown["via"], "joined", "{shown}");
     assert_eq!(shown["protocol"], "bowline", "{shown}");
     assert_eq!(shown["used_by"], json!(["far"]), "{shown}");
@@ -59,22 +62,24 @@ fn a_server_in_another_network_is_called_through_an_executor_that_joined() {
         shown["received_bytes"].as_u64().unwrap() > 3_000_000,
         "{shown}"
     );
-    let table = gateway.cli(&["executor", "ls"]);
+    let table = gateway.run_cli(&["executor", "ls"]);
     let table = String::from_utf8(table.stdout).unwrap();
     assert!(
         table.contains("office") && table.contains("joined"),
         "{table}"
     );
-    let status = gateway.api("/api/v1/status");
+    let status = gateway.get_api("/api/v1/status");
     assert_eq!(status["executors"], json!({"known": 1, "connected": 1}));
     drop(served);
 }
 
+/// A call without the server's executor names the cause; the server recovers when the executor
+/// joins.
 #[test]
-fn a_server_whose_executor_is_away_is_told_so_and_comes_by_itself_when_it_joins() {
-    let served = Served::start(&[]);
-    let gateway = Gateway::up(&(through("far", &served, "office") + ROLE));
-    let mut session = gateway.session("/servers/far/mcp");
+fn server_of_absent_executor_recovers_on_join() {
+    let served = FixtureServer::start(&[]);
+    let gateway = Gateway::start(&(executor_server_config("far", &served, "office") + ROLE));
+    let mut session = gateway.open_session("/servers/far/mcp");
     let away = session.call("echo", &json!({"message": "hi"}));
     let error = &away["error"];
     assert_eq!(error["data"]["execution"], "not_started", "{away}");
@@ -82,95 +87,96 @@ fn a_server_whose_executor_is_away_is_told_so_and_comes_by_itself_when_it_joins(
         error["message"].as_str().unwrap().contains("office"),
         "{away}"
     );
-    let shown = gateway.executor("office");
+    let shown = gateway.executor_status("office");
     assert_eq!(shown["connected"], false, "{shown}");
-    let status = String::from_utf8(gateway.cli(&["status"]).stdout).unwrap();
+    let status = String::from_utf8(gateway.run_cli(&["status"]).stdout).unwrap();
     assert!(status.contains("0 executors connected, 1 away"), "{status}");
     assert!(!status.contains("no valid answer"), "{status}");
-    let listed = String::from_utf8(gateway.cli(&["executor", "ls"]).stdout).unwrap();
+    let listed = String::from_utf8(gateway.run_cli(&["executor", "ls"]).stdout).unwrap();
     let line = listed.lines().find(|line| line.starts_with("office"));
     let words: Vec<_> = line.unwrap_or_default().split_whitespace().collect();
     assert_eq!(words.get(1), Some(&"away"), "{listed}");
 
     let token = gateway.executor_token("office");
-    let [flag, place] = allow(&served);
-    let _executor = Executor::join(&gateway, ("office", &token), "", &[&flag, &place]);
-    gateway.wait_for("far", "ready");
-    assert_eq!(session.text("echo", &json!({"message": "hi"})), "hi");
+    let [flag, place] = allow_arguments(&served);
+    let _executor = Executor::join(&gateway, "office", &token, "", &[&flag, &place]);
+    gateway.wait_for_state("far", "ready");
+    assert_eq!(session.call_text("echo", &json!({"message": "hi"})), "hi");
 }
 
 #[test]
-fn an_executor_that_is_killed_is_missed_and_its_next_start_serves_again() {
-    let (_served, gateway, mut executor) = office();
-    gateway.wait_for("far", "ready");
-    let mut session = gateway.session("/servers/far/mcp");
-    assert_eq!(session.text("echo", &json!({"message": "1"})), "1");
+fn killed_executor_serves_again_after_restart() {
+    let (_served, gateway, mut executor) = start_office();
+    gateway.wait_for_state("far", "ready");
+    let mut session = gateway.open_session("/servers/far/mcp");
+    assert_eq!(session.call_text("echo", &json!({"message": "1"})), "1");
     executor.kill();
-    gateway.until_executor("office", false);
-    let lost = gateway.executor("office");
+    gateway.wait_for_executor("office", false);
+    let lost = gateway.executor_status("office");
     assert!(lost["lost"].is_string(), "{lost}");
     executor.restart();
-    gateway.until_executor("office", true);
-    eventually("it is called again", || {
+    gateway.wait_for_executor("office", true);
+    wait_until("it is called again", || {
         let answer = session.call("echo", &json!({"message": "2"}));
         answer["result"]["content"][0]["text"] == "2"
     });
 }
 
 #[test]
-fn a_read_in_flight_when_the_executor_is_killed_is_made_again_through_its_next_start() {
-    let (_served, gateway, mut executor) = office();
-    gateway.wait_for("far", "ready");
+fn read_interrupted_by_executor_kill_is_retried() {
+    let (_served, gateway, mut executor) = start_office();
+    gateway.wait_for_state("far", "ready");
     let (address, token) = (gateway.address, gateway.token.clone());
     let calling = std::thread::spawn(move || {
         let mut session = Session::open(address, "/servers/far/mcp", Some(&token));
         session.call("slow", &json!({"ms": 1_500, "message": "done"}))
     });
-    eventually("it runs", || gateway.status("far")["in_flight"] == 1);
+    wait_until("it runs", || gateway.server_status("far")["in_flight"] == 1);
     executor.kill();
     executor.restart();
     let answer = calling.join().unwrap();
     assert_eq!(answer["result"]["content"][0]["text"], "done", "{answer}");
 }
 
+/// A write in flight when its executor is killed is reported as unknown and not sent again.
 #[test]
-fn a_write_in_flight_when_the_executor_is_killed_is_told_as_unknown_and_not_made_again() {
-    let (_served, gateway, mut executor) = office();
-    gateway.wait_for("far", "ready");
+fn write_interrupted_by_executor_kill_is_unknown() {
+    let (_served, gateway, mut executor) = start_office();
+    gateway.wait_for_state("far", "ready");
     let (address, token) = (gateway.address, gateway.token.clone());
     let calling = std::thread::spawn(move || {
         let mut session = Session::open(address, "/servers/far/mcp", Some(&token));
         session.call("effect", &json!({"key": "once", "ms": 60_000}))
     });
-    eventually("it runs", || gateway.status("far")["in_flight"] == 1);
+    wait_until("it runs", || gateway.server_status("far")["in_flight"] == 1);
     executor.kill();
     let answer = calling.join().unwrap();
     assert_eq!(answer["error"]["data"]["execution"], "unknown", "{answer}");
 }
 
 #[test]
-fn a_gateway_that_is_killed_finds_its_executor_again() {
-    let (_served, mut gateway, _executor) = office();
-    gateway.wait_for("far", "ready");
+fn killed_gateway_regains_its_executor() {
+    let (_served, mut gateway, _executor) = start_office();
+    gateway.wait_for_state("far", "ready");
     gateway.kill();
-    gateway.restart_there();
-    gateway.until_executor("office", true);
-    gateway.wait_for("far", "ready");
-    let mut session = gateway.session("/servers/far/mcp");
-    assert_eq!(session.text("echo", &json!({"message": "hi"})), "hi");
+    gateway.restart_same_address();
+    gateway.wait_for_executor("office", true);
+    gateway.wait_for_state("far", "ready");
+    let mut session = gateway.open_session("/servers/far/mcp");
+    assert_eq!(session.call_text("echo", &json!({"message": "hi"})), "hi");
 }
 
 #[test]
-fn an_executor_that_is_told_to_stop_leaves_in_order() {
-    let (_served, gateway, mut executor) = office();
-    gateway.wait_for("far", "ready");
-    let mut watcher = Watcher::start(&gateway);
+fn stopped_executor_leaves_in_order() {
+    let (_served, gateway, mut executor) = start_office();
+    gateway.wait_for_state("far", "ready");
+    let mut watcher = EventWatcher::start(&gateway);
     assert!(executor.stop());
-    let told = watcher.until(|told| told.name == "executor");
+    let told = watcher.next_matching(|told| told.name == "executor");
     assert_eq!(told.data["name"], "office", "{told:?}");
     assert_eq!(told.data["state"], "left", "{told:?}");
     let answer = gateway
-        .session("/servers/far/mcp")
+        .open_session("/servers/far/mcp")
         .call("echo", &json!({"message": "hi"}));
     assert_eq!(
         answer["error"]["data"]["execution"], "not_started",
@@ -178,15 +184,18 @@ fn an_executor_that_is_told_to_stop_leaves_in_order() {
     );
 }
 
+/// List changes and the notifications of a call pass through an executor.
 #[test]
-fn news_of_a_server_and_what_calls_tell_on_the_way_come_through_an_executor() {
-    let (_served, gateway, _executor) = office();
-    gateway.wait_for("far", "ready");
-    let mut session = gateway.session("/mcp");
-    let mut stream = session.listen();
+fn notifications_pass_through_executor() {
+    let (_served, gateway, _executor) = start_office();
+    gateway.wait_for_state("far", "ready");
+    let mut session = gateway.open_session("/mcp");
+    let mut stream = session.open_stream();
     next_event(&mut stream).unwrap();
     session.call("far__test_trigger_tool_change", &json!({}));
-    while next_event(&mut stream).unwrap().json()["method"] != "notifications/tools/list_changed" {}
+    while next_event(&mut stream).unwrap().data_json()["method"]
+        != "notifications/tools/list_changed"
+    {}
     let progress = session.post(&json!({
         "jsonrpc": "2.0", "id": 9, "method": "tools/call",
         "params": {"name": "far__test_tool_with_progress", "arguments": {},
@@ -198,11 +207,11 @@ fn news_of_a_server_and_what_calls_tell_on_the_way_come_through_an_executor() {
 }
 
 #[test]
-fn what_goes_through_executors_is_measured() {
-    let (_served, gateway, _executor) = office();
-    gateway.wait_for("far", "ready");
+fn executor_traffic_has_metrics() {
+    let (_served, gateway, _executor) = start_office();
+    gateway.wait_for_state("far", "ready");
     let bearer = format!("Bearer {}", gateway.token);
-    let mut http = Http::connect(gateway.address);
+    let mut http = HttpConnection::connect(gateway.address);
     let text = http.get("/metrics", &[("Authorization", &bearer)]).text();
     for series in [
         "bowline_executors 1",

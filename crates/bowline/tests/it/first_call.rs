@@ -1,13 +1,13 @@
-//! The first call: an agent reaches a stdio server, and sees what it may see.
+//! The first call of an agent to a stdio server, and the tools it may see.
 
 use serde_json::json;
 
-use crate::harness::{Gateway, eventually, fixture};
+use crate::harness::{Gateway, fixture_config, wait_until};
 
 #[test]
-fn a_call_reaches_its_server_and_comes_back_under_its_own_id() {
-    let gateway = Gateway::up(&fixture("one", &[]));
-    let mut session = gateway.session("/mcp");
+fn call_returns_under_its_own_id() {
+    let gateway = Gateway::start(&fixture_config("one", &[]));
+    let mut session = gateway.open_session("/mcp");
     for id in [
         "1",
         "\"1\"",
@@ -30,19 +30,19 @@ fn a_call_reaches_its_server_and_comes_back_under_its_own_id() {
 }
 
 #[test]
-fn a_list_change_is_told_once_to_those_whose_view_changed() {
-    let config = [fixture("one", &[]), fixture("two", &[])].concat();
-    let gateway = Gateway::up(&config);
+fn list_change_notifies_changed_views_once() {
+    let config = [fixture_config("one", &[]), fixture_config("two", &[])].concat();
+    let gateway = Gateway::start(&config);
     for server in ["one", "two"] {
-        gateway.wait_for(server, "ready");
+        gateway.wait_for_state(server, "ready");
     }
-    let mut all = gateway.session("/mcp");
-    let mut one = gateway.session("/servers/one/mcp");
-    let mut two = gateway.session("/servers/two/mcp");
+    let mut all = gateway.open_session("/mcp");
+    let mut one = gateway.open_session("/servers/one/mcp");
+    let mut two = gateway.open_session("/servers/two/mcp");
     for session in [&mut all, &mut one, &mut two] {
         session.request("tools/list", &json!({}));
     }
-    let mut streams = [all.listen(), one.listen(), two.listen()];
+    let mut streams = [all.open_stream(), one.open_stream(), two.open_stream()];
     for stream in &mut streams {
         let comment = String::from_utf8(stream.read_chunk().unwrap()).unwrap();
         assert!(comment.starts_with(": "), "{comment:?}");
@@ -55,7 +55,7 @@ fn a_list_change_is_told_once_to_those_whose_view_changed() {
             "{event:?}"
         );
     }
-    // The other server changes too; its session hears of that and of nothing before.
+    // The second server changes too; the second session receives only this notification.
     two.call("test_trigger_tool_change", &json!({}));
     let event = String::from_utf8(streams[2].read_chunk().unwrap()).unwrap();
     assert_eq!(event.matches("list_changed").count(), 1, "{event:?}");
@@ -64,9 +64,9 @@ fn a_list_change_is_told_once_to_those_whose_view_changed() {
 }
 
 #[test]
-fn progress_streams_before_the_answer_under_the_callers_token() {
-    let gateway = Gateway::up(&fixture("one", &[]));
-    let mut session = gateway.session("/mcp");
+fn progress_precedes_response_with_caller_token() {
+    let gateway = Gateway::start(&fixture_config("one", &[]));
+    let mut session = gateway.open_session("/mcp");
     let response = session.post(&json!({
         "jsonrpc": "2.0", "id": 7, "method": "tools/call",
         "params": {
@@ -90,24 +90,24 @@ fn progress_streams_before_the_answer_under_the_callers_token() {
 fn initialize_with_manifests_waits_for_no_server() {
     let config = [
         "[limits]\nfirst_list_wait = \"60s\"\n".to_owned(),
-        fixture("quick", &[]),
-        fixture("slow", &["--fault", "slow-start=6000"]),
+        fixture_config("quick", &[]),
+        fixture_config("slow", &["--fault", "slow-start=6000"]),
     ];
-    let mut gateway = Gateway::up(&config.concat());
-    let is_starting = |gateway: &Gateway| gateway.status("slow")["state"] == "starting";
-    // Nothing is known of the slow server, but this endpoint is not its own.
-    gateway.session("/servers/quick/mcp");
+    let mut gateway = Gateway::start(&config.concat());
+    let is_starting = |gateway: &Gateway| gateway.server_status("slow")["state"] == "starting";
+    // The slow server has no manifest, but this endpoint does not show it.
+    gateway.open_session("/servers/quick/mcp");
     assert!(is_starting(&gateway));
-    gateway.wait_for("slow", "ready");
+    gateway.wait_for_state("slow", "ready");
     for server in ["quick", "slow"] {
-        let file = gateway.state().join(format!("manifests/{server}.json"));
-        eventually("what it offers is kept", || file.exists());
+        let file = gateway.state_dir().join(format!("manifests/{server}.json"));
+        wait_until("what it offers is kept", || file.exists());
     }
     gateway.restart_after_kill();
-    let mut session = gateway.session("/mcp");
+    let mut session = gateway.open_session("/mcp");
     assert!(is_starting(&gateway), "initialize did not wait for it");
-    // A list does wait, so that no definition in it is marked as stale.
-    let tools = session.tools();
+    // A list waits for the server, so no definition is marked as stale.
+    let tools = session.list_tool_names();
     assert!(tools.contains(&"slow__echo".to_owned()), "{tools:?}");
     assert!(!is_starting(&gateway));
 }

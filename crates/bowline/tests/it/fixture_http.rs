@@ -1,20 +1,20 @@
-//! The fixture over HTTP as a process: how it starts, how it ends, what it leaves behind.
+//! The HTTP fixture as a process: start, end, and leftovers.
 
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Command, Output, Stdio};
 
 use serde_json::json;
 
-use crate::harness::served::Served;
-use crate::harness::{Session, bowline, lives, signal};
+use crate::harness::fixture_server::FixtureServer;
+use crate::harness::{Session, bowline_binary, is_alive, send_signal};
 
-fn address(served: &Served) -> SocketAddr {
+fn server_address(served: &FixtureServer) -> SocketAddr {
     let rest = served.url.strip_prefix("http://").unwrap();
     rest.strip_suffix("/mcp").unwrap().parse().unwrap()
 }
 
-fn refused(args: &[&str]) -> Output {
-    let output = Command::new(bowline())
+fn run_refused(args: &[&str]) -> Output {
+    let output = Command::new(bowline_binary())
         .arg("fixture")
         .args(args)
         .stdin(Stdio::null())
@@ -25,36 +25,42 @@ fn refused(args: &[&str]) -> Output {
 }
 
 #[test]
-fn a_signal_ends_it_with_calls_and_streams_open() {
+fn signal_ends_fixture_with_open_calls() {
     for name in ["INT", "TERM"] {
-        // Its stdin is closed from the start, which ends it only where it reads there.
-        let mut served = Served::start(&[]);
-        let mut session = Session::open(address(&served), "/mcp", None);
-        assert_eq!(session.text("echo", &json!({"message": "hi"})), "hi");
-        let _stream = session.listen();
+        // Stdin is closed from the start; end of input stops only a stdio fixture.
+        let mut served = FixtureServer::start(&[]);
+        let mut session = Session::open(server_address(&served), "/mcp", None);
+        assert_eq!(session.call_text("echo", &json!({"message": "hi"})), "hi");
+        let _stream = session.open_stream();
         session.send_call(9, "slow", &json!({"ms": 3_600_000, "message": "late"}));
-        signal(served.pid(), name);
-        assert!(served.ended_well(), "{name}");
-        assert!(TcpStream::connect(address(&served)).is_err(), "{name}");
+        send_signal(served.pid(), name);
+        assert!(served.wait_for_success(), "{name}");
+        assert!(
+            TcpStream::connect(server_address(&served)).is_err(),
+            "{name}"
+        );
     }
 }
 
 #[test]
-fn a_fixture_that_ignores_term_goes_on_serving() {
-    let served = Served::start(&["--fault", "ignores-term"]);
-    let mut session = Session::open(address(&served), "/mcp", None);
-    signal(served.pid(), "TERM");
+fn fixture_ignoring_term_keeps_serving() {
+    let served = FixtureServer::start(&["--fault", "ignores-term"]);
+    let mut session = Session::open(server_address(&served), "/mcp", None);
+    send_signal(served.pid(), "TERM");
     for _ in 0..20 {
-        assert_eq!(session.text("echo", &json!({"message": "still"})), "still");
+        assert_eq!(
+            session.call_text("echo", &json!({"message": "still"})),
+            "still"
+        );
     }
-    assert!(lives(served.pid()));
+    assert!(is_alive(served.pid()));
 }
 
 #[test]
-fn many_sessions_are_served_at_once() {
-    let served = Served::start(&["--toolset", "many=10"]);
+fn fixture_serves_many_sessions_concurrently() {
+    let served = FixtureServer::start(&["--toolset", "many=10"]);
     let mut sessions: Vec<_> = (0..64)
-        .map(|_| Session::open(address(&served), "/mcp", None))
+        .map(|_| Session::open(server_address(&served), "/mcp", None))
         .collect();
     for (number, session) in (0..).zip(&mut sessions) {
         session.send_call(
@@ -64,19 +70,19 @@ fn many_sessions_are_served_at_once() {
         );
     }
     for (number, session) in sessions.iter_mut().enumerate() {
-        let answer = session.http.read().json();
+        let answer = session.http.read_response().json();
         assert_eq!(answer["result"]["content"][0]["text"], number.to_string());
     }
 }
 
 #[test]
-fn arguments_that_make_no_sense_are_refused() {
-    let said = refused(&["--era", "bronze"]);
+fn invalid_fixture_arguments_are_refused() {
+    let said = run_refused(&["--era", "bronze"]);
     let said = String::from_utf8(said.stderr).unwrap();
     assert!(
         said.contains("no era is called `bronze`; known: legacy, modern, both"),
         "{said}"
     );
-    refused(&["--http", "127.0.0.1:0", "--http-sse", "127.0.0.1:0"]);
-    refused(&["--http", "nowhere"]);
+    run_refused(&["--http", "127.0.0.1:0", "--http-sse", "127.0.0.1:0"]);
+    run_refused(&["--http", "nowhere"]);
 }

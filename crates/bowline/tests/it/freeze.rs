@@ -1,46 +1,51 @@
-//! A server that stands still: its calls end at their deadline, and nobody else notices.
+//! A frozen server: calls end at the deadline, and healthy servers are unaffected.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use serde_json::json;
 
-use crate::harness::{Gateway, eventually, fixture, signal};
-use crate::storm::Over;
+use crate::harness::{Gateway, fixture_config, send_signal, wait_until};
+use crate::storm::StopOnDrop;
 
-/// How the server that stands still is treated: its breaker would spare it the calls.
-const TREATMENT: &str = "timeout = \"1s\"\nping = \"off\"\n\
+/// Settings of the frozen server: an open breaker would spare it the calls.
+const FROZEN_SETTINGS: &str = "timeout = \"1s\"\nping = \"off\"\n\
                          breaker = { failures = 100000, rest = \"1s\" }\n";
 
-/// How many calls in turn find it frozen; each takes its whole second.
+/// Number of consecutive calls to the frozen server; each takes its full second.
 fn frozen_seconds() -> u64 {
     let told = std::env::var("BOWLINE_FREEZE_SECONDS").ok();
     told.map_or(1, |told| told.parse().unwrap())
 }
 
 #[test]
-fn calls_of_a_frozen_server_end_at_their_deadline() {
-    let config = fixture("still", &[]) + TREATMENT + &fixture("well", &[]);
-    let gateway = Gateway::up(&config);
-    let pid = gateway.wait_for("still", "ready")["pid"].as_u64().unwrap();
+fn frozen_server_calls_end_at_deadline() {
+    let config = fixture_config("still", &[]) + FROZEN_SETTINGS + &fixture_config("well", &[]);
+    let gateway = Gateway::start(&config);
+    let pid = gateway.wait_for_state("still", "ready")["pid"]
+        .as_u64()
+        .unwrap();
     let pid = u32::try_from(pid).unwrap();
-    gateway.wait_for("well", "ready");
-    let mut calm = gateway.session("/mcp");
-    let mut stuck = gateway.session("/mcp");
-    assert_eq!(stuck.text("still__echo", &json!({"message": "a"})), "a");
+    gateway.wait_for_state("well", "ready");
+    let mut calm = gateway.open_session("/mcp");
+    let mut stuck = gateway.open_session("/mcp");
+    assert_eq!(
+        stuck.call_text("still__echo", &json!({"message": "a"})),
+        "a"
+    );
 
-    signal(pid, "STOP");
+    send_signal(pid, "STOP");
     let over = AtomicBool::new(false);
     let answered = thread::scope(|scope| {
         let others = scope.spawn(|| {
             let mut answered = 0;
             while !over.load(Ordering::Relaxed) {
-                assert_eq!(calm.text("well__echo", &json!({"message": "b"})), "b");
+                assert_eq!(calm.call_text("well__echo", &json!({"message": "b"})), "b");
                 answered += 1;
             }
             answered
         });
-        let over = Over(&over);
+        let over = StopOnDrop(&over);
         for _ in 0..frozen_seconds() {
             let answer = stuck.call("still__echo", &json!({"message": "c"}));
             let data = &answer["error"]["data"];
@@ -54,17 +59,17 @@ fn calls_of_a_frozen_server_end_at_their_deadline() {
         answered > 10,
         "only {answered} calls of the other server while one stood still"
     );
-    let still = gateway.status("still");
+    let still = gateway.server_status("still");
     assert_eq!(still["generation"], 1, "{still}");
 
-    signal(pid, "CONT");
+    send_signal(pid, "CONT");
     let answer = || {
         let answer = gateway
-            .session("/mcp")
+            .open_session("/mcp")
             .call("still__echo", &json!({"message": "d"}));
         answer["result"]["content"][0]["text"] == "d"
     };
-    eventually("the server goes on", answer);
-    let still = gateway.status("still");
+    wait_until("the server goes on", answer);
+    let still = gateway.server_status("still");
     assert_eq!(still["pid"], pid, "it was not started anew: {still}");
 }

@@ -1,4 +1,4 @@
-//! A gateway of one's own for each test, and a small blocking client that shows every byte.
+//! Test harness: a gateway per test, and a small blocking client that shows every byte.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -9,21 +9,27 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// Nothing in a test takes longer unless the product hangs.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// Upper bound of every wait: only a hanging product exceeds it.
+pub(crate) const WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// Interval of `wait_until`: short beside a test, long beside one API request.
+pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(10);
+
+/// Time that a dropped gateway has to stop in order before it is killed.
+const STOP_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// The binary under test.
-pub(crate) fn bowline() -> &'static Path {
+pub(crate) fn bowline_binary() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_bowline"))
 }
 
-/// Returns the configuration of a fixture under `name`, with these arguments.
-pub(crate) fn fixture(name: &str, args: &[&str]) -> String {
-    server(name, bowline(), &[&["fixture"], args].concat())
+/// Returns the configuration of a fixture under `name`, with the given arguments.
+pub(crate) fn fixture_config(name: &str, args: &[&str]) -> String {
+    server_config(name, bowline_binary(), &[&["fixture"], args].concat())
 }
 
 /// Returns the configuration of a server.
-pub(crate) fn server(name: &str, command: &Path, args: &[&str]) -> String {
+pub(crate) fn server_config(name: &str, command: &Path, args: &[&str]) -> String {
     format!(
         "[servers.{name}]\ncommand = {}\nargs = {}\n",
         json!(command),
@@ -31,7 +37,7 @@ pub(crate) fn server(name: &str, command: &Path, args: &[&str]) -> String {
     )
 }
 
-/// A gateway in its own process and directory.
+/// A gateway in a separate process and directory.
 #[derive(Debug)]
 pub(crate) struct Gateway {
     child: Child,
@@ -42,22 +48,22 @@ pub(crate) struct Gateway {
 
 impl Gateway {
     /// Starts a gateway with this configuration on a free port.
-    pub(crate) fn up(config: &str) -> Self {
-        Self::up_with(config, &[])
+    pub(crate) fn start(config: &str) -> Self {
+        Self::start_with_args(config, &[])
     }
 
-    /// The same, with more arguments to `up`.
-    pub(crate) fn up_with(config: &str, args: &[&str]) -> Self {
-        Self::up_as(config, |command| {
+    /// Like `start`, with more arguments to `up`.
+    pub(crate) fn start_with_args(config: &str, args: &[&str]) -> Self {
+        Self::start_with_command(config, |command| {
             command.args(args);
         })
     }
 
-    /// The same, with more to say about the process.
-    pub(crate) fn up_as(config: &str, more: impl FnOnce(&mut Command)) -> Self {
+    /// Like `start`, with changes to the command of the process.
+    pub(crate) fn start_with_command(config: &str, more: impl FnOnce(&mut Command)) -> Self {
         let dir = TempDir::new().unwrap();
         std::fs::write(dir.path().join("bowline.toml"), config).unwrap();
-        let (child, address, token) = start(dir.path(), more);
+        let (child, address, token) = spawn_gateway(dir.path(), more);
         Self {
             child,
             dir,
@@ -66,15 +72,16 @@ impl Gateway {
         }
     }
 
-    /// The same, with a configuration that knows where its state and itself will be.
-    pub(crate) fn up_at(
+    /// Like `start_with_command`; the configuration may contain the paths of the state and of
+    /// itself.
+    pub(crate) fn start_at(
         config: impl FnOnce(&Path, &Path) -> String,
         more: impl FnOnce(&mut Command),
     ) -> Self {
         let dir = TempDir::new().unwrap();
         let file = dir.path().join("bowline.toml");
         std::fs::write(&file, config(&dir.path().join("state"), &file)).unwrap();
-        let (child, address, token) = start(dir.path(), more);
+        let (child, address, token) = spawn_gateway(dir.path(), more);
         Self {
             child,
             dir,
@@ -87,35 +94,35 @@ impl Gateway {
         self.child.id()
     }
 
-    pub(crate) fn state(&self) -> PathBuf {
+    pub(crate) fn state_dir(&self) -> PathBuf {
         self.dir.path().join("state")
     }
 
-    /// Runs one command of the command line against this gateway.
-    pub(crate) fn cli(&self, args: &[&str]) -> Output {
-        Command::new(bowline())
+    /// Runs a CLI command against this gateway.
+    pub(crate) fn run_cli(&self, args: &[&str]) -> Output {
+        Command::new(bowline_binary())
             .arg("--state")
-            .arg(self.state())
+            .arg(self.state_dir())
             .args(args)
             .stdin(Stdio::null())
             .output()
             .unwrap()
     }
 
-    /// Asks the API.
-    pub(crate) fn api(&self, path: &str) -> Value {
-        let response = Http::connect(self.address).get(
+    /// Sends a GET request to the API.
+    pub(crate) fn get_api(&self, path: &str) -> Value {
+        let response = HttpConnection::connect(self.address).get(
             path,
             &[("Authorization", &format!("Bearer {}", self.token))],
         );
         response.json()
     }
 
-    /// Waits until the server is in this state and returns its status.
-    pub(crate) fn wait_for(&self, server: &str, state: &str) -> Value {
+    /// Waits until the server is in this state and returns the status.
+    pub(crate) fn wait_for_state(&self, server: &str, state: &str) -> Value {
         let mut last = Value::Null;
-        eventually(&format!("{server} is {state}"), || {
-            let servers = self.api("/api/v1/servers");
+        wait_until(&format!("{server} is {state}"), || {
+            let servers = self.get_api("/api/v1/servers");
             last = servers["servers"]
                 .as_array()
                 .unwrap()
@@ -129,19 +136,19 @@ impl Gateway {
     }
 
     /// Opens a session at `path`, such as `/mcp`.
-    pub(crate) fn session(&self, path: &str) -> Session {
+    pub(crate) fn open_session(&self, path: &str) -> Session {
         Session::open(self.address, path, Some(&self.token))
     }
 
-    /// Kills the gateway as the kernel would, without a word.
+    /// Kills the gateway with SIGKILL.
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// Stops the gateway in order and returns whether it exited well.
+    /// Stops the gateway in order and returns whether it exited with success.
     pub(crate) fn stop(&mut self) -> bool {
-        signal(self.pid(), "TERM");
+        send_signal(self.pid(), "TERM");
         self.child.wait().unwrap().success()
     }
 
@@ -153,16 +160,16 @@ impl Gateway {
 
     /// Starts another gateway on the same configuration and state.
     pub(crate) fn restart(&mut self) {
-        let (child, address, token) = start(self.dir.path(), |_| {});
+        let (child, address, token) = spawn_gateway(self.dir.path(), |_| {});
         self.child = child;
         self.address = address;
         self.token = token;
     }
 }
 
-/// Starts a gateway in a directory that holds its configuration, and waits until it serves.
-fn start(dir: &Path, more: impl FnOnce(&mut Command)) -> (Child, SocketAddr, String) {
-    let mut command = Command::new(bowline());
+/// Starts a gateway in the directory of the configuration, and waits for the ready message.
+fn spawn_gateway(dir: &Path, more: impl FnOnce(&mut Command)) -> (Child, SocketAddr, String) {
+    let mut command = Command::new(bowline_binary());
     command
         .args(["up", "--json", "--listen", "127.0.0.1:0"])
         .arg("--config")
@@ -180,12 +187,12 @@ fn start(dir: &Path, more: impl FnOnce(&mut Command)) -> (Child, SocketAddr, Str
         .unwrap();
     let ready: Value =
         serde_json::from_str(&line).unwrap_or_else(|_| panic!("no ready line: {line:?}"));
-    let (address, token) = address_of(&ready);
+    let (address, token) = parse_ready(&ready);
     (child, address, token)
 }
 
-/// Where a gateway serves, and the token of its owner, by what it says when it does.
-fn address_of(ready: &Value) -> (SocketAddr, String) {
+/// Address and owner token from the ready message of a gateway.
+fn parse_ready(ready: &Value) -> (SocketAddr, String) {
     let address = ready["mcp"].as_str().unwrap();
     let address = address
         .strip_prefix("http://")
@@ -198,22 +205,17 @@ fn address_of(ready: &Value) -> (SocketAddr, String) {
 impl Drop for Gateway {
     fn drop(&mut self) {
         if self.child.try_wait().unwrap().is_none() {
-            signal(self.pid(), "TERM");
-            let end = Instant::now() + Duration::from_secs(10);
-            while self.child.try_wait().unwrap().is_none() {
-                if Instant::now() > end {
-                    let _ = self.child.kill();
-                    let _ = self.child.wait();
-                    break;
-                }
-                std::thread::yield_now();
+            send_signal(self.pid(), "TERM");
+            if !process::poll_exit(self.pid(), STOP_TIME_MAX) {
+                let _ = self.child.kill();
             }
+            let _ = self.child.wait();
         }
     }
 }
 
 /// Sends a signal to a process that a test started.
-pub(crate) fn signal(pid: u32, name: &str) {
+pub(crate) fn send_signal(pid: u32, name: &str) {
     let status = Command::new("kill")
         .args([&format!("-{name}"), &pid.to_string()])
         .status()
@@ -221,34 +223,59 @@ pub(crate) fn signal(pid: u32, name: &str) {
     assert!(status.success(), "kill -{name} {pid}");
 }
 
-/// Polls until something holds; for what has no event to wait for.
-pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
+/// Polls every `POLL_INTERVAL` until the condition holds, and fails with its name after
+/// `WAIT_MAX`. For changes in another process that no test can wait on; the exit of a process has
+/// `wait_process_exit`, a request to a stub has `StubServer::wait_for_requests`.
+pub(crate) fn wait_until(what: &str, holds: impl FnMut() -> bool) {
+    let pace = PollPace {
+        interval: POLL_INTERVAL,
+        limit: WAIT_MAX,
+    };
+    wait_until_at(pace, what, holds);
+}
+
+/// Pace of a poll.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PollPace {
+    /// Pause after each look.
+    pub(crate) interval: Duration,
+    /// Time after which the poll fails.
+    pub(crate) limit: Duration,
+}
+
+/// Like `wait_until`, at another pace.
+pub(crate) fn wait_until_at(pace: PollPace, what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + pace.limit;
     while !holds() {
         assert!(Instant::now() < end, "never: {what}");
-        // Looks again soon; what is waited for happens in another process.
-        last(Duration::from_millis(10));
+        std::thread::sleep(pace.interval);
     }
 }
 
-/// One MCP session over one connection.
+/// Sleeps where the duration itself is the stimulus: the length of an outage, the due time of a
+/// write under open-loop load, the pause before a retry. Never a wait for a condition.
+pub(crate) fn sleep_as_stimulus(duration: Duration) {
+    std::thread::sleep(duration);
+}
+
+/// An MCP session over one connection.
 #[derive(Debug)]
 pub(crate) struct Session {
-    pub(crate) http: Http,
+    pub(crate) http: HttpConnection,
     pub(crate) id: String,
     path: String,
     token: Option<String>,
-    next: u64,
+    next_id: u64,
 }
 
 impl Session {
     pub(crate) fn open(address: SocketAddr, path: &str, token: Option<&str>) -> Self {
         let mut this = Self {
-            http: Http::connect(address),
+            http: HttpConnection::connect(address),
             id: String::new(),
             path: path.to_owned(),
             token: token.map(str::to_owned),
-            next: 0,
+            next_id: 0,
         };
         let response = this.post(&json!({
             "jsonrpc": "2.0", "id": 0, "method": "initialize",
@@ -265,8 +292,8 @@ impl Session {
         this
     }
 
-    /// The headers every request of this session carries.
-    pub(crate) fn headers(&self) -> Vec<(String, String)> {
+    /// The headers of every request of this session.
+    pub(crate) fn request_headers(&self) -> Vec<(String, String)> {
         let mut headers = Vec::new();
         if let Some(token) = &self.token {
             headers.push(("Authorization".to_owned(), format!("Bearer {token}")));
@@ -283,7 +310,7 @@ impl Session {
     }
 
     pub(crate) fn post_raw(&mut self, body: &[u8]) -> Response {
-        let headers = self.headers();
+        let headers = self.request_headers();
         let headers: Vec<_> = headers
             .iter()
             .map(|(key, value)| (key.as_str(), value.as_str()))
@@ -292,10 +319,10 @@ impl Session {
         self.http.post(&path, &headers, body)
     }
 
-    /// Sends a request and returns the whole JSON-RPC answer.
+    /// Sends a request and returns the whole JSON-RPC response.
     pub(crate) fn request(&mut self, method: &str, params: &Value) -> Value {
-        self.next += 1;
-        let id = self.next;
+        self.next_id += 1;
+        let id = self.next_id;
         let response = self.post(&json!({
             "jsonrpc": "2.0", "id": id, "method": method, "params": params,
         }));
@@ -314,7 +341,7 @@ impl Session {
     }
 
     /// Calls a tool and returns the text of its first content.
-    pub(crate) fn text(&mut self, tool: &str, arguments: &Value) -> String {
+    pub(crate) fn call_text(&mut self, tool: &str, arguments: &Value) -> String {
         let answer = self.call(tool, arguments);
         answer["result"]["content"][0]["text"]
             .as_str()
@@ -322,17 +349,17 @@ impl Session {
             .to_owned()
     }
 
-    /// Opens the stream of this session on a connection of its own and reads its head.
-    pub(crate) fn listen(&self) -> Http {
+    /// Opens the stream of this session on a new connection and reads its head.
+    pub(crate) fn open_stream(&self) -> HttpConnection {
         let address = self.http.stream.get_ref().peer_addr().unwrap();
-        let mut http = Http::connect(address);
-        let headers = self.headers();
+        let mut http = HttpConnection::connect(address);
+        let headers = self.request_headers();
         let mut headers: Vec<_> = headers
             .iter()
             .map(|(key, value)| (key.as_str(), value.as_str()))
             .collect();
         headers.push(("Accept", "text/event-stream"));
-        http.send("GET", &self.path, &headers, b"");
+        http.send_request("GET", &self.path, &headers, b"");
         let head = http.read_head();
         assert_eq!(head.status, 200, "{head:?}");
         http
@@ -341,20 +368,14 @@ impl Session {
 
 pub(crate) mod condition;
 pub(crate) mod executor;
+mod extra_sessions;
+pub(crate) mod faulty_network;
+pub(crate) mod fixture_server;
 mod http_client;
-pub(crate) mod listener;
-pub(crate) mod modern;
-mod more;
-pub(crate) mod network;
+pub(crate) mod modern_client;
 mod process;
-pub(crate) mod served;
+pub(crate) mod stub_server;
 pub(crate) mod worker;
 
-pub(crate) use http_client::{Http, Response};
-pub(crate) use process::{lives, memory};
-
-/// Lets something last for a while, such as an outage; nothing is waited for by it.
-pub(crate) fn last(time: Duration) {
-    let (_never, pause) = std::sync::mpsc::channel::<()>();
-    let _ = pause.recv_timeout(time);
-}
+pub(crate) use http_client::{HttpConnection, Response};
+pub(crate) use process::{is_alive, resident_bytes, wait_process_exit};

@@ -1,73 +1,84 @@
-//! Who shares a server with whom: two sessions, each with a client that can be asked, and a server
-//! that asks while both have calls in flight.
+//! Isolation: two sessions with clients for server requests, and a server with requests during
+//! calls of both.
 
 use serde_json::{Value, json};
 
-use crate::harness::served::Served;
-use crate::harness::{Gateway, Session, eventually, fixture};
-use crate::props::{fresh_mark, mark_line, marked};
+use crate::harness::fixture_server::FixtureServer;
+use crate::harness::{Gateway, Session, fixture_config, wait_until};
 use crate::streams::next_event;
+use crate::test_servers::{fresh_mark, mark_config_line, marked_processes};
 
-const ASK: &str = "one__test_elicitation";
+const ELICIT_TOOL: &str = "one__test_elicitation";
 
-/// Two sessions whose clients can be asked.
-fn two(gateway: &Gateway) -> [Session; 2] {
-    [(), ()].map(|()| gateway.able(&json!({"elicitation": {}})))
+/// Two sessions with clients for server requests.
+fn open_two_sessions(gateway: &Gateway) -> [Session; 2] {
+    [(), ()].map(|()| gateway.open_session_with_capabilities(&json!({"elicitation": {}})))
 }
 
-/// Has the server ask this session's client, and returns where the call waits and the question.
-fn ask(session: &Session, message: &str) -> (Session, Value) {
-    let mut caller = session.twin();
-    caller.send_call(7, ASK, &json!({"message": message}));
-    (caller, Value::Null)
+/// A call that waits for the answer to an elicitation of the server.
+struct ElicitingCall {
+    caller: Session,
+    /// The elicitation; null until read.
+    elicitation: Value,
 }
 
-/// Reads the question that a call brought its caller.
-fn question(asked: &mut (Session, Value)) -> String {
-    let (caller, question) = asked;
-    let head = caller.http.read_head();
+/// Makes the server send an elicitation to this session.
+fn start_elicitation(session: &Session, message: &str) -> ElicitingCall {
+    let mut caller = session.clone_on_new_connection();
+    caller.send_call(7, ELICIT_TOOL, &json!({"message": message}));
+    ElicitingCall {
+        caller,
+        elicitation: Value::Null,
+    }
+}
+
+/// Reads the elicitation of a call.
+fn read_elicitation(call: &mut ElicitingCall) -> String {
+    let http = &mut call.caller.http;
+    let head = http.read_head();
     assert_eq!(head.header("content-type"), Some("text/event-stream"));
-    next_event(&mut caller.http).unwrap();
-    *question = next_event(&mut caller.http).unwrap().json();
-    question["params"]["message"].as_str().unwrap().to_owned()
+    next_event(http).unwrap();
+    call.elicitation = next_event(http).unwrap().data_json();
+    let message = call.elicitation["params"]["message"].as_str();
+    message.unwrap().to_owned()
 }
 
-/// Answers the question and returns what the server made of the answer.
-fn answer(session: &mut Session, asked: &mut (Session, Value), name: &str) -> String {
-    let (caller, question) = asked;
+/// Answers the elicitation and returns the server's result.
+fn answer_elicitation(session: &mut Session, call: &mut ElicitingCall, name: &str) -> String {
     let content = json!({"username": name, "email": "e"});
     let answer = json!({
-        "jsonrpc": "2.0", "id": question["id"],
+        "jsonrpc": "2.0", "id": call.elicitation["id"],
         "result": {"action": "accept", "content": content},
     });
     assert_eq!(session.post(&answer).status, 202);
-    let result = next_event(&mut caller.http).unwrap().json();
-    assert_eq!(next_event(&mut caller.http), None);
+    let http = &mut call.caller.http;
+    let result = next_event(http).unwrap().data_json();
+    assert_eq!(next_event(http), None);
     let text = result["result"]["content"][0]["text"].as_str();
     text.unwrap_or_else(|| panic!("no text: {result}"))
         .to_owned()
 }
 
-/// Both sessions are asked at once; each sees its own question, and its answer comes to its call.
-fn both_are_asked([a, b]: &mut [Session; 2]) {
-    let (mut of_a, mut of_b) = (ask(a, "of a?"), ask(b, "of b?"));
-    assert_eq!(question(&mut of_b), "of b?");
-    assert_eq!(question(&mut of_a), "of a?");
-    let text = answer(b, &mut of_b, "bee");
+/// Both sessions get an elicitation at once; elicitations and answers are not mixed up.
+fn assert_both_asked([a, b]: &mut [Session; 2]) {
+    let (mut of_a, mut of_b) = (start_elicitation(a, "of a?"), start_elicitation(b, "of b?"));
+    assert_eq!(read_elicitation(&mut of_b), "of b?");
+    assert_eq!(read_elicitation(&mut of_a), "of a?");
+    let text = answer_elicitation(b, &mut of_b, "bee");
     assert!(text.contains("\"bee\""), "{text}");
-    let text = answer(a, &mut of_a, "ay");
+    let text = answer_elicitation(a, &mut of_a, "ay");
     assert!(text.contains("\"ay\""), "{text}");
 }
 
-/// While `busy` has a call in flight, the server asks the other session, which is refused.
-fn nobody_is_asked(gateway: &Gateway, asked: &mut Session, busy: &mut Session) {
-    let mut waiting = busy.twin();
-    let before = gateway.status("one")["in_flight"].as_u64().unwrap();
+/// While `busy` has a call in flight, a server request to the other session is refused.
+fn assert_request_refused(gateway: &Gateway, asked: &mut Session, busy: &mut Session) {
+    let mut waiting = busy.clone_on_new_connection();
+    let before = gateway.server_status("one")["in_flight"].as_u64().unwrap();
     waiting.send_call(9, "one__slow", &json!({"ms": 600_000, "message": "late"}));
-    eventually("the call is in flight", || {
-        gateway.status("one")["in_flight"] == before + 1
+    wait_until("the call is in flight", || {
+        gateway.server_status("one")["in_flight"] == before + 1
     });
-    let refused = asked.call(ASK, &json!({"message": "whose?"}));
+    let refused = asked.call(ELICIT_TOOL, &json!({"message": "whose?"}));
     assert_eq!(refused["result"]["isError"], true, "{refused}");
     let text = refused["result"]["content"][0]["text"].as_str().unwrap();
     assert!(text.contains("calls of several clients"), "{text}");
@@ -75,71 +86,78 @@ fn nobody_is_asked(gateway: &Gateway, asked: &mut Session, busy: &mut Session) {
         "jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 9},
     });
     assert_eq!(busy.post(&cancel).status, 202);
-    // An answer that is not a stream: nothing was said to this caller before.
-    let ended = waiting.http.read();
+    // The response is not a stream: no server request preceded it.
+    let ended = waiting.http.read_response();
     assert_eq!(ended.header("content-type"), Some("application/json"));
     assert_eq!(ended.json()["error"]["data"]["code"], "cancelled");
 }
 
-fn own_links(gateway: &Gateway, count: usize) {
-    eventually(&format!("{count} own links"), || {
-        gateway.status("one")["own_links"] == count
+fn wait_for_dedicated_links(gateway: &Gateway, count: usize) {
+    wait_until(&format!("{count} own links"), || {
+        gateway.server_status("one")["own_links"] == count
     });
 }
 
 #[test]
-fn a_server_that_asks_amid_two_sessions_is_refused_and_then_each_has_its_own() {
+fn ambiguous_server_request_gives_sessions_own_links() {
     let mark = fresh_mark("isolation-auto");
-    let gateway = Gateway::up(&format!("{}{}", fixture("one", &[]), mark_line(&mark)));
-    let status = gateway.wait_for("one", "ready");
-    let shared = marked(&mark);
-    let mut sessions = two(&gateway);
-    let mut listening = sessions.each_ref().map(Session::listen);
+    let gateway = Gateway::start(&format!(
+        "{}{}",
+        fixture_config("one", &[]),
+        mark_config_line(&mark)
+    ));
+    let status = gateway.wait_for_state("one", "ready");
+    let shared = marked_processes(&mark);
+    let mut sessions = open_two_sessions(&gateway);
+    let mut listening = sessions.each_ref().map(Session::open_stream);
     {
         let [a, b] = &mut sessions;
-        nobody_is_asked(&gateway, a, b);
+        assert_request_refused(&gateway, a, b);
     }
     let mut found = Value::Null;
-    eventually("the reason is known", || {
-        found = gateway.status("one");
+    wait_until("the reason is known", || {
+        found = gateway.server_status("one");
         found["isolated_because"].is_string()
     });
     assert_eq!(
         (&found["pid"], &found["own_links"]),
         (&status["pid"], &json!(0))
     );
-    assert_eq!(marked(&mark), shared, "one child serves both");
+    assert_eq!(marked_processes(&mark), shared, "one child serves both");
 
-    both_are_asked(&mut sessions);
-    found = gateway.status("one");
+    assert_both_asked(&mut sessions);
+    found = gateway.server_status("one");
     assert_eq!(
         (&found["pid"], &found["own_links"]),
         (&status["pid"], &json!(2))
     );
-    assert_eq!(marked(&mark).len(), 3 * shared.len());
+    assert_eq!(marked_processes(&mark).len(), 3 * shared.len());
     let why = found["isolated_because"].as_str().unwrap();
-    let shown = String::from_utf8(gateway.cli(&["status"]).stdout).unwrap();
+    let shown = String::from_utf8(gateway.run_cli(&["status"]).stdout).unwrap();
     assert!(
         shown.contains(&format!("2 own links · not shared: {why}")),
         "{shown}"
     );
-    let shown: Value = serde_json::from_slice(&gateway.cli(&["status", "--json"]).stdout).unwrap();
+    let shown: Value =
+        serde_json::from_slice(&gateway.run_cli(&["status", "--json"]).stdout).unwrap();
     assert_eq!(shown["servers"][0]["own_links"], 2);
     assert_eq!(shown["servers"][0]["isolated_because"], why);
 
     let [a, b] = &mut sessions;
-    a.delete();
-    own_links(&gateway, 1);
-    eventually("its child is gone", || {
-        marked(&mark).len() == 2 * shared.len()
+    a.end_session();
+    wait_for_dedicated_links(&gateway, 1);
+    wait_until("its child is gone", || {
+        marked_processes(&mark).len() == 2 * shared.len()
     });
     assert_eq!(
-        b.text("one__echo", &json!({"message": "still here"})),
+        b.call_text("one__echo", &json!({"message": "still here"})),
         "still here"
     );
-    b.delete();
-    own_links(&gateway, 0);
-    eventually("both children are gone", || marked(&mark) == shared);
+    b.end_session();
+    wait_for_dedicated_links(&gateway, 0);
+    wait_until("both children are gone", || {
+        marked_processes(&mark) == shared
+    });
     for stream in &mut listening {
         assert_eq!(next_event(stream).unwrap().data.as_deref(), Some(""));
         assert_eq!(
@@ -151,62 +169,65 @@ fn a_server_that_asks_amid_two_sessions_is_refused_and_then_each_has_its_own() {
 }
 
 #[test]
-fn a_server_isolated_by_session_asks_each_from_the_start() {
-    let config = format!("{}isolation = \"session\"\n", fixture("one", &[]));
-    let gateway = Gateway::up(&config);
-    gateway.wait_for("one", "ready");
-    let mut sessions = two(&gateway);
-    both_are_asked(&mut sessions);
-    let status = gateway.status("one");
+fn session_isolation_relays_requests_from_start() {
+    let config = format!("{}isolation = \"session\"\n", fixture_config("one", &[]));
+    let gateway = Gateway::start(&config);
+    gateway.wait_for_state("one", "ready");
+    let mut sessions = open_two_sessions(&gateway);
+    assert_both_asked(&mut sessions);
+    let status = gateway.server_status("one");
     assert_eq!(status["own_links"], 2);
     assert_eq!(status["isolated_because"], Value::Null);
 }
 
 #[test]
-fn a_server_that_stays_shared_asks_only_who_is_alone() {
-    let config = format!("{}isolation = \"shared\"\n", fixture("one", &[]));
-    let gateway = Gateway::up(&config);
-    gateway.wait_for("one", "ready");
-    let [mut a, mut b] = two(&gateway);
+fn shared_server_asks_only_sole_session() {
+    let config = format!("{}isolation = \"shared\"\n", fixture_config("one", &[]));
+    let gateway = Gateway::start(&config);
+    gateway.wait_for_state("one", "ready");
+    let [mut a, mut b] = open_two_sessions(&gateway);
     for _ in 0..3 {
-        nobody_is_asked(&gateway, &mut a, &mut b);
-        nobody_is_asked(&gateway, &mut b, &mut a);
-        let mut alone = ask(&a, "only you?");
-        assert_eq!(question(&mut alone), "only you?");
-        let text = answer(&mut a, &mut alone, "ay");
+        assert_request_refused(&gateway, &mut a, &mut b);
+        assert_request_refused(&gateway, &mut b, &mut a);
+        let mut alone = start_elicitation(&a, "only you?");
+        assert_eq!(read_elicitation(&mut alone), "only you?");
+        let text = answer_elicitation(&mut a, &mut alone, "ay");
         assert!(text.contains("\"ay\""), "{text}");
     }
-    let status = gateway.status("one");
+    let status = gateway.server_status("one");
+    assert_eq!(status["own_links"], 0);
+    assert_eq!(status["isolated_because"], Value::Null);
+}
+
+/// The HTTP stream of a call tells which caller a server request is for, so HTTP servers stay
+/// shared.
+#[test]
+fn http_call_stream_attributes_server_request() {
+    let served = FixtureServer::start(&[]);
+    let gateway = Gateway::start(&format!("[servers.one]\nurl = {}\n", json!(served.url)));
+    gateway.wait_for_state("one", "ready");
+    let mut sessions = open_two_sessions(&gateway);
+    assert_both_asked(&mut sessions);
+    assert_both_asked(&mut sessions);
+    let status = gateway.server_status("one");
     assert_eq!(status["own_links"], 0);
     assert_eq!(status["isolated_because"], Value::Null);
 }
 
 #[test]
-fn a_stream_of_a_call_names_whom_the_server_asks_so_http_servers_stay_shared() {
-    let served = Served::start(&[]);
-    let gateway = Gateway::up(&format!("[servers.one]\nurl = {}\n", json!(served.url)));
-    gateway.wait_for("one", "ready");
-    let mut sessions = two(&gateway);
-    both_are_asked(&mut sessions);
-    both_are_asked(&mut sessions);
-    let status = gateway.status("one");
-    assert_eq!(status["own_links"], 0);
-    assert_eq!(status["isolated_because"], Value::Null);
-}
-
-#[test]
-fn a_question_to_a_caller_without_a_stream_is_never_put_to_another() {
-    let gateway = Gateway::up(&fixture("one", &[]));
-    gateway.wait_for("one", "ready");
-    let [a, mut b] = two(&gateway);
-    let mut waiting = b.twin();
+fn server_request_never_reaches_other_session() {
+    let gateway = Gateway::start(&fixture_config("one", &[]));
+    gateway.wait_for_state("one", "ready");
+    let [a, mut b] = open_two_sessions(&gateway);
+    let mut waiting = b.clone_on_new_connection();
     waiting.send_call(9, "one__slow", &json!({"ms": 600_000, "message": "late"}));
-    eventually("the call is in flight", || {
-        gateway.status("one")["in_flight"] == 1
+    wait_until("the call is in flight", || {
+        gateway.server_status("one")["in_flight"] == 1
     });
-    // It takes JSON only, so it cannot be asked; but the question is its own all the same.
-    let mut deaf = a.twin();
-    let mut headers = deaf.headers();
+    // This caller accepts JSON only and cannot receive a server request; the request is still
+    // attributed to this caller.
+    let mut deaf = a.clone_on_new_connection();
+    let mut headers = deaf.request_headers();
     for name in ["Accept", "Content-Type"] {
         headers.push((name.to_owned(), "application/json".to_owned()));
     }
@@ -216,17 +237,17 @@ fn a_question_to_a_caller_without_a_stream_is_never_put_to_another() {
         .collect();
     let call = json!({
         "jsonrpc": "2.0", "id": 7, "method": "tools/call",
-        "params": {"name": ASK, "arguments": {"message": "whose?"}},
+        "params": {"name": ELICIT_TOOL, "arguments": {"message": "whose?"}},
     });
     deaf.http
-        .send("POST", "/mcp", &headers, call.to_string().as_bytes());
-    let refused = deaf.http.read().json();
+        .send_request("POST", "/mcp", &headers, call.to_string().as_bytes());
+    let refused = deaf.http.read_response().json();
     let text = refused["result"]["content"][0]["text"].to_string();
     assert!(text.contains("calls of several clients"), "{refused}");
     let cancel = json!({
         "jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 9},
     });
     assert_eq!(b.post(&cancel).status, 202);
-    let ended = waiting.http.read();
+    let ended = waiting.http.read_response();
     assert_eq!(ended.header("content-type"), Some("application/json"));
 }

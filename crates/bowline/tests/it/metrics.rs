@@ -1,8 +1,8 @@
-//! `/metrics` as a scraper reads it.
+//! `/metrics` for a scraper.
 
 use serde_json::json;
 
-use crate::harness::{Gateway, Http, Response, fixture};
+use crate::harness::{Gateway, HttpConnection, Response, fixture_config};
 
 fn scrape_as(gateway: &Gateway, token: Option<&str>) -> Response {
     let bearer = token.map(|token| format!("Bearer {token}"));
@@ -10,10 +10,10 @@ fn scrape_as(gateway: &Gateway, token: Option<&str>) -> Response {
         .iter()
         .map(|bearer| ("Authorization", bearer.as_str()))
         .collect();
-    Http::connect(gateway.address).get("/metrics", &headers)
+    HttpConnection::connect(gateway.address).get("/metrics", &headers)
 }
 
-pub(crate) fn scrape(gateway: &Gateway) -> String {
+pub(crate) fn scrape_metrics(gateway: &Gateway) -> String {
     let response = scrape_as(gateway, Some(&gateway.token));
     assert_eq!(response.status, 200, "{}", response.text());
     assert_eq!(
@@ -23,28 +23,28 @@ pub(crate) fn scrape(gateway: &Gateway) -> String {
     response.text()
 }
 
-/// The value of one series.
-fn value(page: &str, series: &str) -> f64 {
+/// The value of a series.
+fn series_value(page: &str, series: &str) -> f64 {
     let line = page.lines().find_map(|line| line.strip_prefix(series));
     let line = line.unwrap_or_else(|| panic!("no {series} in\n{page}"));
     line.trim().parse().unwrap()
 }
 
 #[test]
-fn a_scrape_tells_what_each_server_does_and_how_its_calls_ended() {
+fn scrape_shows_server_state_and_call_outcomes() {
     let config = [
-        fixture("up", &[]),
-        fixture("down", &["--fault", "exit-at-start=3"]),
+        fixture_config("up", &[]),
+        fixture_config("down", &["--fault", "exit-at-start=3"]),
     ]
     .concat();
-    let gateway = Gateway::up(&config);
-    gateway.wait_for("up", "ready");
-    let mut session = gateway.session("/servers/up/mcp");
+    let gateway = Gateway::start(&config);
+    gateway.wait_for_state("up", "ready");
+    let mut session = gateway.open_session("/servers/up/mcp");
     for _ in 0..3 {
-        session.text("echo", &json!({"message": "hi"}));
+        session.call_text("echo", &json!({"message": "hi"}));
     }
     session.call("rpc_error", &json!({"code": -32000, "message": "no"}));
-    let page = scrape(&gateway);
+    let page = scrape_metrics(&gateway);
     for (series, want) in [
         (r#"bowline_server_up{server="up"}"#, 1.0),
         (r#"bowline_server_up{server="down"}"#, 0.0),
@@ -72,10 +72,10 @@ fn a_scrape_tells_what_each_server_does_and_how_its_calls_ended() {
         (r#"bowline_circuit_open{server="up"}"#, 0.0),
         ("bowline_sessions", 1.0),
     ] {
-        assert_eq!(value(&page, series), want, "{series}");
+        assert_eq!(series_value(&page, series), want, "{series}");
     }
-    assert!(value(&page, "bowline_uptime_seconds") > 0.0);
-    assert!(value(&page, r#"bowline_call_duration_seconds_sum{server="up"}"#) > 0.0);
+    assert!(series_value(&page, "bowline_uptime_seconds") > 0.0);
+    assert!(series_value(&page, r#"bowline_call_duration_seconds_sum{server="up"}"#) > 0.0);
     let mut last = 0.0;
     for line in page.lines() {
         let prefix = "bowline_call_duration_seconds_bucket";
@@ -89,23 +89,23 @@ fn a_scrape_tells_what_each_server_does_and_how_its_calls_ended() {
             last = count;
         }
     }
-    assert!(value(&page, r#"bowline_server_memory_bytes{server="up"}"#) > 1e5);
-    assert!(value(&page, "process_resident_memory_bytes") > 1e6);
-    assert!(value(&page, "process_open_fds") > 3.0);
+    assert!(series_value(&page, r#"bowline_server_memory_bytes{server="up"}"#) > 1e5);
+    assert!(series_value(&page, "process_resident_memory_bytes") > 1e6);
+    assert!(series_value(&page, "process_open_fds") > 3.0);
     assert!(page.contains("bowline_build_info{version="), "{page}");
     assert!(page.ends_with("# EOF\n"), "{page}");
 }
 
-/// What a scraper needs to read the page, and the rule that labels are few: names of servers, and
-/// words that we chose.
+/// The metadata that a scraper needs, and the label rule: only server names and words from a fixed
+/// set.
 #[test]
-fn every_family_says_its_type_and_uses_labels_of_ours_only() {
-    let gateway = Gateway::up(&fixture("s", &[]));
-    gateway.wait_for("s", "ready");
-    let mut session = gateway.session("/mcp");
-    session.text("s__echo", &json!({"message": "a-message"}));
+fn metric_families_have_types_and_known_labels() {
+    let gateway = Gateway::start(&fixture_config("s", &[]));
+    gateway.wait_for_state("s", "ready");
+    let mut session = gateway.open_session("/mcp");
+    session.call_text("s__echo", &json!({"message": "a-message"}));
     session.call("s__no-such-tool", &json!({}));
-    let page = scrape(&gateway);
+    let page = scrape_metrics(&gateway);
     let mut family = String::new();
     for line in page.lines() {
         if let Some(described) = line.strip_prefix("# TYPE ") {
@@ -138,13 +138,13 @@ fn every_family_says_its_type_and_uses_labels_of_ours_only() {
 }
 
 #[test]
-fn metrics_are_for_the_owner_alone() {
-    let gateway = Gateway::up_with("", &["--insecure-no-auth"]);
+fn metrics_need_owner_token() {
+    let gateway = Gateway::start_with_args("", &["--insecure-no-auth"]);
     assert_eq!(scrape_as(&gateway, None).status, 401);
     assert_eq!(scrape_as(&gateway, Some("wrong")).status, 401);
     let bearer = format!("Bearer {}", gateway.token);
     let headers = [("Authorization", bearer.as_str())];
-    let posted = Http::connect(gateway.address).post("/metrics", &headers, b"{}");
+    let posted = HttpConnection::connect(gateway.address).post("/metrics", &headers, b"{}");
     assert_eq!(posted.status, 405, "{}", posted.text());
-    scrape(&gateway);
+    scrape_metrics(&gateway);
 }

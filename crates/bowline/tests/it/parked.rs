@@ -1,19 +1,19 @@
-//! Callers without a session are asked by results: the call waits here until they come back.
+//! Sessionless clients get server requests as results; the parked call waits for the retry.
 
-mod apart;
-mod caller;
-mod lost;
-mod rounds;
-mod states;
+mod concurrent_calls;
+mod elicitation_rounds;
+mod gateway_crash;
+mod request_state;
+mod sealed_state;
+mod stateless_client;
 mod tasks;
-mod wrapped;
 
 use serde_json::{Value, json};
 
-use caller::Caller;
+use stateless_client::StatelessClient;
 
-/// Answers every question of a result in this way, by its key.
-fn answers(result: &Value, with: impl Fn(&str, &Value) -> Value) -> Value {
+/// Answers every server request of a result, by its key.
+fn answer_requests(result: &Value, with: impl Fn(&str, &Value) -> Value) -> Value {
     let asked = result["inputRequests"].as_object().unwrap();
     asked
         .iter()
@@ -22,19 +22,19 @@ fn answers(result: &Value, with: impl Fn(&str, &Value) -> Value) -> Value {
         .into()
 }
 
-/// The user says this.
-fn said(answer: &str) -> Value {
+/// An accepted elicitation with this answer.
+fn accept_answer(answer: &str) -> Value {
     json!({"action": "accept", "content": {"answer": answer}})
 }
 
 /// The text of a complete result.
-fn text(answer: &Value) -> &str {
+fn result_text(answer: &Value) -> &str {
     assert_eq!(answer["result"]["resultType"], "complete", "{answer}");
     answer["result"]["content"][0]["text"].as_str().unwrap()
 }
 
-/// Checks a result that asks, and returns its state.
-fn state_of(answer: &Value) -> String {
+/// Checks an input-required result and returns the state.
+fn request_state(answer: &Value) -> String {
     let result = &answer["result"];
     assert_eq!(result["resultType"], "input_required", "{answer}");
     let state = result["requestState"].as_str();

@@ -1,58 +1,62 @@
 //! Real MCP servers behind the gateway and real clients in front of it, at pinned versions.
 
-mod afar;
-mod agents;
+mod agent_clis;
 mod bamboo;
-mod changes;
 mod clients;
 mod conformance;
 mod conformance_client;
 mod conformance_gateway;
 mod conformance_legs;
-mod equal;
 mod inspector;
+mod live_changes;
 mod matrix;
-mod queued;
-mod raw;
+mod official_servers;
+mod parallel_servers;
+mod passthrough;
+mod queued_results;
+mod raw_client;
+mod remote_network;
 mod schema;
-mod side_by_side;
-mod world;
 
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-/// The file that `cargo xtask peers` wrote.
+/// The manifest of `cargo xtask peers`.
 #[derive(Debug, Clone)]
-pub(crate) struct Peers {
-    all: Value,
+pub(crate) struct PeerManifest {
+    manifest: Value,
 }
 
-impl Peers {
-    /// Returns the peers, or says that `test` is left out because some of what it needs is not
-    /// there. Where everything must be tested, that fails.
-    pub(crate) fn of(test: &str, needed: &[&str]) -> Option<Self> {
-        let servers = world::NAMES.map(|name| format!("/servers/{name}"));
+impl PeerManifest {
+    /// Loads the peers, or reports that `test` is skipped because a needed peer is missing. If
+    /// every test must run, a missing peer fails the test.
+    pub(crate) fn load(test: &str, needed: &[&str]) -> Option<Self> {
+        let servers = official_servers::NAMES.map(|name| format!("/servers/{name}"));
         let needed = needed.iter().copied().chain(["/node"]);
         let needed: Vec<_> = needed.chain(servers.iter().map(String::as_str)).collect();
-        Self::only(test, &needed)
+        Self::load_without_servers(test, &needed)
     }
 
-    /// The same for a test that needs none of the usual servers.
-    pub(crate) fn only(test: &str, needed: &[&str]) -> Option<Self> {
-        let file = std::env::var_os("BOWLINE_PEERS")
-            .map_or_else(|| root().join("target/peers/peers.json"), PathBuf::from);
+    /// Like `load`, for a test that needs none of the usual servers.
+    pub(crate) fn load_without_servers(test: &str, needed: &[&str]) -> Option<Self> {
+        let file = std::env::var_os("BOWLINE_PEERS").map_or_else(
+            || workspace_root().join("target/peers/peers.json"),
+            PathBuf::from,
+        );
         let all = match std::fs::read(&file) {
             Ok(text) => serde_json::from_slice(&text).unwrap(),
             Err(_) => Value::Null,
         };
-        let peers = Self { all };
+        let peers = Self { manifest: all };
         let needed = needed.iter().copied();
-        let missing: Vec<_> = needed.filter(|key| peers.find(key).is_none()).collect();
+        let missing: Vec<_> = needed
+            .filter(|key| peers.find_peer(key).is_none())
+            .collect();
         if missing.is_empty() {
             return Some(peers);
         }
-        left_out(test, &format!("no {}", missing.join(", ")));
+        skip_test(test, &format!("no {}", missing.join(", ")));
         let must = std::env::var("CI").is_ok_and(|value| value == "true");
         assert!(
             !must,
@@ -61,23 +65,26 @@ impl Peers {
         None
     }
 
-    fn find(&self, key: &str) -> Option<&str> {
-        self.all.pointer(key)?.as_str()
+    fn find_peer(&self, key: &str) -> Option<&str> {
+        self.manifest.pointer(key)?.as_str()
     }
 
-    /// Returns the place of a peer, such as `/servers/time`.
-    pub(crate) fn path(&self, key: &str) -> &Path {
-        Path::new(self.find(key).unwrap_or_else(|| panic!("no peer {key}")))
+    /// Returns the path of a peer, such as `/servers/time`.
+    pub(crate) fn peer_path(&self, key: &str) -> &Path {
+        Path::new(
+            self.find_peer(key)
+                .unwrap_or_else(|| panic!("no peer {key}")),
+        )
     }
 }
 
-/// Says that a test is left out.
-pub(crate) fn left_out(test: &str, why: &str) {
+/// Reports a skipped test.
+pub(crate) fn skip_test(test: &str, why: &str) {
     eprintln!("left out: {test} ({why})");
 }
 
 /// The root of the workspace.
-pub(crate) fn root() -> &'static Path {
+pub(crate) fn workspace_root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .ancestors()
         .nth(2)

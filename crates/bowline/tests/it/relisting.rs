@@ -1,14 +1,14 @@
-//! Lists of a server that announces no changes are asked for again.
+//! Lists of a server that announces no changes are fetched again.
 
 use std::path::Path;
 
 use serde_json::json;
 
-use crate::harness::{Gateway, Session, eventually};
-use crate::props::script;
+use crate::harness::{Gateway, Session, wait_until};
+use crate::test_servers::shell_server;
 
-/// A server in shell whose list is what a file holds at the moment, and which answers every call.
-/// `$$` is a `$` that the configuration leaves alone.
+/// A shell server: the list is the current content of a file, and every call succeeds. `$$` is an
+/// escaped `$` of the configuration.
 const SERVER: &str = r#"
 while read -r line; do
   case $line in *'"id":'*) ;; *) continue ;; esac
@@ -27,7 +27,7 @@ while read -r line; do
 done
 "#;
 
-fn offer(list: &Path, tools: &[&str]) {
+fn write_tool_list(list: &Path, tools: &[&str]) {
     let tools: Vec<_> = tools
         .iter()
         .map(|tool| json!({"name": tool, "inputSchema": {"type": "object"}}))
@@ -35,12 +35,12 @@ fn offer(list: &Path, tools: &[&str]) {
     std::fs::write(list, json!({"tools": tools}).to_string()).unwrap();
 }
 
-fn entry(name: &str, list: &Path, more: &str) -> String {
-    let server = script(name, SERVER, &[list.to_str().unwrap()]);
+fn config_entry(name: &str, list: &Path, more: &str) -> String {
+    let server = shell_server(name, SERVER, &[list.to_str().unwrap()]);
     format!("{server}sandbox = \"off\"\n{more}\n")
 }
 
-fn names(session: &mut Session) -> Vec<String> {
+fn listed_names(session: &mut Session) -> Vec<String> {
     let list = session.request("tools/list", &json!({}));
     let tools = list["result"]["tools"].as_array().unwrap();
     let names = tools.iter().map(|tool| tool["name"].as_str().unwrap());
@@ -48,17 +48,17 @@ fn names(session: &mut Session) -> Vec<String> {
 }
 
 #[test]
-fn changed_tools_are_found_by_refresh_and_by_call() {
+fn changed_tools_are_found_by_refresh_and_call() {
     let dir = tempfile::TempDir::new().unwrap();
     let list = dir.path().join("list");
-    offer(&list, &["old"]);
-    let gateway = Gateway::up(&entry("s", &list, ""));
-    gateway.wait_for("s", "ready");
-    let mut session = gateway.session("/mcp");
-    assert_eq!(names(&mut session), ["s__old"]);
+    write_tool_list(&list, &["old"]);
+    let gateway = Gateway::start(&config_entry("s", &list, ""));
+    gateway.wait_for_state("s", "ready");
+    let mut session = gateway.open_session("/mcp");
+    assert_eq!(listed_names(&mut session), ["s__old"]);
 
-    offer(&list, &["old", "new"]);
-    let told = gateway.cli(&["refresh", "s", "--json"]);
+    write_tool_list(&list, &["old", "new"]);
+    let told = gateway.run_cli(&["refresh", "s", "--json"]);
     assert!(told.status.success(), "{told:?}");
     let told: serde_json::Value = serde_json::from_slice(&told.stdout).unwrap();
     let one = &told["refreshed"][0];
@@ -67,26 +67,27 @@ fn changed_tools_are_found_by_refresh_and_by_call() {
         (&one["server"]["name"], &one["failed"]),
         (&json!("s"), &json!([]))
     );
-    assert_eq!(names(&mut session), ["s__old", "s__new"]);
+    assert_eq!(listed_names(&mut session), ["s__old", "s__new"]);
 
-    offer(&list, &["new"]);
-    let told = gateway.cli(&["refresh"]);
+    write_tool_list(&list, &["new"]);
+    let told = gateway.run_cli(&["refresh"]);
     let text = String::from_utf8(told.stdout).unwrap();
     assert_eq!(text, "s: 1 tools (0 new, 1 gone)\n");
-    let wrong = gateway.cli(&["refresh", "t", "--json"]);
+    let wrong = gateway.run_cli(&["refresh", "t", "--json"]);
     assert!(!wrong.status.success());
     let wrong = String::from_utf8(wrong.stderr).unwrap();
     assert!(wrong.contains("server_not_found"), "{wrong}");
 
-    // A name that is not in the list has the server asked, once the list is a moment old.
-    offer(&list, &["newest"]);
-    eventually("the new tool is called", || {
+    // A call of an unlisted name makes the gateway list the server again, once the list is a moment
+    // old.
+    write_tool_list(&list, &["newest"]);
+    wait_until("the new tool is called", || {
         session.call("s__newest", &json!({}))["result"]["content"][0]["text"] == "done"
     });
 }
 
 #[test]
-fn long_lists_are_paged_and_cuts_are_told() {
+fn long_lists_are_paged_and_cuts_reported() {
     const TOOLS: usize = 20_000;
     let dir = tempfile::TempDir::new().unwrap();
     let list = dir.path().join("list");
@@ -102,26 +103,26 @@ fn long_lists_are_paged_and_cuts_are_told() {
     std::fs::write(&list, text).unwrap();
     let short = dir.path().join("short");
     let few: Vec<_> = (0..200).map(|nth| format!("t{nth}")).collect();
-    offer(&short, &few.iter().map(String::as_str).collect::<Vec<_>>());
-    // A debug build is slow with so many, and more so beside other tests.
+    write_tool_list(&short, &few.iter().map(String::as_str).collect::<Vec<_>>());
+    // A debug build is slow with so many tools, even more beside other tests.
     let patient = "pin = \"off\"\nstart_timeout = \"5m\"";
     let servers = [
-        entry("all", &list, patient),
-        entry("cut", &short, "max_list = 100"),
+        config_entry("all", &list, patient),
+        config_entry("cut", &short, "max_list = 100"),
     ];
-    let gateway = Gateway::up(&servers.concat());
-    assert_eq!(gateway.wait_for("all", "ready")["tools"], TOOLS);
-    let cut = gateway.wait_for("cut", "ready");
+    let gateway = Gateway::start(&servers.concat());
+    assert_eq!(gateway.wait_for_state("all", "ready")["tools"], TOOLS);
+    let cut = gateway.wait_for_state("cut", "ready");
     assert_eq!(cut["tools"], 100);
     let left_out = json!([{"list": "tools", "entries": 100, "more": false}]);
     assert_eq!(cut["left_out"], left_out);
-    let shown = String::from_utf8(gateway.cli(&["ls"]).stdout).unwrap();
+    let shown = String::from_utf8(gateway.run_cli(&["ls"]).stdout).unwrap();
     assert!(
         shown.contains("100 tools left out; see max_list"),
         "{shown}"
     );
 
-    let mut session = gateway.session("/servers/all/mcp");
+    let mut session = gateway.open_session("/servers/all/mcp");
     let (mut seen, mut pages, mut params) = (0, 0, json!({}));
     loop {
         let page = session.request("tools/list", &params);
@@ -135,5 +136,5 @@ fn long_lists_are_paged_and_cuts_are_told() {
     }
     assert_eq!(seen, TOOLS);
     assert!(pages > 8, "{pages} pages of a mebibyte");
-    assert_eq!(session.text("t19999", &json!({})), "done");
+    assert_eq!(session.call_text("t19999", &json!({})), "done");
 }

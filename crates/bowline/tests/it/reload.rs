@@ -1,179 +1,193 @@
-//! A changed config file comes into force while calls go on.
+//! A changed config file is applied while calls go on.
 
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::harness::{Gateway, eventually, fixture, lives, signal};
+use crate::harness::{
+    Gateway, fixture_config, is_alive, send_signal, wait_process_exit, wait_until,
+};
 use crate::streams::next_event;
 
-fn file(gateway: &Gateway) -> PathBuf {
+fn config_path(gateway: &Gateway) -> PathBuf {
     gateway.dir.path().join("bowline.toml")
 }
 
-/// Writes the file as an editor that does it in place.
-fn write(gateway: &Gateway, config: &str) {
-    std::fs::write(file(gateway), config).unwrap();
+/// Writes the file in place, as some editors do.
+fn write_config(gateway: &Gateway, config: &str) {
+    std::fs::write(config_path(gateway), config).unwrap();
 }
 
-fn find(gateway: &Gateway, server: &str) -> Option<Value> {
-    let servers = gateway.api("/api/v1/servers");
+fn find_server(gateway: &Gateway, server: &str) -> Option<Value> {
+    let servers = gateway.get_api("/api/v1/servers");
     let servers = servers["servers"].as_array().unwrap();
     let mut servers = servers.iter();
     servers.find(|status| status["name"] == server).cloned()
 }
 
-fn pid(gateway: &Gateway, server: &str) -> Option<u32> {
-    let status = find(gateway, server)?;
+fn server_pid(gateway: &Gateway, server: &str) -> Option<u32> {
+    let status = find_server(gateway, server)?;
     let pid = status["pid"].as_u64()?;
     Some(u32::try_from(pid).unwrap())
 }
 
-fn ready(gateway: &Gateway, server: &str) -> u32 {
-    eventually(&format!("{server} serves"), || {
-        find(gateway, server).is_some_and(|status| status["state"] == "ready")
+fn wait_for_pid(gateway: &Gateway, server: &str) -> u32 {
+    wait_until(&format!("{server} serves"), || {
+        find_server(gateway, server).is_some_and(|status| status["state"] == "ready")
     });
-    pid(gateway, server).unwrap()
+    server_pid(gateway, server).unwrap()
 }
 
-/// Waits until a server has another process than this one.
-fn anew(gateway: &Gateway, server: &str, before: u32) -> u32 {
-    eventually(&format!("{server} is another process"), || {
-        pid(gateway, server).is_some_and(|pid| pid != before)
+/// Waits until a server has a process other than `before`.
+fn wait_for_new_pid(gateway: &Gateway, server: &str, before: u32) -> u32 {
+    wait_until(&format!("{server} is another process"), || {
+        server_pid(gateway, server).is_some_and(|pid| pid != before)
     });
-    ready(gateway, server)
+    wait_for_pid(gateway, server)
 }
 
-/// A fixture with one more line in its entry.
-fn entry(server: &str, line: &str) -> String {
-    format!("{}{line}\n", fixture(server, &[]))
+/// A fixture with an extra line in the entry.
+fn fixture_entry(server: &str, line: &str) -> String {
+    format!("{}{line}\n", fixture_config(server, &[]))
 }
 
-/// A gateway whose stderr goes to a file.
-fn told(config: &str) -> (Gateway, PathBuf, tempfile::TempDir) {
+/// A gateway with stderr in a file.
+fn start_with_log(config: &str) -> (Gateway, PathBuf, tempfile::TempDir) {
     let dir = tempfile::TempDir::new().unwrap();
     let path = dir.path().join("stderr");
     let stderr = std::fs::File::create(&path).unwrap();
-    let gateway = Gateway::up_as(config, |command| {
+    let gateway = Gateway::start_with_command(config, |command| {
         command.stderr(stderr);
     });
     (gateway, path, dir)
 }
 
-fn text(path: &Path) -> String {
+fn read_text(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap()
 }
 
 #[test]
-fn a_written_file_comes_into_force_and_only_changed_servers_start_anew() {
-    let servers = ["kept", "other", "gone"].map(|name| fixture(name, &[]));
-    let (gateway, stderr, _dir) = told(&servers.concat());
-    let [kept, other, gone] = ["kept", "other", "gone"].map(|name| ready(&gateway, name));
-    let mut session = gateway.session("/mcp");
-    session.text("kept__echo", &json!({"message": "hi"}));
+fn reload_restarts_only_changed_servers() {
+    let servers = ["kept", "other", "gone"].map(|name| fixture_config(name, &[]));
+    let (gateway, stderr, _dir) = start_with_log(&servers.concat());
+    let [kept, other, gone] = ["kept", "other", "gone"].map(|name| wait_for_pid(&gateway, name));
+    let mut session = gateway.open_session("/mcp");
+    session.call_text("kept__echo", &json!({"message": "hi"}));
 
-    let other_now = entry("other", "timeout = \"9s\"\nlazy = false");
-    write(
+    let other_now = fixture_entry("other", "timeout = \"9s\"\nlazy = false");
+    write_config(
         &gateway,
-        &[fixture("kept", &[]), other_now, fixture("new", &[])].concat(),
+        &[
+            fixture_config("kept", &[]),
+            other_now,
+            fixture_config("new", &[]),
+        ]
+        .concat(),
     );
 
-    ready(&gateway, "new");
-    anew(&gateway, "other", other);
-    assert_eq!(pid(&gateway, "kept"), Some(kept));
-    assert_eq!(find(&gateway, "kept").unwrap()["calls"], 1);
-    assert_eq!(find(&gateway, "gone"), None);
-    eventually("old processes are gone", || !lives(gone) && !lives(other));
-    assert!(lives(kept));
-    let shown = text(&stderr);
+    wait_for_pid(&gateway, "new");
+    wait_for_new_pid(&gateway, "other", other);
+    assert_eq!(server_pid(&gateway, "kept"), Some(kept));
+    assert_eq!(find_server(&gateway, "kept").unwrap()["calls"], 1);
+    assert_eq!(find_server(&gateway, "gone"), None);
+    wait_process_exit("the end of the removed server", gone);
+    wait_process_exit("the end of the changed server", other);
+    assert!(is_alive(kept));
+    let shown = read_text(&stderr);
     assert!(
         shown.contains("  + new\n  ~ other  timeout\n  - gone\n"),
         "{shown}"
     );
-    assert_eq!(session.text("new__echo", &json!({"message": "hi"})), "hi");
+    assert_eq!(
+        session.call_text("new__echo", &json!({"message": "hi"})),
+        "hi"
+    );
 }
 
 #[test]
-fn a_call_in_flight_on_a_changed_server_gets_its_answer() {
-    let gateway = Gateway::up(&fixture("one", &[]));
-    let before = ready(&gateway, "one");
-    let mut waiting = gateway.session("/mcp");
+fn reload_completes_calls_in_flight() {
+    let gateway = Gateway::start(&fixture_config("one", &[]));
+    let before = wait_for_pid(&gateway, "one");
+    let mut waiting = gateway.open_session("/mcp");
     waiting.send_call(9, "one__slow", &json!({"ms": 3_000, "message": "late"}));
-    eventually("the call is under way", || {
-        find(&gateway, "one").is_some_and(|status| status["in_flight"] == 1)
+    wait_until("the call is under way", || {
+        find_server(&gateway, "one").is_some_and(|status| status["in_flight"] == 1)
     });
 
-    write(&gateway, &entry("one", "timeout = \"9s\""));
+    write_config(&gateway, &fixture_entry("one", "timeout = \"9s\""));
 
-    anew(&gateway, "one", before);
-    let mut session = gateway.session("/mcp");
-    assert_eq!(session.text("one__echo", &json!({"message": "new"})), "new");
-    let answer = waiting.http.read().json();
+    wait_for_new_pid(&gateway, "one", before);
+    let mut session = gateway.open_session("/mcp");
+    assert_eq!(
+        session.call_text("one__echo", &json!({"message": "new"})),
+        "new"
+    );
+    let answer = waiting.http.read_response().json();
     assert_eq!(answer["result"]["content"][0]["text"], "late", "{answer}");
-    eventually("the old process is gone", || !lives(before));
+    wait_process_exit("the end of the old process", before);
 }
 
 #[test]
-fn an_invalid_file_changes_nothing_and_is_told_with_its_place() {
-    let good = fixture("one", &[]);
-    let (gateway, stderr, _dir) = told(&good);
-    let before = ready(&gateway, "one");
-    let mut events = gateway.session("/mcp").listen();
+fn invalid_config_changes_nothing_and_names_line() {
+    let good = fixture_config("one", &[]);
+    let (gateway, stderr, _dir) = start_with_log(&good);
+    let before = wait_for_pid(&gateway, "one");
+    let mut events = gateway.open_session("/mcp").open_stream();
 
     let bad = format!("{good}lasy = true\nenv = {{ \"A=B\" = \"canary-value\" }}\n[servers.two]\n");
-    write(&gateway, &bad);
+    write_config(&gateway, &bad);
 
-    eventually("the refusal is told", || {
-        gateway.api("/api/v1/status")["config_error"].is_string()
+    wait_until("the refusal is told", || {
+        gateway.get_api("/api/v1/status")["config_error"].is_string()
     });
-    let error = gateway.api("/api/v1/status")["config_error"].to_string();
+    let error = gateway.get_api("/api/v1/status")["config_error"].to_string();
     assert!(
         error.contains("unknown key `lasy` in [servers.one]"),
         "{error}"
     );
     assert!(error.contains("bowline.toml:4:1"), "{error}");
     assert!(!error.contains("canary-value"), "{error}");
-    assert_eq!(find(&gateway, "two"), None);
-    eventually("people are told", || {
-        text(&stderr).contains("everything stays as it is")
+    assert_eq!(find_server(&gateway, "two"), None);
+    wait_until("people are told", || {
+        read_text(&stderr).contains("everything stays as it is")
     });
-    let shown = text(&stderr);
+    let shown = read_text(&stderr);
     assert!(shown.contains("did you mean `lazy`?"), "{shown}");
     assert!(shown.contains("4 | lasy = true"), "{shown}");
 
-    let refused = gateway.cli(&["reload"]);
+    let refused = gateway.run_cli(&["reload"]);
     assert_eq!(refused.status.code(), Some(2));
     let said = String::from_utf8(refused.stderr).unwrap();
     assert!(
         said.contains("4 | lasy = true") && said.contains("[servers.two]"),
         "{said}"
     );
-    let refused = gateway.cli(&["reload", "--json"]);
+    let refused = gateway.run_cli(&["reload", "--json"]);
     assert_eq!(refused.status.code(), Some(2));
     let said: Value = serde_json::from_slice(&refused.stderr).unwrap();
     assert_eq!(said["error"]["code"], "config");
     assert_eq!(said["error"]["problems"][0]["line"], 4);
-    assert_eq!(pid(&gateway, "one"), Some(before));
+    assert_eq!(server_pid(&gateway, "one"), Some(before));
 
-    write(&gateway, &good);
-    eventually("all is well again", || {
-        gateway.api("/api/v1/status")["config_error"].is_null()
+    write_config(&gateway, &good);
+    wait_until("all is well again", || {
+        gateway.get_api("/api/v1/status")["config_error"].is_null()
     });
-    assert_eq!(pid(&gateway, "one"), Some(before));
+    assert_eq!(server_pid(&gateway, "one"), Some(before));
     drop(gateway);
     assert!(
-        !is_told_of_tools(&mut events),
+        !has_tools_changed(&mut events),
         "nothing changed for anybody"
     );
 }
 
-/// Whether anything on the rest of a stream says that tools changed.
-fn is_told_of_tools(stream: &mut crate::harness::Http) -> bool {
-    count_told(stream, usize::MAX) > 0
+/// Whether the rest of a stream contains a tools-changed notification.
+fn has_tools_changed(stream: &mut crate::harness::HttpConnection) -> bool {
+    count_tools_changed(stream, usize::MAX) > 0
 }
 
-/// Counts such messages, up to so many or to the end of the stream.
-fn count_told(stream: &mut crate::harness::Http, max: usize) -> usize {
+/// Counts tools-changed notifications, up to `max` or the end of the stream.
+fn count_tools_changed(stream: &mut crate::harness::HttpConnection, max: usize) -> usize {
     let mut count = 0;
     while count < max {
         let Some(event) = next_event(stream) else {
@@ -186,88 +200,111 @@ fn count_told(stream: &mut crate::harness::Http, max: usize) -> usize {
 }
 
 #[test]
-fn a_session_is_told_once_of_all_that_one_reload_changed() {
-    // It takes its time, so that what the others change comes long before.
+fn reload_notifies_session_once() {
+    // This server is slow, so changes of faster servers come long before.
     let many = |count: &str| {
         let toolset = format!("many={count}");
-        fixture(
+        fixture_config(
             "other",
             &["--toolset", &toolset, "--fault", "slow-start=500"],
         )
     };
-    let first = [fixture("kept", &[]), many("2"), fixture("gone", &[])].concat();
-    let mut gateway = Gateway::up(&first);
+    let first = [
+        fixture_config("kept", &[]),
+        many("2"),
+        fixture_config("gone", &[]),
+    ]
+    .concat();
+    let mut gateway = Gateway::start(&first);
     for server in ["kept", "other", "gone"] {
-        ready(&gateway, server);
+        wait_for_pid(&gateway, server);
     }
-    let mut session = gateway.session("/mcp");
+    let mut session = gateway.open_session("/mcp");
     session.request("tools/list", &json!({}));
-    let mut stream = session.listen();
-    let mut beside = gateway.session("/servers/kept/mcp");
+    let mut stream = session.open_stream();
+    let mut beside = gateway.open_session("/servers/kept/mcp");
     beside.request("tools/list", &json!({}));
-    let mut quiet = beside.listen();
+    let mut quiet = beside.open_stream();
 
-    let tools = |gateway: &Gateway| find(gateway, "other").unwrap()["tools"].as_u64().unwrap();
+    let tools = |gateway: &Gateway| {
+        find_server(gateway, "other").unwrap()["tools"]
+            .as_u64()
+            .unwrap()
+    };
     let before = tools(&gateway);
 
-    // A server leaves, one offers other tools, one comes: three changes of the catalog.
-    write(
+    // A server leaves, a server changes tools, a server is added: three catalog changes.
+    write_config(
         &gateway,
-        &[fixture("kept", &[]), many("3"), fixture("new", &[])].concat(),
+        &[
+            fixture_config("kept", &[]),
+            many("3"),
+            fixture_config("new", &[]),
+        ]
+        .concat(),
     );
-    assert_eq!(count_told(&mut stream, 1), 1);
+    assert_eq!(count_tools_changed(&mut stream, 1), 1);
     let listed = session.request("tools/list", &json!({})).to_string();
     for (tool, is_there) in [("new__echo", true), ("gone__echo", false)] {
         assert_eq!(listed.contains(tool), is_there, "{tool}");
     }
     assert_eq!(tools(&gateway), before + 1);
 
-    // A second reload: whatever the first still had to say comes before its message.
-    write(
+    // A second reload: late notifications of the first reload come before the second message.
+    write_config(
         &gateway,
-        &[fixture("kept", &[]), many("4"), fixture("new", &[])].concat(),
+        &[
+            fixture_config("kept", &[]),
+            many("4"),
+            fixture_config("new", &[]),
+        ]
+        .concat(),
     );
-    assert_eq!(count_told(&mut stream, 1), 1);
-    eventually("the second is in force", || tools(&gateway) == before + 2);
+    assert_eq!(count_tools_changed(&mut stream, 1), 1);
+    wait_until("the second is in force", || tools(&gateway) == before + 2);
     assert!(gateway.stop());
-    assert_eq!(count_told(&mut stream, usize::MAX), 0);
+    assert_eq!(count_tools_changed(&mut stream, usize::MAX), 0);
     assert!(
-        !is_told_of_tools(&mut quiet),
+        !has_tools_changed(&mut quiet),
         "its own server did not change"
     );
 }
 
-/// A server one of whose variables stands in a file that nobody watches.
-fn keyed(dir: &Path) -> String {
+/// A server with a variable from a file that is not watched.
+fn keyed_server(dir: &Path) -> String {
     let key = dir.join("key");
-    entry(
+    fixture_entry(
         "one",
         &format!("env = {{ KEY = \"${{file:{}}}\" }}", key.display()),
     )
 }
 
 #[test]
-fn a_hangup_applies_the_file_though_it_was_not_written() {
+fn sighup_reloads_unchanged_file() {
     let dir = tempfile::TempDir::new().unwrap();
     std::fs::write(dir.path().join("key"), "first-value").unwrap();
-    let gateway = Gateway::up(&keyed(dir.path()));
-    let before = ready(&gateway, "one");
+    let gateway = Gateway::start(&keyed_server(dir.path()));
+    let before = wait_for_pid(&gateway, "one");
     std::fs::write(dir.path().join("key"), "second-value").unwrap();
-    signal(gateway.pid(), "HUP");
-    anew(&gateway, "one", before);
+    send_signal(gateway.pid(), "HUP");
+    wait_for_new_pid(&gateway, "one", before);
 }
 
 #[test]
-fn reload_says_what_changed_for_people_and_for_programs() {
+fn reload_reports_changes_as_text_and_json() {
     let dir = tempfile::TempDir::new().unwrap();
     std::fs::write(dir.path().join("key"), "first-value").unwrap();
-    let config = format!("{}{}", fixture("kept", &[]), keyed(dir.path()));
-    let gateway = Gateway::up(&config);
-    let before = ready(&gateway, "one");
-    let kept = ready(&gateway, "kept");
+    let config = format!(
+        "{}{}",
+        fixture_config("kept", &[]),
+        keyed_server(dir.path())
+    );
+    let gateway = Gateway::start(&config);
+    let before = wait_for_pid(&gateway, "one");
+    let kept = wait_for_pid(&gateway, "kept");
 
     std::fs::write(dir.path().join("key"), "second-value").unwrap();
-    let told = gateway.cli(&["reload", "--json"]);
+    let told = gateway.run_cli(&["reload", "--json"]);
     assert!(told.status.success(), "{told:?}");
     let mut told: Value = serde_json::from_slice(&told.stdout).unwrap();
     told["took_ms"] = json!(0);
@@ -280,34 +317,35 @@ fn reload_says_what_changed_for_people_and_for_programs() {
             "needs_restart": [], "took_ms": 0, "lines": ["  ~ one  env"],
         })
     );
-    anew(&gateway, "one", before);
-    assert_eq!(pid(&gateway, "kept"), Some(kept));
+    wait_for_new_pid(&gateway, "one", before);
+    assert_eq!(server_pid(&gateway, "kept"), Some(kept));
 
-    let told = gateway.cli(&["reload"]);
+    let told = gateway.run_cli(&["reload"]);
     assert_eq!(
         String::from_utf8(told.stdout).unwrap(),
         "  nothing changed\n"
     );
 
-    let again = gateway.cli(&["reload", "kept"]);
+    let again = gateway.run_cli(&["reload", "kept"]);
     assert!(again.status.success(), "{again:?}");
-    anew(&gateway, "kept", kept);
-    let unknown = gateway.cli(&["reload", "kebt"]);
+    wait_for_new_pid(&gateway, "kept", kept);
+    let unknown = gateway.run_cli(&["reload", "kebt"]);
     assert_eq!(unknown.status.code(), Some(2));
 }
 
+/// Reload names settings that need a restart, and leaves out servers that cannot run.
 #[test]
-fn what_needs_a_new_start_is_named_and_what_cannot_run_is_left_out() {
-    let gateway = Gateway::up(&fixture("one", &[]));
-    let before = ready(&gateway, "one");
-    let broken = entry("two", "env = { KEY = \"${BOWLINE_NO_SUCH_VARIABLE}\" }");
+fn reload_names_restart_keys_and_skips_unrunnable() {
+    let gateway = Gateway::start(&fixture_config("one", &[]));
+    let before = wait_for_pid(&gateway, "one");
+    let broken = fixture_entry("two", "env = { KEY = \"${BOWLINE_NO_SUCH_VARIABLE}\" }");
     let config = format!(
         "[gateway]\nlisten = \"127.0.0.1:1\"\n[telemetry]\nservice_name = \"x\"\n\
          [audit]\nexport = \"syslog:/dev/log\"\n{}{broken}",
-        fixture("one", &[])
+        fixture_config("one", &[])
     );
-    write(&gateway, &config);
-    let told = gateway.cli(&["reload"]);
+    write_config(&gateway, &config);
+    let told = gateway.run_cli(&["reload"]);
     let (out, err) = (
         String::from_utf8(told.stdout).unwrap(),
         String::from_utf8(told.stderr).unwrap(),
@@ -319,45 +357,48 @@ fn what_needs_a_new_start_is_named_and_what_cannot_run_is_left_out() {
     }
     let left_out = "server `two` is left out: variable `BOWLINE_NO_SUCH_VARIABLE` is not set";
     assert!(err.contains(left_out), "{err}");
-    assert_eq!(gateway.api("/api/v1/status")["broken"][0]["name"], "two");
-    assert_eq!(pid(&gateway, "one"), Some(before));
+    assert_eq!(
+        gateway.get_api("/api/v1/status")["broken"][0]["name"],
+        "two"
+    );
+    assert_eq!(server_pid(&gateway, "one"), Some(before));
 }
 
 #[test]
-fn a_file_that_is_replaced_or_swapped_behind_a_link_is_noticed() {
-    let gateway = Gateway::up(&fixture("one", &[]));
+fn replaced_or_relinked_config_is_noticed() {
+    let gateway = Gateway::start(&fixture_config("one", &[]));
     let dir = gateway.dir.path();
-    ready(&gateway, "one");
+    wait_for_pid(&gateway, "one");
 
-    // As editors do: a new file takes the place of the old one.
-    let config = [fixture("one", &[]), fixture("two", &[])].concat();
+    // Like an editor: a new file replaces the old one.
+    let config = [fixture_config("one", &[]), fixture_config("two", &[])].concat();
     std::fs::write(dir.join("new"), &config).unwrap();
-    std::fs::rename(dir.join("new"), file(&gateway)).unwrap();
-    ready(&gateway, "two");
+    std::fs::rename(dir.join("new"), config_path(&gateway)).unwrap();
+    wait_for_pid(&gateway, "two");
 
-    // As mounted volumes do: a link to a directory is swapped for another.
+    // Like a mounted volume: a link to a directory is swapped.
     for (version, name) in [("v1", "three"), ("v2", "four")] {
         std::fs::create_dir(dir.join(version)).unwrap();
-        let config = [config.clone(), fixture(name, &[])].concat();
+        let config = [config.clone(), fixture_config(name, &[])].concat();
         std::fs::write(dir.join(version).join("bowline.toml"), config).unwrap();
         std::os::unix::fs::symlink(version, dir.join("next")).unwrap();
         std::fs::rename(dir.join("next"), dir.join("data")).unwrap();
         if version == "v1" {
             std::os::unix::fs::symlink("data/bowline.toml", dir.join("link")).unwrap();
-            std::fs::rename(dir.join("link"), file(&gateway)).unwrap();
+            std::fs::rename(dir.join("link"), config_path(&gateway)).unwrap();
         }
-        ready(&gateway, name);
+        wait_for_pid(&gateway, name);
     }
-    // The file behind the links is written where it stands.
-    let last = [config, fixture("five", &[])].concat();
+    // The file behind the links is written in place.
+    let last = [config, fixture_config("five", &[])].concat();
     std::fs::write(dir.join("v2/bowline.toml"), last).unwrap();
-    ready(&gateway, "five");
+    wait_for_pid(&gateway, "five");
 }
 
 #[test]
-fn a_gateway_without_a_file_has_nothing_to_reload() {
-    let gateway = Gateway::up_with("", &["--demo"]);
-    let refused = gateway.cli(&["reload"]);
+fn reload_without_file_does_nothing() {
+    let gateway = Gateway::start_with_args("", &["--demo"]);
+    let refused = gateway.run_cli(&["reload"]);
     assert_eq!(refused.status.code(), Some(2));
     let said = String::from_utf8(refused.stderr).unwrap();
     assert!(said.contains("without a config file"), "{said}");

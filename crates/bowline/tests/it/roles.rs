@@ -1,36 +1,35 @@
-//! Roles over real sockets: what is seen and what may be called, and a policy that changes while
-//! sessions are open.
+//! Roles over real sockets: visible and callable tools, and policy changes during open sessions.
 
 use serde_json::{Value, json};
 
-use crate::harness::{Gateway, Http, Session, eventually, fixture};
+use crate::harness::{Gateway, HttpConnection, Session, fixture_config, wait_until};
 use crate::streams::next_event;
 
-/// A gateway that anybody on this machine may use, as the role that the file gives them.
-fn open(policy: &str) -> Gateway {
-    let config = format!("{policy}\n{}", fixture("one", &[]));
-    Gateway::up_with(&config, &["--insecure-no-auth"])
+/// A gateway for every local client, in the role assigned by the file.
+fn start_open_gateway(policy: &str) -> Gateway {
+    let config = format!("{policy}\n{}", fixture_config("one", &[]));
+    Gateway::start_with_args(&config, &["--insecure-no-auth"])
 }
 
-fn write(gateway: &Gateway, policy: &str) {
-    let config = format!("{policy}\n{}", fixture("one", &[]));
+fn write_policy(gateway: &Gateway, policy: &str) {
+    let config = format!("{policy}\n{}", fixture_config("one", &[]));
     std::fs::write(gateway.dir.path().join("bowline.toml"), config).unwrap();
 }
 
-fn anybody(gateway: &Gateway) -> Session {
-    gateway.wait_for("one", "ready");
+fn open_anonymous_session(gateway: &Gateway) -> Session {
+    gateway.wait_for_state("one", "ready");
     Session::open(gateway.address, "/mcp", None)
 }
 
-/// The names of what a session sees.
-fn seen(session: &mut Session) -> Vec<String> {
+/// The names listed for a session.
+fn listed_names(session: &mut Session) -> Vec<String> {
     let answer = session.request("tools/list", &json!({}));
     let tools = answer["result"]["tools"].as_array().unwrap();
     let names = tools.iter().map(|tool| tool["name"].as_str().unwrap());
     names.map(str::to_owned).collect()
 }
 
-fn echo(session: &mut Session) -> Value {
+fn call_echo(session: &mut Session) -> Value {
     session.call("one__echo", &json!({"message": "hi"}))
 }
 
@@ -39,8 +38,8 @@ const ECHO_ONLY: &str = "[roles.r]\nallow = [\"one.echo\"]\n\
 
 const NOTHING: &str = "[roles.r]\nallow = []\n[principals.anonymous-local]\nrole = \"r\"";
 
-/// Waits until a session is told that it sees other tools now.
-fn hears_of_another_list(stream: &mut Http) {
+/// Waits for a tools-changed notification.
+fn wait_for_list_change(stream: &mut HttpConnection) {
     loop {
         let event = next_event(stream).unwrap();
         let told = event.data.as_deref().unwrap_or_default();
@@ -51,43 +50,51 @@ fn hears_of_another_list(stream: &mut Http) {
 }
 
 #[test]
-fn a_changed_policy_counts_for_sessions_that_are_open() {
-    let gateway = open(ECHO_ONLY);
-    let mut session = anybody(&gateway);
-    assert_eq!(seen(&mut session), ["one__echo"]);
-    assert_eq!(echo(&mut session)["result"]["content"][0]["text"], "hi");
+fn policy_change_applies_to_open_sessions() {
+    let gateway = start_open_gateway(ECHO_ONLY);
+    let mut session = open_anonymous_session(&gateway);
+    assert_eq!(listed_names(&mut session), ["one__echo"]);
+    assert_eq!(
+        call_echo(&mut session)["result"]["content"][0]["text"],
+        "hi"
+    );
 
-    let mut stream = session.listen();
-    write(&gateway, NOTHING);
-    hears_of_another_list(&mut stream);
-    eventually("the session sees nothing", || seen(&mut session).is_empty());
-    let refused = echo(&mut session);
+    let mut stream = session.open_stream();
+    write_policy(&gateway, NOTHING);
+    wait_for_list_change(&mut stream);
+    wait_until("the session sees nothing", || {
+        listed_names(&mut session).is_empty()
+    });
+    let refused = call_echo(&mut session);
     assert_eq!(
         refused["error"]["data"]["code"], "policy_denied",
         "{refused}"
     );
 
-    write(&gateway, ECHO_ONLY);
-    eventually("the session sees again", || {
-        seen(&mut session) == ["one__echo"]
+    write_policy(&gateway, ECHO_ONLY);
+    wait_until("the session sees again", || {
+        listed_names(&mut session) == ["one__echo"]
     });
-    assert_eq!(echo(&mut session)["result"]["content"][0]["text"], "hi");
+    assert_eq!(
+        call_echo(&mut session)["result"]["content"][0]["text"],
+        "hi"
+    );
 }
 
 #[test]
-fn a_reload_says_that_the_policy_changed_and_which_names_are_strange() {
+fn reload_reports_policy_change_and_unmatched_names() {
     let dir = tempfile::TempDir::new().unwrap();
     let path = dir.path().join("stderr");
     let stderr = std::fs::File::create(&path).unwrap();
-    let gateway = Gateway::up_as(&fixture("one", &[]), |command| {
+    let gateway = Gateway::start_with_command(&fixture_config("one", &[]), |command| {
         command.stderr(stderr);
     });
-    gateway.wait_for("one", "ready");
-    // Names that no server has stay in force: what they name may come later.
-    write(&gateway, "[roles.r]\nallow = [\"one.ehco\", \"two.x\"]");
+    gateway.wait_for_state("one", "ready");
+    // Rules for unknown names stay in force: a later server may have them.
+    write_policy(&gateway, "[roles.r]\nallow = [\"one.ehco\", \"two.x\"]");
     let told = || std::fs::read_to_string(&path).unwrap();
-    eventually("the change is told", || told().contains("  ~ policy\n"));
-    let report = gateway.cli(&["reload", "--json"]);
+    wait_until("the change is told", || told().contains("  ~ policy\n"));
+    let report = gateway.run_cli(&["reload", "--json"]);
     let report: Value = serde_json::from_slice(&report.stdout).unwrap();
     assert_eq!(report["policy_changed"], false, "{report}");
     let warnings = [
@@ -100,38 +107,38 @@ fn a_reload_says_that_the_policy_changed_and_which_names_are_strange() {
     }
 }
 
-/// A gateway with two roles under this default, and sessions of: a listed role, one whose list is
-/// empty, one that is not defined (by now), and nobody's role.
-fn listed(default: &str) -> (Gateway, [Session; 4]) {
+/// A gateway with two roles under this default, and sessions of: a listed role, a role with an
+/// empty list, an undefined role, and no role.
+fn start_with_roles(default: &str) -> (Gateway, [Session; 4]) {
     let roles = |more: &str| {
         format!(
             "[policy]\ndefault = \"{default}\"\n[roles.reader]\nallow = [\"one.echo\"]\n\
              [roles.locked]\nallow = []\n{more}{}",
-            fixture("one", &[])
+            fixture_config("one", &[])
         )
     };
-    let gateway = Gateway::up(&roles("[roles.gone]\nallow = [\"one.echo\"]\n"));
-    gateway.wait_for("one", "ready");
+    let gateway = Gateway::start(&roles("[roles.gone]\nallow = [\"one.echo\"]\n"));
+    gateway.wait_for_state("one", "ready");
     let session = |principal: &str, role: &str| {
-        let (_, token) = gateway.token_of(&json!({"principal": principal, "role": role}));
-        gateway.session_as(&token, "/mcp")
+        let (_, token) = gateway.create_token(&json!({"principal": principal, "role": role}));
+        gateway.open_session_as(&token, "/mcp")
     };
     let reader = session("ann", "reader");
     let locked = session("bob", "locked");
     let mut gone = session("cid", "gone");
-    let owner = gateway.session("/mcp");
-    // A role that credentials still name and the file does not.
+    let owner = gateway.open_session("/mcp");
+    // A role that tokens still name and the file no longer defines.
     std::fs::write(gateway.dir.path().join("bowline.toml"), roles("")).unwrap();
     let expected = if default == "allow" {
-        owner.twin().tools()
+        owner.clone_on_new_connection().list_tool_names()
     } else {
         Vec::new()
     };
-    eventually("the role is gone", || gone.tools() == expected);
+    wait_until("the role is gone", || gone.list_tool_names() == expected);
     (gateway, [reader, locked, gone, owner])
 }
 
-fn is_denied(answer: &Value, tool: &str) {
+fn assert_denied(answer: &Value, tool: &str) {
     let error = &answer["error"];
     assert_eq!(error["data"]["code"], "policy_denied", "{answer}");
     assert_eq!(answer["result"], Value::Null);
@@ -142,33 +149,41 @@ fn is_denied(answer: &Value, tool: &str) {
 }
 
 #[test]
-fn by_default_allow_only_listed_roles_are_restricted() {
-    let (_gateway, [mut reader, mut locked, mut gone, mut owner]) = listed("allow");
-    let all = owner.tools();
+fn default_allow_restricts_only_listed_roles() {
+    let (_gateway, [mut reader, mut locked, mut gone, mut owner]) = start_with_roles("allow");
+    let all = owner.list_tool_names();
     assert!(all.len() > 2);
-    assert_eq!(reader.tools(), ["one__echo"]);
-    assert_eq!(gone.tools(), all, "a role that is not listed sees all");
-    assert_eq!(locked.tools(), [""; 0], "an empty list is a lock-out");
+    assert_eq!(reader.list_tool_names(), ["one__echo"]);
+    assert_eq!(
+        gone.list_tool_names(),
+        all,
+        "a role that is not listed sees all"
+    );
+    assert_eq!(
+        locked.list_tool_names(),
+        [""; 0],
+        "an empty list is a lock-out"
+    );
     let sum = json!({"a": 1, "b": 2});
-    is_denied(&reader.call("one__add", &sum), "add");
-    assert_eq!(echo(&mut reader)["result"]["content"][0]["text"], "hi");
-    assert_eq!(gone.text("one__add", &sum), "3");
-    is_denied(&echo(&mut locked), "echo");
+    assert_denied(&reader.call("one__add", &sum), "add");
+    assert_eq!(call_echo(&mut reader)["result"]["content"][0]["text"], "hi");
+    assert_eq!(gone.call_text("one__add", &sum), "3");
+    assert_denied(&call_echo(&mut locked), "echo");
 }
 
 #[test]
-fn by_default_deny_only_listed_roles_see_anything() {
-    let (_gateway, [mut reader, mut locked, mut gone, mut owner]) = listed("deny");
-    assert!(owner.tools().len() > 2, "the owner may do all");
-    assert_eq!(reader.tools(), ["one__echo"]);
-    assert_eq!(gone.tools(), [""; 0]);
-    assert_eq!(locked.tools(), [""; 0]);
-    assert_eq!(echo(&mut reader)["result"]["content"][0]["text"], "hi");
-    is_denied(&echo(&mut gone), "echo");
-    is_denied(&echo(&mut locked), "echo");
+fn default_deny_shows_tools_to_listed_roles() {
+    let (_gateway, [mut reader, mut locked, mut gone, mut owner]) = start_with_roles("deny");
+    assert!(owner.list_tool_names().len() > 2, "the owner may do all");
+    assert_eq!(reader.list_tool_names(), ["one__echo"]);
+    assert_eq!(gone.list_tool_names(), [""; 0]);
+    assert_eq!(locked.list_tool_names(), [""; 0]);
+    assert_eq!(call_echo(&mut reader)["result"]["content"][0]["text"], "hi");
+    assert_denied(&call_echo(&mut gone), "echo");
+    assert_denied(&call_echo(&mut locked), "echo");
     let sum = json!({"a": 1, "b": 2});
-    is_denied(&reader.call("one__add", &sum), "add");
-    assert_eq!(owner.text("one__add", &sum), "3");
+    assert_denied(&reader.call("one__add", &sum), "add");
+    assert_eq!(owner.call_text("one__add", &sum), "3");
 }
 
 const RULES: &str = r#"
@@ -186,8 +201,8 @@ allow = ["one.echo"]
 "#;
 
 #[test]
-fn role_test_says_what_decides_and_where_it_stands() {
-    let gateway = Gateway::up(&format!("{}{RULES}", fixture("one", &[])));
+fn role_test_names_deciding_rule_and_line() {
+    let gateway = Gateway::start(&format!("{}{RULES}", fixture_config("one", &[])));
     let file = gateway.dir.path().join("bowline.toml");
     let text = std::fs::read_to_string(&file).unwrap();
     let line = |start: &str| {
@@ -239,9 +254,9 @@ fn role_test_says_what_decides_and_where_it_stands() {
     ] {
         let words: Vec<_> = words.split(' ').collect();
         let file = file.to_str().unwrap();
-        // The gateway by what is in force, and the file by itself, say the same.
+        // The running gateway and the file alone give the same output.
         for more in [&["--json"][..], &["--json", "--config", file]] {
-            let output = gateway.cli(&[&["role", "test"], &words[..], more].concat());
+            let output = gateway.run_cli(&[&["role", "test"], &words[..], more].concat());
             let shown: Value = serde_json::from_slice(&output.stdout).unwrap();
             assert_eq!(output.status.code(), Some(code), "{words:?} {shown}");
             assert_eq!(shown["allowed"], code == 0);
@@ -254,29 +269,30 @@ fn role_test_says_what_decides_and_where_it_stands() {
     }
 }
 
+/// `role test` prints text for people, and roles are listed as JSON for programs.
 #[test]
-fn role_test_is_read_by_people_and_roles_are_listed_for_programs() {
-    let gateway = Gateway::up(&format!("{}{RULES}", fixture("one", &[])));
+fn role_test_prints_text_and_json() {
+    let gateway = Gateway::start(&format!("{}{RULES}", fixture_config("one", &[])));
     let text = std::fs::read_to_string(gateway.dir.path().join("bowline.toml")).unwrap();
     let deny = 1 + text
         .lines()
         .position(|line| line.starts_with("deny"))
         .unwrap();
-    let output = gateway.cli(&["role", "test", "reviewer", "one.add"]);
+    let output = gateway.run_cli(&["role", "test", "reviewer", "one.add"]);
     let shown = String::from_utf8(output.stdout).unwrap();
     let expected = format!(
         "denied  one.add  reviewer: role `reviewer` denies `one.add`\n\
          rule     roles.reviewer.deny, line {deny}\n"
     );
     assert_eq!(shown, expected);
-    let output = gateway.cli(&["role", "test", "reviewr", "one.echo"]);
+    let output = gateway.run_cli(&["role", "test", "reviewr", "one.echo"]);
     let told = String::from_utf8(output.stderr).unwrap();
     assert!(told.contains("did you mean role `reviewer`?"), "{told}");
     for words in [["reviewer", "one"], ["reviewer", ".x"]] {
-        let output = gateway.cli(&[&["role", "test"], &words[..]].concat());
+        let output = gateway.run_cli(&[&["role", "test"], &words[..]].concat());
         assert_eq!(output.status.code(), Some(2));
     }
-    let roles = gateway.api("/api/v1/roles");
+    let roles = gateway.get_api("/api/v1/roles");
     assert_eq!(roles["default"], "deny");
     let reviewer = json!({
         "name": "reviewer", "allow": ["one.*", "prompt:one.*"], "deny": ["one.add"],

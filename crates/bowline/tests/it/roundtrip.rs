@@ -1,77 +1,82 @@
-//! Generated messages of every type of every schema go through the gateway unchanged, with
-//! unknown members at every level of them.
+//! Generated messages of every type of every schema pass through the gateway unchanged, with
+//! unknown members at every level.
 
-mod aside;
-mod client;
-mod echo;
-mod make;
+mod byte_client;
+mod echo_gateway;
+mod instances;
 mod modern;
-mod rows;
-mod trip;
+mod notifications;
+mod round_trip;
+mod trip_specs;
 
 use serde_json::{Value, json};
 
-use crate::peers::{left_out, root};
-use echo::Echo;
-use make::Maker;
-use rows::{LISTS, List, NEWS, OWN, ROWS, TASKS, UNHEARD};
-use trip::{Kind, Trip, Way};
+use crate::peers::{skip_test, workspace_root};
+use echo_gateway::EchoGateway;
+use instances::InstanceGenerator;
+use round_trip::{MessageHandling, RoundTrip, TripKind};
+use trip_specs::{
+    GATEWAY_REQUESTS, LISTS, ListSpec, OBJECT_NOTIFICATIONS, TASKS, TRIP_SPECS, UNFORWARDED,
+};
 
-/// Instances of each type, unless `BOWLINE_ROUNDTRIP` says how many.
+/// Instances of each type, unless `BOWLINE_ROUNDTRIP` sets another number.
 const INSTANCES: usize = 50;
-/// Where every run begins, unless `BOWLINE_SEED` says another.
+/// Seed of every run, unless `BOWLINE_SEED` sets another.
 const SEED: u64 = 7;
 
 const REVISIONS: [&str; 4] = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"];
 
-/// The schema of one revision.
-struct Schema {
+/// The schema of a revision.
+struct RevisionSchema {
     revision: &'static str,
-    all: Value,
+    document: Value,
 }
 
-impl Schema {
+impl RevisionSchema {
     fn load(revision: &'static str) -> Option<Self> {
         let file = format!("shared/mcp-schema/{revision}/schema.json");
-        let text = root()
+        let text = workspace_root()
             .ancestors()
             .find_map(|base| std::fs::read(base.join(&file)).ok())?;
         let all = serde_json::from_slice(&text).unwrap();
-        Some(Self { revision, all })
+        Some(Self {
+            revision,
+            document: all,
+        })
     }
 
-    fn types(&self) -> &'static str {
-        if self.all.get("$defs").is_some() {
+    fn definitions_key(&self) -> &'static str {
+        if self.document.get("$defs").is_some() {
             "$defs"
         } else {
             "definitions"
         }
     }
 
-    /// Whether requests say what they need, and results what they are.
+    /// Whether requests carry `_meta` fields, and results a type.
     fn is_modern(&self) -> bool {
-        self.get("RequestMetaObject").is_some()
+        self.find_type("RequestMetaObject").is_some()
     }
 
-    /// Members that every whole result has.
-    fn complete(&self) -> &'static [(&'static str, &'static str)] {
+    /// Members of every complete result.
+    fn complete_members(&self) -> &'static [(&'static str, &'static str)] {
         match self.is_modern() {
             true => &[("resultType", "\"complete\"")],
             false => &[],
         }
     }
 
-    fn get(&self, name: &str) -> Option<&Value> {
-        self.all[self.types()].get(name)
+    fn find_type(&self, name: &str) -> Option<&Value> {
+        self.document[self.definitions_key()].get(name)
     }
 
-    /// Fails unless a text is an instance of a part of this schema.
-    fn check(&self, part: &Value, text: &str) {
+    /// Fails unless `text` is an instance of a part of this schema.
+    fn assert_valid(&self, part: &Value, text: &str) {
         let mut schema = part.clone();
-        let types = self.types();
-        schema[types] = self.all[types].clone();
+        let types = self.definitions_key();
+        schema[types] = self.document[types].clone();
         let validator = jsonschema::validator_for(&schema).unwrap();
-        // The largest is a number by the grammar, and too large for the type that checks it.
+        // The largest number is valid by the grammar, and too large for the validator's type.
         let text = text.replace("1e400", "1e40");
         let instance: Value = serde_json::from_str(&text).unwrap();
         let faults: Vec<_> = validator
@@ -82,148 +87,174 @@ impl Schema {
     }
 }
 
-fn number(variable: &str) -> Option<u64> {
+fn env_number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
 }
 
 #[test]
-fn generated_messages_of_every_legacy_schema_go_through_unchanged() {
-    let schemas: Vec<_> = REVISIONS.into_iter().filter_map(Schema::load).collect();
+fn generated_legacy_messages_pass_unchanged() {
+    let schemas: Vec<_> = REVISIONS
+        .into_iter()
+        .filter_map(RevisionSchema::load)
+        .collect();
     if schemas.len() < REVISIONS.len() {
-        let test = "generated_messages_of_every_legacy_schema_go_through_unchanged";
-        return left_out(test, "no shared/mcp-schema beside the workspace");
+        let test = "generated_legacy_messages_pass_unchanged";
+        return skip_test(test, "no shared/mcp-schema beside the workspace");
     }
-    let instances = number("BOWLINE_ROUNDTRIP").map_or(INSTANCES, |n| n.try_into().unwrap());
-    let seed = number("BOWLINE_SEED").unwrap_or(SEED);
+    let instances = env_number("BOWLINE_ROUNDTRIP").map_or(INSTANCES, |n| n.try_into().unwrap());
+    let seed = env_number("BOWLINE_SEED").unwrap_or(SEED);
     eprintln!("BOWLINE_SEED={seed}");
     let mut all = 0;
     for schema in &schemas {
-        all += walk(schema, instances, seed);
+        all += run_revision(schema, instances, seed);
     }
     eprintln!("{all} instances");
 }
 
-/// Sends everything of one revision and returns how much that was.
-fn walk(schema: &Schema, instances: usize, seed: u64) -> usize {
-    let mut maker = Maker::new(&schema.all, seed);
-    let tasks = schema.get(TASKS.item).map(|_| TASKS);
+/// Sends all message types of a revision and returns the count.
+fn run_revision(schema: &RevisionSchema, instances: usize, seed: u64) -> usize {
+    let mut maker = InstanceGenerator::new(&schema.document, seed);
+    let tasks = schema.find_type(TASKS.item).map(|_| TASKS);
     let lists: Vec<_> = LISTS.iter().copied().chain(tasks).collect();
     let offers: Vec<_> = lists
         .iter()
-        .map(|list| offer(schema, &mut maker, list, instances))
+        .map(|list| make_list_items(schema, &mut maker, list, instances))
         .collect();
     let given = lists.iter().zip(&offers).map(|(list, all)| {
         let text = format!("{{\"{}\":[{}]}}", list.member, all.join(","));
         (list.method.to_owned(), json!(text))
     });
-    let echo = Echo::up(&Value::Object(given.collect()), schema.revision);
+    let echo = EchoGateway::start(&Value::Object(given.collect()), schema.revision);
     let mut count = 0;
     let mut tell = |what: &str, many: usize| {
         eprintln!("{} {what}: {many}", schema.revision);
         count += many;
     };
     for (list, offered) in LISTS.iter().zip(&offers) {
-        echo.lists(list, offered);
+        echo.assert_lists_equal(list, offered);
         tell(list.item, offered.len());
     }
-    for row in ROWS.iter().filter(|row| row.is_in(schema)) {
+    for row in TRIP_SPECS.iter().filter(|row| row.is_in(schema)) {
         let trips: Vec<_> = (0..instances)
-            .map(|at| row.trip(schema, &mut maker, at))
+            .map(|at| row.make_trip(schema, &mut maker, at))
             .collect();
-        echo.travel(row.road, &trips);
-        tell(&row.name(), trips.len());
-        if matches!(row.kind, Kind::Task) {
-            // All that were made are listed, and no other.
+        echo.assert_trips(row.endpoint, &trips);
+        tell(&row.case_name(), trips.len());
+        if matches!(row.kind, TripKind::Task) {
+            // Exactly the generated items are listed.
             let offered = offers.last().unwrap();
-            let listed = echo.list(TASKS.method, TASKS.member);
+            let listed = echo.list_items(TASKS.method, TASKS.member);
             assert_eq!(&listed, offered, "{} {}", schema.revision, TASKS.method);
             tell("Task", offered.len());
         }
     }
-    for (name, fixed) in NEWS.iter().filter(|(name, _)| schema.get(name).is_some()) {
-        let trips = news(schema, &mut maker, name, fixed, instances);
+    for (name, fixed) in OBJECT_NOTIFICATIONS
+        .iter()
+        .filter(|(name, _)| schema.find_type(name).is_some())
+    {
+        let trips = make_notification_trips(schema, &mut maker, name, fixed, instances);
         let task = schema
-            .get("Task")
-            .map(|_| trip::made(schema, &mut maker, "task-news"));
-        echo.news(&trips, task);
+            .find_type("Task")
+            .map(|_| round_trip::make_task_response(schema, &mut maker, "task-news"));
+        echo.assert_session_notifications(&trips, task);
         tell(name, trips.len());
     }
-    for (request, fixed) in OWN {
-        let part = schema.get(request).unwrap();
+    for (request, fixed) in GATEWAY_REQUESTS {
+        let part = schema.find_type(request).unwrap();
         let params = &part["properties"]["params"];
-        let made: Vec<_> = (0..instances).map(|_| maker.make(params, fixed)).collect();
-        echo.own(&trip::method(part), &made);
+        let made: Vec<_> = (0..instances)
+            .map(|_| maker.make_instance(params, fixed))
+            .collect();
+        echo.assert_gateway_results(&round_trip::method_name(part), &made);
         tell(request, made.len());
     }
-    for name in UNHEARD {
-        let part = schema.get(name).unwrap();
+    for name in UNFORWARDED {
+        let part = schema.find_type(name).unwrap();
         let params = &part["properties"]["params"];
-        let made: Vec<_> = (0..instances).map(|_| maker.make(params, &[])).collect();
-        echo.unheard(&trip::method(part), &made);
+        let made: Vec<_> = (0..instances)
+            .map(|_| maker.make_instance(params, &[]))
+            .collect();
+        echo.assert_unheard(&round_trip::method_name(part), &made);
         tell(name, made.len());
     }
     tell(
         "InitializeRequest",
-        greet(schema, &mut maker, &echo, instances),
+        open_generated_sessions(schema, &mut maker, &echo, instances),
     );
     count
 }
 
-/// Makes calls during which the server says something to whom it concerns.
-fn news(
-    schema: &Schema,
-    maker: &mut Maker<'_>,
+/// Makes calls during which the server sends notifications to subscribers.
+fn make_notification_trips(
+    schema: &RevisionSchema,
+    maker: &mut InstanceGenerator<'_>,
     name: &str,
     fixed: &[(&str, &str)],
     instances: usize,
-) -> Vec<Trip> {
-    let plain = &ROWS[0];
+) -> Vec<RoundTrip> {
+    let plain = &TRIP_SPECS[0];
     (0..instances)
         .map(|at| {
-            let mut trip = plain.trip(schema, maker, at);
-            trip.on_the_way = vec![trip::told(schema, maker, name, fixed, Way::Aside)];
+            let mut trip = plain.make_trip(schema, maker, at);
+            trip.messages = vec![round_trip::make_notification(
+                schema,
+                maker,
+                name,
+                fixed,
+                MessageHandling::OnSessionStream,
+            )];
             trip
         })
         .collect()
 }
 
-/// Opens sessions and returns how many.
-fn greet(schema: &Schema, maker: &mut Maker<'_>, echo: &Echo, instances: usize) -> usize {
-    let request = schema.get("InitializeRequest").unwrap();
+/// Opens sessions and returns the count.
+fn open_generated_sessions(
+    schema: &RevisionSchema,
+    maker: &mut InstanceGenerator<'_>,
+    echo: &EchoGateway,
+    instances: usize,
+) -> usize {
+    let request = schema.find_type("InitializeRequest").unwrap();
     let revision = format!("\"{}\"", schema.revision);
     for at in 0..instances {
         let params = &request["properties"]["params"];
-        let params = maker.make(params, &[("protocolVersion", &revision)]);
-        let result = echo.greet(&params);
+        let params = maker.make_instance(params, &[("protocolVersion", &revision)]);
+        let result = echo.open_and_end_session(&params);
         let answered: Value = serde_json::from_str(&result).unwrap();
         assert_eq!(answered["protocolVersion"], schema.revision, "{params}");
         assert_eq!(answered["serverInfo"]["name"], "echo", "{result}");
-        if at < trip::CHECKED {
-            schema.check(schema.get("InitializeResult").unwrap(), &result);
+        if at < round_trip::CHECKED {
+            schema.assert_valid(schema.find_type("InitializeResult").unwrap(), &result);
         }
     }
     instances
 }
 
-/// Makes what a list holds: the one that is called, and many that are not.
-fn offer(schema: &Schema, maker: &mut Maker<'_>, list: &List, instances: usize) -> Vec<String> {
-    let List {
+/// Makes the items of a list: the called item, and many more.
+fn make_list_items(
+    schema: &RevisionSchema,
+    maker: &mut InstanceGenerator<'_>,
+    list: &ListSpec,
+    instances: usize,
+) -> Vec<String> {
+    let ListSpec {
         item,
         key,
         first,
         others,
         ..
     } = list;
-    let part = schema.get(item).unwrap();
+    let part = schema.find_type(item).unwrap();
     (0..instances)
         .map(|at| {
             let own = match at {
                 0 => format!("\"{first}\""),
                 _ => format!("\"{}\"", others.replace('@', &at.to_string())),
             };
-            let text = maker.make(part, &[(key, &own)]);
-            if at < trip::CHECKED {
-                schema.check(part, &text);
+            let text = maker.make_instance(part, &[(key, &own)]);
+            if at < round_trip::CHECKED {
+                schema.assert_valid(part, &text);
             }
             text
         })

@@ -1,24 +1,28 @@
-//! Large tool sets over real sockets: found, described and called instead of listed, by the same
-//! rules as everything else.
+//! Large tool sets over real sockets: searched, described and called instead of listed, under the
+//! usual rules.
 
 use serde_json::{Value, json};
 
-use crate::harness::{Gateway, Session, eventually, fixture};
+use crate::harness::{Gateway, Session, fixture_config, wait_until};
 
-/// A gateway with two servers that everybody on this machine may use.
-fn open(gateway: &str) -> Gateway {
-    let config = written(gateway);
-    let gateway = Gateway::up_with(&config, &["--insecure-no-auth"]);
-    gateway.wait_for("one", "ready");
-    gateway.wait_for("two", "ready");
+/// A gateway with two servers, open to every local client.
+fn start_open_gateway(gateway: &str) -> Gateway {
+    let config = search_config(gateway);
+    let gateway = Gateway::start_with_args(&config, &["--insecure-no-auth"]);
+    gateway.wait_for_state("one", "ready");
+    gateway.wait_for_state("two", "ready");
     gateway
 }
 
-fn written(gateway: &str) -> String {
-    format!("{gateway}\n{}{}", fixture("one", &[]), fixture("two", &[]))
+fn search_config(gateway: &str) -> String {
+    format!(
+        "{gateway}\n{}{}",
+        fixture_config("one", &[]),
+        fixture_config("two", &[])
+    )
 }
 
-fn anybody(gateway: &Gateway) -> Session {
+fn open_anonymous_session(gateway: &Gateway) -> Session {
     Session::open(gateway.address, "/mcp", None)
 }
 
@@ -26,8 +30,8 @@ const META: [&str; 3] = ["find_tools", "describe_tool", "call_tool"];
 
 const SEARCH: &str = "[policy]\ndefault = \"allow\"\n[gateway]\nexpose = \"search\"\n";
 
-/// The names that a search returns.
-fn found(session: &mut Session, query: &str) -> Vec<String> {
+/// The names returned by a search.
+fn search_tools(session: &mut Session, query: &str) -> Vec<String> {
     let answer = session.call("find_tools", &json!({"query": query, "limit": 5}));
     let said = &answer["result"]["structuredContent"];
     let text = answer["result"]["content"][0]["text"].as_str().unwrap();
@@ -38,12 +42,12 @@ fn found(session: &mut Session, query: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_tool_that_is_not_listed_is_found_described_and_called() {
-    let gateway = open(SEARCH);
-    let mut session = anybody(&gateway);
-    assert_eq!(session.tools(), META);
+fn unlisted_tool_is_found_described_and_called() {
+    let gateway = start_open_gateway(SEARCH);
+    let mut session = open_anonymous_session(&gateway);
+    assert_eq!(session.list_tool_names(), META);
 
-    let names = found(&mut session, "echo a message");
+    let names = search_tools(&mut session, "echo a message");
     assert!(
         names.starts_with(&["one__echo".to_owned(), "two__echo".to_owned()]),
         "{names:?}"
@@ -56,29 +60,29 @@ fn a_tool_that_is_not_listed_is_found_described_and_called() {
     let inside = json!({"name": "two__echo", "arguments": {"message": "hi"}});
     let called = session.call("call_tool", &inside);
     assert_eq!(called["result"]["content"][0]["text"], "hi", "{called}");
-    // By its own name it is called as ever: what is not listed is not hidden.
+    // An unlisted tool can still be called by its own name.
     let called = session.call("two__echo", &json!({"message": "ho"}));
     assert_eq!(called["result"]["content"][0]["text"], "ho", "{called}");
-    // The endpoint of one server is as it was.
+    // The endpoint of a single server is unchanged.
     let mut own = Session::open(gateway.address, "/servers/one/mcp", None);
-    assert!(own.tools().contains(&"echo".to_owned()));
+    assert!(own.list_tool_names().contains(&"echo".to_owned()));
     let unknown = own.call("find_tools", &json!({"query": "echo"}));
     assert_eq!(unknown["error"]["data"]["code"], "tool_not_found");
 }
 
 #[test]
-fn what_a_role_may_not_use_is_not_found_not_described_and_not_called() {
+fn search_hides_tools_outside_role() {
     let rules = "[gateway]\nexpose = \"search\"\nfavourites = [\"*.add\", \"one.echo\"]\n\
         [roles.r]\nallow = [\"one.*\"]\ndeny = [\"one.echo\"]\n\
         [principals.anonymous-local]\nrole = \"r\"";
-    let gateway = open(rules);
-    let mut session = anybody(&gateway);
-    // Favourites are listed as far as they may be seen.
-    let listed = session.tools();
+    let gateway = start_open_gateway(rules);
+    let mut session = open_anonymous_session(&gateway);
+    // Favourites are listed if visible to the role.
+    let listed = session.list_tool_names();
     assert_eq!(listed.get(..3), Some(&META.map(str::to_owned)[..]));
     assert_eq!(listed.get(3..), Some(&["one__add".to_owned()][..]));
 
-    let names = found(&mut session, "echo message add numbers");
+    let names = search_tools(&mut session, "echo message add numbers");
     assert!(names.contains(&"one__add".to_owned()), "{names:?}");
     for hidden in ["one__echo", "two__add", "two__echo"] {
         assert!(!names.contains(&hidden.to_owned()), "{names:?}");
@@ -91,32 +95,32 @@ fn what_a_role_may_not_use_is_not_found_not_described_and_not_called() {
 }
 
 #[test]
-fn few_tools_are_listed_in_auto_and_another_setting_counts_at_once() {
+fn auto_lists_few_tools_and_follows_setting() {
     let all = "[policy]\ndefault = \"allow\"\n";
-    let gateway = open(all);
-    let mut session = anybody(&gateway);
-    let whole = session.tools();
+    let gateway = start_open_gateway(all);
+    let mut session = open_anonymous_session(&gateway);
+    let whole = session.list_tool_names();
     assert!(whole.len() > 40, "the fixtures have {} tools", whole.len());
     let unknown = session.call("find_tools", &json!({"query": "echo"}));
     assert_eq!(unknown["error"]["data"]["code"], "tool_not_found");
 
     let path = gateway.dir.path().join("bowline.toml");
     let auto = format!("{all}[gateway]\nexpose = \"auto\"\n");
-    std::fs::write(&path, written(&auto)).unwrap();
-    eventually("many are found", || session.tools() == META);
-    // Whoever may use few of them sees those.
+    std::fs::write(&path, search_config(&auto)).unwrap();
+    wait_until("many are found", || session.list_tool_names() == META);
+    // A role with few tools gets a plain list.
     let few = "[gateway]\nexpose = \"auto\"\n[roles.r]\nallow = [\"one.echo\", \"two.add\"]\n\
         [principals.anonymous-local]\nrole = \"r\"";
-    std::fs::write(&path, written(few)).unwrap();
-    eventually("few are listed", || {
-        session.tools() == ["one__echo", "two__add"]
+    std::fs::write(&path, search_config(few)).unwrap();
+    wait_until("few are listed", || {
+        session.list_tool_names() == ["one__echo", "two__add"]
     });
 }
 
 #[test]
-fn wrong_arguments_are_told_as_the_tools_error() {
-    let gateway = open(SEARCH);
-    let mut session = anybody(&gateway);
+fn call_tool_reports_wrong_arguments_as_tool_error() {
+    let gateway = start_open_gateway(SEARCH);
+    let mut session = open_anonymous_session(&gateway);
     for (tool, arguments) in [
         ("find_tools", json!({})),
         ("find_tools", json!({"query": " "})),
@@ -133,9 +137,9 @@ fn wrong_arguments_are_told_as_the_tools_error() {
 }
 
 #[test]
-fn progress_reaches_the_caller_through_call_tool() {
-    let gateway = open(SEARCH);
-    let mut session = anybody(&gateway);
+fn progress_passes_through_call_tool() {
+    let gateway = start_open_gateway(SEARCH);
+    let mut session = open_anonymous_session(&gateway);
     let params = json!({
         "name": "call_tool",
         "arguments": {"name": "one__test_tool_with_progress", "arguments": {}},
@@ -159,10 +163,10 @@ fn progress_reaches_the_caller_through_call_tool() {
 }
 
 #[test]
-fn the_command_line_finds_tools_and_says_what_definitions_cost() {
-    let gateway = open(SEARCH);
+fn search_command_finds_tools_and_token_cost() {
+    let gateway = start_open_gateway(SEARCH);
     let shown = |args: &[&str]| {
-        let output = gateway.cli(args);
+        let output = gateway.run_cli(args);
         assert!(output.status.success(), "{output:?}");
         String::from_utf8(output.stdout).unwrap()
     };
@@ -170,7 +174,7 @@ fn the_command_line_finds_tools_and_says_what_definitions_cost() {
     assert!(text.starts_with("one.echo"), "{text}");
     let json: Value = serde_json::from_str(&shown(&["search", "echo", "--json"])).unwrap();
     assert_eq!(json["tools"][0]["tool"], "echo", "{json}");
-    let nothing = gateway.cli(&["search", "xyzzy"]);
+    let nothing = gateway.run_cli(&["search", "xyzzy"]);
     assert!(nothing.status.success() && nothing.stdout.is_empty());
 
     let text = shown(&["ls", "--tokens"]);

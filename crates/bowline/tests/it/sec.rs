@@ -1,25 +1,24 @@
-//! Attacks on the front door, by their numbers; every one over a socket, against the binary.
+//! Attacks on the HTTP edge, by number; each over a socket, against the binary.
 
 mod address;
 mod broker;
-mod busy;
+mod caller_identity;
 mod certificates;
-mod claims;
 mod cost;
 mod credentials;
-mod crossing;
 mod egress;
+mod egress_setup;
 mod flood;
 mod framing;
 mod hostile;
-mod joining;
+mod id_collisions;
+mod join_tokens;
 mod json;
-mod kinds;
 mod leaks;
 mod limits;
+mod noisy_principal;
 mod owners_file;
 mod results;
-mod roads;
 mod rules;
 mod sandbox;
 mod scopes;
@@ -28,6 +27,7 @@ mod sessions;
 mod shares;
 mod spelling;
 mod token_bounds;
+mod token_kinds;
 mod trust;
 
 use std::io::{Read as _, Write as _};
@@ -35,28 +35,28 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 
 use serde_json::{Value, json};
 
-use crate::harness::{Gateway, Http, PATIENCE, Response};
+use crate::harness::{Gateway, HttpConnection, Response, WAIT_MAX};
 
-/// Sends bytes and returns all that comes back until the gateway closes the connection.
-pub(crate) fn exchange(address: SocketAddr, bytes: &[u8]) -> String {
+/// Sends bytes and returns the reply until the gateway closes the connection.
+pub(crate) fn exchange_bytes(address: SocketAddr, bytes: &[u8]) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    // The gateway may close before it took all.
+    stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
+    // The gateway may close before reading everything.
     let _ = stream.write_all(bytes);
-    until_closed(stream)
+    read_until_closed(stream)
 }
 
-/// The same; the caller also ends its side, as one that has nothing more to say.
-pub(crate) fn exchange_and_end(address: SocketAddr, bytes: &[u8]) -> String {
+/// Like `exchange_bytes`; the caller also shuts down its write side.
+pub(crate) fn exchange_and_shutdown(address: SocketAddr, bytes: &[u8]) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
     let _ = stream.write_all(bytes);
     let _ = stream.shutdown(Shutdown::Write);
-    until_closed(stream)
+    read_until_closed(stream)
 }
 
-/// Returns what comes until the connection ends; to be left waiting is a fault.
-pub(crate) fn until_closed(mut stream: TcpStream) -> String {
+/// Reads until the connection ends; a timeout is an error.
+pub(crate) fn read_until_closed(mut stream: TcpStream) -> String {
     let mut reply = Vec::new();
     match stream.read_to_end(&mut reply) {
         Ok(_) => {}
@@ -66,15 +66,15 @@ pub(crate) fn until_closed(mut stream: TcpStream) -> String {
     String::from_utf8_lossy(&reply).into_owned()
 }
 
-/// Sends a request without a body. Of a stream, which has no end, only the head is read.
-pub(crate) fn ask(
+/// Sends a request without a body. Of an endless stream only the head is read.
+pub(crate) fn request_head(
     address: SocketAddr,
     method: &str,
     path: &str,
     headers: &[(&str, &str)],
 ) -> Response {
-    let mut http = Http::connect(address);
-    http.send(method, path, headers, b"");
+    let mut http = HttpConnection::connect(address);
+    http.send_request(method, path, headers, b"");
     let mut response = http.read_head();
     if let Some(length) = response.header("content-length") {
         response.body = vec![0; length.parse().unwrap()];
@@ -83,8 +83,8 @@ pub(crate) fn ask(
     response
 }
 
-/// The statuses of the answers in a reply.
-pub(crate) fn statuses(reply: &str) -> Vec<u16> {
+/// The statuses of the responses in a reply.
+pub(crate) fn response_statuses(reply: &str) -> Vec<u16> {
     reply
         .split("HTTP/1.1 ")
         .skip(1)
@@ -92,27 +92,27 @@ pub(crate) fn statuses(reply: &str) -> Vec<u16> {
         .collect()
 }
 
-/// The credential of a gateway's owner, as a header.
-pub(crate) fn bearer(gateway: &Gateway) -> String {
+/// The owner's credential as a header.
+pub(crate) fn bearer_header(gateway: &Gateway) -> String {
     format!("Bearer {}", gateway.token)
 }
 
-/// POSTs a message without a session, with these headers besides the usual ones.
-pub(crate) fn post(
+/// POSTs a message without a session, with the given extra headers.
+pub(crate) fn post_message(
     gateway: &Gateway,
     path: &str,
     headers: &[(&str, &str)],
     message: &Value,
 ) -> Response {
-    let bearer = bearer(gateway);
+    let bearer = bearer_header(gateway);
     let mut all = vec![("Authorization", bearer.as_str())];
     all.retain(|(key, _)| !headers.iter().any(|(own, _)| own.eq_ignore_ascii_case(key)));
     all.extend_from_slice(headers);
-    Http::connect(gateway.address).post(path, &all, message.to_string().as_bytes())
+    HttpConnection::connect(gateway.address).post(path, &all, message.to_string().as_bytes())
 }
 
-/// What opens a session.
-pub(crate) fn initialize() -> Value {
+/// The `initialize` message.
+pub(crate) fn initialize_message() -> Value {
     json!({
         "jsonrpc": "2.0", "id": 0, "method": "initialize",
         "params": {
@@ -123,8 +123,8 @@ pub(crate) fn initialize() -> Value {
     })
 }
 
-/// A gateway that serves a good caller is unharmed.
-pub(crate) fn is_unharmed(gateway: &Gateway) {
-    let answer = post(gateway, "/mcp", &[], &initialize());
+/// Checks that the gateway still serves a normal caller.
+pub(crate) fn assert_unharmed(gateway: &Gateway) {
+    let answer = post_message(gateway, "/mcp", &[], &initialize_message());
     assert_eq!(answer.status, 200, "{}", answer.text());
 }

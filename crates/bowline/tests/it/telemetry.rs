@@ -1,40 +1,40 @@
-//! Traces as a collector receives them, and where servers are told that a call stands.
+//! Traces received by a collector, and the trace context sent to servers.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::harness::listener::{Asked, Listener};
-use crate::harness::{Gateway, Session, eventually, fixture};
-use crate::metrics::scrape;
+use crate::harness::stub_server::{ReceivedRequest, StubServer};
+use crate::harness::{Gateway, Session, fixture_config};
+use crate::metrics::scrape_metrics;
 
 const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const SPAN: &str = "b7ad6b7169203331";
 
-fn telemetry(collector: &Listener) -> String {
+fn telemetry_config(collector: &StubServer) -> String {
     format!("[telemetry]\notlp = {}\n", json!(collector.url))
 }
 
-fn remote(server: &Listener) -> String {
+fn remote_server(server: &StubServer) -> String {
     format!(
         "[servers.web]\nurl = {}\n",
         json!(format!("{}/mcp", server.url))
     )
 }
 
-/// Answers a call with an empty result.
-fn answered(asked: &Asked) -> (u16, String) {
+/// Responds to a call with an empty result.
+fn respond_empty(asked: &ReceivedRequest) -> (u16, String) {
     let id = asked.json()["id"].clone();
     let answer = json!({"jsonrpc": "2.0", "id": id, "result": {"content": []}});
     (200, answer.to_string())
 }
 
-/// Posts a call with these headers besides those of the session, and these bytes as parameters.
-fn call(session: &mut Session, headers: &[(&str, &str)], params: &str) -> Value {
+/// Posts a call with the given extra headers and the given bytes as parameters.
+fn post_call(session: &mut Session, headers: &[(&str, &str)], params: &str) -> Value {
     let body = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{params}}}"#);
-    let own = session.headers();
+    let own = session.request_headers();
     let mut all: Vec<_> = own.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
     all.extend_from_slice(headers);
     let path = session.path().to_owned();
@@ -43,14 +43,14 @@ fn call(session: &mut Session, headers: &[(&str, &str)], params: &str) -> Value 
     response.json()
 }
 
-/// The parameters that a fixture received, byte for byte.
-fn received(session: &mut Session, headers: &[(&str, &str)], params: &str) -> String {
-    let answer = call(session, headers, params);
+/// The parameters received by a fixture, byte for byte.
+fn received_params(session: &mut Session, headers: &[(&str, &str)], params: &str) -> String {
+    let answer = post_call(session, headers, params);
     let text = answer["result"]["content"][0]["text"].as_str();
     text.unwrap_or_else(|| panic!("{answer}")).to_owned()
 }
 
-fn attribute<'a>(span: &'a Value, key: &str) -> Option<&'a str> {
+fn span_attribute<'a>(span: &'a Value, key: &str) -> Option<&'a str> {
     let attributes = span["attributes"].as_array().unwrap();
     let found = attributes.iter().find(|one| one["key"] == key)?;
     let value = &found["value"];
@@ -59,44 +59,44 @@ fn attribute<'a>(span: &'a Value, key: &str) -> Option<&'a str> {
 }
 
 #[test]
-fn without_tracing_a_context_is_passed_on_and_nothing_is_added_of_ours() {
-    let web = Listener::mcp(answered);
-    let gateway = Gateway::up(&[fixture("pipe", &[]), remote(&web)].concat());
-    gateway.wait_for("pipe", "ready");
-    gateway.wait_for("web", "ready");
-    let mut pipe = gateway.session("/servers/pipe/mcp");
-    // Nothing said, nothing added; what is said by the call itself stays the bytes it is.
+fn trace_context_passes_unchanged_without_tracing() {
+    let web = StubServer::start_mcp(respond_empty);
+    let gateway = Gateway::start(&[fixture_config("pipe", &[]), remote_server(&web)].concat());
+    gateway.wait_for_state("pipe", "ready");
+    gateway.wait_for_state("web", "ready");
+    let mut pipe = gateway.open_session("/servers/pipe/mcp");
+    // Without a context nothing is added; a context in the call keeps all bytes.
     let plain = r#"{ "name":"received","arguments":{"n":1.0} }"#;
     let own = format!(
         r#"{{"name":"received","arguments":{{}},"_meta":{{ "traceparent" : "{PARENT}","k":1.0}}}}"#
     );
-    assert_eq!(received(&mut pipe, &[], plain), plain);
-    assert_eq!(received(&mut pipe, &[], &own), own);
+    assert_eq!(received_params(&mut pipe, &[], plain), plain);
+    assert_eq!(received_params(&mut pipe, &[], &own), own);
     let other = [(
         "traceparent",
         "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00",
     )];
     assert_eq!(
-        received(&mut pipe, &other, &own),
+        received_params(&mut pipe, &other, &own),
         own,
         "the call is nearer than its headers"
     );
-    // What the headers say reaches a pipe in `_meta`.
+    // A context in headers reaches a stdio server in `_meta`.
     let header = [("traceparent", PARENT), ("tracestate", "a=1")];
-    let told = received(&mut pipe, &header, plain);
+    let told = received_params(&mut pipe, &header, plain);
     let meta = format!(r#""_meta":{{"traceparent":"{PARENT}","tracestate":"a=1"}},"#);
     assert_eq!(told.replacen(&meta, "", 1), plain);
     assert_ne!(told, plain);
-    // What is not valid is passed over in silence.
+    // An invalid context is silently ignored.
     let bad = [("traceparent", "00-xyz")];
-    assert_eq!(received(&mut pipe, &bad, plain), plain);
+    assert_eq!(received_params(&mut pipe, &bad, plain), plain);
 
-    let mut remote = gateway.session("/servers/web/mcp");
+    let mut remote = gateway.open_session("/servers/web/mcp");
     let look = r#"{"name":"look","arguments":{"n":1.0}}"#;
     let meta = format!(r#"{{"name":"look","_meta":{{"traceparent":"{PARENT}"}}}}"#);
-    call(&mut remote, &[], look);
-    call(&mut remote, &header, look);
-    call(&mut remote, &[], &meta);
+    post_call(&mut remote, &[], look);
+    post_call(&mut remote, &header, look);
+    post_call(&mut remote, &[], &meta);
     let calls = web.calls();
     let seen = |at: usize| {
         let body = String::from_utf8(calls[at].body.clone()).unwrap();
@@ -119,25 +119,30 @@ fn without_tracing_a_context_is_passed_on_and_nothing_is_added_of_ours() {
 }
 
 #[test]
-fn a_call_is_a_span_within_its_callers_and_its_server_is_told_of_ours() {
-    let collector = Listener::collector();
-    let web = Listener::mcp(answered);
-    let config = [telemetry(&collector), fixture("pipe", &[]), remote(&web)].concat();
-    let mut gateway = Gateway::up(&config);
-    gateway.wait_for("pipe", "ready");
-    gateway.wait_for("web", "ready");
-    let mut all = gateway.session("/mcp");
+fn call_span_links_caller_and_server() {
+    let collector = StubServer::start_collector();
+    let web = StubServer::start_mcp(respond_empty);
+    let config = [
+        telemetry_config(&collector),
+        fixture_config("pipe", &[]),
+        remote_server(&web),
+    ]
+    .concat();
+    let mut gateway = Gateway::start(&config);
+    gateway.wait_for_state("pipe", "ready");
+    gateway.wait_for_state("web", "ready");
+    let mut all = gateway.open_session("/mcp");
     let asked = format!(
         r#"{{"name":"pipe__received","arguments":{{"a":1.0}},"_meta":{{"traceparent":"{PARENT}","tracestate":"a=1"}}}}"#
     );
-    let told = received(&mut all, &[], &asked);
-    call(
+    let told = received_params(&mut all, &[], &asked);
+    post_call(
         &mut all,
         &[("traceparent", PARENT)],
         r#"{"name":"web__look"}"#,
     );
-    call(&mut all, &[], r#"{"name":"web__look"}"#);
-    let refused = call(
+    post_call(&mut all, &[], r#"{"name":"web__look"}"#);
+    let refused = post_call(
         &mut all,
         &[("traceparent", PARENT)],
         r#"{"name":"pipe__rpc_error","arguments":{"code":-32000,"message":"no"}}"#,
@@ -149,7 +154,7 @@ fn a_call_is_a_span_within_its_callers_and_its_server_is_told_of_ours() {
     let of = |tool: &str| {
         let named = spans
             .iter()
-            .filter(|span| attribute(span, "gen_ai.tool.name") == Some(tool));
+            .filter(|span| span_attribute(span, "gen_ai.tool.name") == Some(tool));
         named.collect::<Vec<_>>()
     };
     assert_eq!(spans.len(), 4, "{spans:#?}");
@@ -158,13 +163,13 @@ fn a_call_is_a_span_within_its_callers_and_its_server_is_told_of_ours() {
     assert_eq!(span["parentSpanId"], SPAN);
     assert_eq!(span["name"], "tools/call received");
     assert_eq!(span["kind"], 3);
-    assert_eq!(attribute(span, "mcp.method.name"), Some("tools/call"));
-    assert_eq!(attribute(span, "bowline.server"), Some("pipe"));
-    assert_eq!(attribute(span, "bowline.generation"), Some("1"));
-    assert_eq!(attribute(span, "bowline.outcome"), Some("ok"));
+    assert_eq!(span_attribute(span, "mcp.method.name"), Some("tools/call"));
+    assert_eq!(span_attribute(span, "bowline.server"), Some("pipe"));
+    assert_eq!(span_attribute(span, "bowline.generation"), Some("1"));
+    assert_eq!(span_attribute(span, "bowline.outcome"), Some("ok"));
     let time = |key: &str| span[key].as_str().unwrap().parse::<u64>().unwrap();
     assert!(time("startTimeUnixNano") <= time("endTimeUnixNano"));
-    // The server's parent is our span, and nothing else of what it received changed.
+    // The server's parent is the gateway's span, and no other byte changed.
     let ours = format!("00-{TRACE}-{}-01", span["spanId"].as_str().unwrap());
     assert_eq!(told, asked.replace(PARENT, &ours).replace("pipe__", ""));
 
@@ -186,25 +191,30 @@ fn a_call_is_a_span_within_its_callers_and_its_server_is_told_of_ours() {
         assert_eq!(header, format!("00-{trace}-{id}-01"));
     }
     let failed = of("rpc_error")[0];
-    assert_eq!(attribute(failed, "bowline.outcome"), Some("rpc_error"));
+    assert_eq!(span_attribute(failed, "bowline.outcome"), Some("rpc_error"));
 }
 
-/// How many callers call side by side, and how often each.
+/// Number of concurrent callers, and calls of each.
 const CALLERS: usize = 8;
 const CALLS: usize = 20;
 
 #[test]
-fn calls_that_interleave_have_their_own_spans() {
-    let collector = Listener::collector();
-    let config = [telemetry(&collector), fixture("a", &[]), fixture("b", &[])].concat();
-    let mut gateway = Gateway::up(&config);
-    gateway.wait_for("a", "ready");
-    gateway.wait_for("b", "ready");
+fn interleaved_calls_have_own_spans() {
+    let collector = StubServer::start_collector();
+    let config = [
+        telemetry_config(&collector),
+        fixture_config("a", &[]),
+        fixture_config("b", &[]),
+    ]
+    .concat();
+    let mut gateway = Gateway::start(&config);
+    gateway.wait_for_state("a", "ready");
+    gateway.wait_for_state("b", "ready");
     std::thread::scope(|scope| {
         for caller in 0..CALLERS {
             let gateway = &gateway;
             scope.spawn(move || {
-                let mut session = gateway.session("/mcp");
+                let mut session = gateway.open_session("/mcp");
                 for number in 0..CALLS {
                     let server = if number % 2 == 0 { "a" } else { "b" };
                     let parent = format!("00-{:032x}-{:016x}-01", caller + 1, number + 1);
@@ -212,7 +222,7 @@ fn calls_that_interleave_have_their_own_spans() {
                         "name": format!("{server}__slow"), "arguments": {"ms": number % 3},
                     });
                     let headers = [("traceparent", parent.as_str())];
-                    call(&mut session, &headers, &params.to_string());
+                    post_call(&mut session, &headers, &params.to_string());
                 }
             });
         }
@@ -226,58 +236,66 @@ fn calls_that_interleave_have_their_own_spans() {
         let text = |key: &str| span[key].as_str().unwrap().to_owned();
         let number = u64::from_str_radix(&text("parentSpanId"), 16).unwrap() - 1;
         let server = if number % 2 == 0 { "a" } else { "b" };
-        assert_eq!(attribute(span, "bowline.server"), Some(server), "{span}");
-        assert_eq!(attribute(span, "bowline.outcome"), Some("ok"), "{span}");
+        assert_eq!(
+            span_attribute(span, "bowline.server"),
+            Some(server),
+            "{span}"
+        );
+        assert_eq!(
+            span_attribute(span, "bowline.outcome"),
+            Some("ok"),
+            "{span}"
+        );
         assert!(ids.insert(text("spanId")));
         assert!(parents.insert((text("traceId"), text("parentSpanId"))));
     }
 }
 
 #[test]
-fn a_share_of_nothing_records_only_what_callers_record() {
-    let collector = Listener::collector();
+fn zero_sampling_records_only_sampled_callers() {
+    let collector = StubServer::start_collector();
     let config = format!(
         "{}sample = 0.0\n{}",
-        telemetry(&collector),
-        fixture("s", &[])
+        telemetry_config(&collector),
+        fixture_config("s", &[])
     );
-    let mut gateway = Gateway::up(&config);
-    gateway.wait_for("s", "ready");
-    let mut session = gateway.session("/servers/s/mcp");
+    let mut gateway = Gateway::start(&config);
+    gateway.wait_for_state("s", "ready");
+    let mut session = gateway.open_session("/servers/s/mcp");
     let plain = r#"{"name":"received","arguments":{}}"#;
-    assert_eq!(received(&mut session, &[], plain), plain);
+    assert_eq!(received_params(&mut session, &[], plain), plain);
     let unsampled = PARENT.replace("-01", "-00");
-    let told = received(&mut session, &[("traceparent", &unsampled)], plain);
+    let told = received_params(&mut session, &[("traceparent", &unsampled)], plain);
     assert!(told.contains(&unsampled), "{told}");
-    received(&mut session, &[("traceparent", PARENT)], plain);
+    received_params(&mut session, &[("traceparent", PARENT)], plain);
     assert!(gateway.stop());
     let spans = collector.spans();
     assert_eq!(spans.len(), 1, "{spans:#?}");
     assert_eq!(spans[0]["traceId"], TRACE);
 }
 
-/// A collector that takes requests and never answers holds up neither calls nor the end.
+/// A collector that accepts requests and never responds delays neither calls nor the shutdown.
 #[test]
-fn a_collector_that_is_dead_slows_nothing() {
+fn dead_collector_delays_nothing() {
     let (hold, held) = std::sync::mpsc::channel::<()>();
     let held = std::sync::Mutex::new(held);
-    let deaf = Listener::start(move |_| {
-        // Until the test ends.
+    let deaf = StubServer::start(move |_| {
+        // Blocks until the test ends.
         let _never = held.lock().unwrap().recv();
         (500, String::new())
     });
-    let mut gateway = Gateway::up(&[telemetry(&deaf), fixture("s", &[])].concat());
-    gateway.wait_for("s", "ready");
-    let mut session = gateway.session("/servers/s/mcp");
+    let mut gateway = Gateway::start(&[telemetry_config(&deaf), fixture_config("s", &[])].concat());
+    gateway.wait_for_state("s", "ready");
+    let mut session = gateway.open_session("/servers/s/mcp");
     let began = Instant::now();
-    // More than fit into one batch and the queue behind it.
+    // More than a batch and the queue can hold.
     for _ in 0..3_000 {
-        session.text("echo", &json!({"message": "x"}));
+        session.call_text("echo", &json!({"message": "x"}));
     }
     let took = began.elapsed();
-    // A wait for the collector in each call, or even in one, would be as long as its timeout.
+    // Waiting for the collector in a single call would take the whole timeout.
     assert!(took < Duration::from_secs(60), "{took:?}");
-    let page = scrape(&gateway);
+    let page = scrape_metrics(&gateway);
     let dropped = page
         .lines()
         .find_map(|line| line.strip_prefix(r#"bowline_spans_total{outcome="dropped"} "#));
@@ -294,16 +312,17 @@ fn a_collector_that_is_dead_slows_nothing() {
 }
 
 #[test]
-fn a_collector_that_refuses_is_told_of_once_and_calls_go_on() {
-    let refusing = Listener::start(|_| (503, String::new()));
-    let mut gateway = Gateway::up(&[telemetry(&refusing), fixture("s", &[])].concat());
-    gateway.wait_for("s", "ready");
-    let mut session = gateway.session("/servers/s/mcp");
-    session.text("echo", &json!({"message": "x"}));
-    eventually("the collector was asked", || !refusing.asked().is_empty());
-    session.text("echo", &json!({"message": "x"}));
+fn refusing_collector_leaves_calls_working() {
+    let refusing = StubServer::start(|_| (503, String::new()));
+    let mut gateway =
+        Gateway::start(&[telemetry_config(&refusing), fixture_config("s", &[])].concat());
+    gateway.wait_for_state("s", "ready");
+    let mut session = gateway.open_session("/servers/s/mcp");
+    session.call_text("echo", &json!({"message": "x"}));
+    refusing.wait_for_requests("the collector was asked", |requests| !requests.is_empty());
+    session.call_text("echo", &json!({"message": "x"}));
     assert!(gateway.stop());
-    let asked = refusing.asked();
+    let asked = refusing.requests();
     assert_eq!(asked[0].path, "/v1/traces");
     assert_eq!(asked[0].method, "POST");
     assert_eq!(asked[0].header("content-type"), Some("application/json"));

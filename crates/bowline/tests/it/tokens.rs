@@ -1,14 +1,14 @@
-//! Credentials of principals: what they open, and what ends with them.
+//! Tokens of principals: access, and end of access.
 
-mod owner;
-mod revoked;
+mod owner_token;
+mod revocation;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Gateway, Http, fixture};
+use crate::harness::{Gateway, HttpConnection, fixture_config};
 
-/// One server, and roles that see less than all of it.
-pub(crate) fn config() -> String {
+/// A server, and roles with a partial view.
+pub(crate) fn token_config() -> String {
     let roles = r#"
 [roles.reader]
 allow = ["one.echo"]
@@ -20,27 +20,27 @@ role = "reader"
 [context.quiet]
 hide = ["one.echo"]
 "#;
-    format!("{}{roles}", fixture("one", &[]))
+    format!("{}{roles}", fixture_config("one", &[]))
 }
 
-pub(crate) fn up() -> Gateway {
-    let gateway = Gateway::up(&config());
-    gateway.wait_for("one", "ready");
+pub(crate) fn start_with_roles() -> Gateway {
+    let gateway = Gateway::start(&token_config());
+    gateway.wait_for_state("one", "ready");
     gateway
 }
 
-fn refused(gateway: &Gateway, wanted: &Value) -> (u16, String, Value) {
-    let answer = gateway.ask_api("POST", "/api/v1/tokens", wanted);
+fn create_refused_token(gateway: &Gateway, wanted: &Value) -> (u16, String, Value) {
+    let answer = gateway.send_api("POST", "/api/v1/tokens", wanted);
     let error = answer.json()["error"].clone();
     let code = error["code"].as_str().unwrap_or_default().to_owned();
     (answer.status, code, error["suggestions"].clone())
 }
 
 #[test]
-fn a_token_opens_what_its_role_allows_and_nothing_else() {
-    let mut gateway = up();
+fn token_opens_only_what_role_allows() {
+    let mut gateway = start_with_roles();
     let made = json!({"principal": "ann", "role": "reader"});
-    let made = gateway.ask_api("POST", "/api/v1/tokens", &made).json();
+    let made = gateway.send_api("POST", "/api/v1/tokens", &made).json();
     assert_eq!(made["v"], 1);
     assert_eq!(made["principal"], "ann");
     assert_eq!(made["role"], "reader");
@@ -49,16 +49,19 @@ fn a_token_opens_what_its_role_allows_and_nothing_else() {
     let id = made["id"].as_str().unwrap();
     assert!(token.starts_with(&format!("bwl_{id}_")), "{made}");
     let uses = |gateway: &Gateway| {
-        let mut session = gateway.session_as(&token, "/mcp");
-        assert_eq!(session.tools(), ["one__echo"]);
-        assert_eq!(session.text("one__echo", &json!({"message": "hi"})), "hi");
+        let mut session = gateway.open_session_as(&token, "/mcp");
+        assert_eq!(session.list_tool_names(), ["one__echo"]);
+        assert_eq!(
+            session.call_text("one__echo", &json!({"message": "hi"})),
+            "hi"
+        );
         let denied = session.call("one__add", &json!({"a": 1, "b": 2}));
         assert!(denied["error"].is_object(), "{denied}");
-        let mut session = gateway.session_as(&token, "/servers/one/mcp");
-        assert_eq!(session.tools(), ["echo"]);
+        let mut session = gateway.open_session_as(&token, "/servers/one/mcp");
+        assert_eq!(session.list_tool_names(), ["echo"]);
     };
     uses(&gateway);
-    // The owner's places stay the owner's.
+    // The owner's endpoints stay closed.
     let bearer = format!("Bearer {token}");
     for path in [
         "/api/v1/status",
@@ -66,16 +69,17 @@ fn a_token_opens_what_its_role_allows_and_nothing_else() {
         "/api/v1/sessions",
         "/metrics",
     ] {
-        let answer = Http::connect(gateway.address).get(path, &[("Authorization", &bearer)]);
+        let answer =
+            HttpConnection::connect(gateway.address).get(path, &[("Authorization", &bearer)]);
         assert_eq!(answer.status, 403, "{path}");
     }
     gateway.restart_after_kill();
-    gateway.wait_for("one", "ready");
+    gateway.wait_for_state("one", "ready");
     uses(&gateway);
-    let state = std::fs::read_to_string(gateway.state().join("tokens.json")).unwrap();
+    let state = std::fs::read_to_string(gateway.state_dir().join("tokens.json")).unwrap();
     let secret = token.rsplit_once(&format!("{id}_")).unwrap().1;
     assert!(!state.contains(secret));
-    let listed = gateway.ask_api("GET", "/api/v1/tokens", &json!({})).text();
+    let listed = gateway.send_api("GET", "/api/v1/tokens", &json!({})).text();
     assert!(
         listed.contains(id) && listed.contains("\"ann\""),
         "{listed}"
@@ -86,10 +90,11 @@ fn a_token_opens_what_its_role_allows_and_nothing_else() {
     );
 }
 
+/// A wrong token is refused even where no token is needed.
 #[test]
-fn a_wrong_token_is_nobody_even_where_no_token_is_needed() {
-    let gateway = Gateway::up_with(&config(), &["--insecure-no-auth"]);
-    let (_, token) = gateway.token_of(&json!({"principal": "ann", "role": "reader"}));
+fn wrong_token_is_refused_without_authentication() {
+    let gateway = Gateway::start_with_args(&token_config(), &["--insecure-no-auth"]);
+    let (_, token) = gateway.create_token(&json!({"principal": "ann", "role": "reader"}));
     let last = if token.ends_with('A') { 'B' } else { 'A' };
     let wrong = format!("{}{last}", &token[..token.len() - 1]);
     for bearer in [&wrong, "bwl_0123456789abcdef_x", "bwl_", "Bearer"] {
@@ -102,7 +107,7 @@ fn a_wrong_token_is_nobody_even_where_no_token_is_needed() {
             "/livez",
             "/api/v1/status",
         ] {
-            let answer = Http::connect(gateway.address).get(path, &headers);
+            let answer = HttpConnection::connect(gateway.address).get(path, &headers);
             assert_eq!(answer.status, 401, "{bearer} {path}");
             let challenge = answer.header("www-authenticate");
             assert_eq!(challenge, Some("Bearer realm=\"bowline\""));
@@ -111,8 +116,8 @@ fn a_wrong_token_is_nobody_even_where_no_token_is_needed() {
 }
 
 #[test]
-fn a_token_that_makes_no_sense_is_refused_with_what_was_meant() {
-    let gateway = up();
+fn invalid_token_options_are_refused_with_suggestion() {
+    let gateway = start_with_roles();
     for (wanted, code, near) in [
         (
             json!({"principal": "ann", "role": "raeder"}),
@@ -151,45 +156,51 @@ fn a_token_that_makes_no_sense_is_refused_with_what_was_meant() {
         ),
     ] {
         assert_eq!(
-            refused(&gateway, &wanted),
+            create_refused_token(&gateway, &wanted),
             (422, code.to_owned(), near),
             "{wanted}"
         );
     }
     assert_eq!(
-        refused(&gateway, &json!({"principal": "ann", "rolle": "x"})).0,
+        create_refused_token(&gateway, &json!({"principal": "ann", "rolle": "x"})).0,
         400
     );
-    assert_eq!(gateway.api("/api/v1/tokens")["tokens"], json!([]));
-    // The config gives this one its role.
-    let (_, token) = gateway.token_of(&json!({"principal": "robot"}));
-    assert_eq!(gateway.session_as(&token, "/mcp").tools(), ["one__echo"]);
+    assert_eq!(gateway.get_api("/api/v1/tokens")["tokens"], json!([]));
+    // The config assigns the role of this principal.
+    let (_, token) = gateway.create_token(&json!({"principal": "robot"}));
+    assert_eq!(
+        gateway.open_session_as(&token, "/mcp").list_tool_names(),
+        ["one__echo"]
+    );
 }
 
 #[test]
-fn where_the_default_is_to_allow_a_role_need_not_be_defined() {
-    let config = format!("[policy]\ndefault = \"allow\"\n{}", config());
-    let gateway = Gateway::up(&config);
-    gateway.wait_for("one", "ready");
+fn default_allow_needs_no_role_definition() {
+    let config = format!("[policy]\ndefault = \"allow\"\n{}", token_config());
+    let gateway = Gateway::start(&config);
+    gateway.wait_for_state("one", "ready");
     for wanted in [
         json!({"principal": "ann"}),
         json!({"principal": "bob", "role": "guest"}),
     ] {
-        let (_, token) = gateway.token_of(&wanted);
-        let mut session = gateway.session_as(&token, "/mcp");
-        assert!(session.tools().len() > 1, "{wanted}");
+        let (_, token) = gateway.create_token(&wanted);
+        let mut session = gateway.open_session_as(&token, "/mcp");
+        assert!(session.list_tool_names().len() > 1, "{wanted}");
     }
-    let (_, token) = gateway.token_of(&json!({"principal": "cid", "role": "reader"}));
-    assert_eq!(gateway.session_as(&token, "/mcp").tools(), ["one__echo"]);
+    let (_, token) = gateway.create_token(&json!({"principal": "cid", "role": "reader"}));
+    assert_eq!(
+        gateway.open_session_as(&token, "/mcp").list_tool_names(),
+        ["one__echo"]
+    );
 }
 
 #[test]
-fn a_token_is_narrowed_by_its_contexts() {
-    let gateway = up();
+fn token_is_narrowed_by_its_contexts() {
+    let gateway = start_with_roles();
     let wanted = json!({"principal": "ann", "role": "writer", "contexts": ["quiet"]});
-    let (_, token) = gateway.token_of(&wanted);
-    let mut session = gateway.session_as(&token, "/mcp");
-    let tools = session.tools();
+    let (_, token) = gateway.create_token(&wanted);
+    let mut session = gateway.open_session_as(&token, "/mcp");
+    let tools = session.list_tool_names();
     assert!(tools.len() > 1, "{tools:?}");
     assert!(!tools.contains(&"one__echo".to_owned()), "{tools:?}");
     assert!(!tools.contains(&"one__add".to_owned()), "{tools:?}");
@@ -198,11 +209,12 @@ fn a_token_is_narrowed_by_its_contexts() {
 }
 
 #[test]
-fn tokens_are_made_listed_and_revoked_on_the_command_line() {
-    let gateway = up();
+fn token_commands_create_list_and_revoke() {
+    let gateway = start_with_roles();
     let create = ["token", "create", "--principal", "ann", "--role", "reader"];
-    let made = gateway.cli(&[&create[..], &["--expires", "30d", "--context", "quiet"]].concat());
-    let (shown, said) = (utf8(&made.stdout), utf8(&made.stderr));
+    let made =
+        gateway.run_cli(&[&create[..], &["--expires", "30d", "--context", "quiet"]].concat());
+    let (shown, said) = (utf8_text(&made.stdout), utf8_text(&made.stderr));
     assert!(made.status.success(), "{said}");
     let token = shown.trim_end();
     assert!(
@@ -218,59 +230,60 @@ fn tokens_are_made_listed_and_revoked_on_the_command_line() {
     ] {
         assert!(said.contains(part), "{part}: {said}");
     }
-    let listed = utf8(&gateway.cli(&["token", "ls"]).stdout);
+    let listed = utf8_text(&gateway.run_cli(&["token", "ls"]).stdout);
     assert!(
         listed.contains("ann") && listed.contains("quiet"),
         "{listed}"
     );
-    let json = gateway.cli(&[&create[..], &["--json"]].concat());
+    let json = gateway.run_cli(&[&create[..], &["--json"]].concat());
     let json: Value = serde_json::from_slice(&json.stdout).unwrap();
     assert_eq!(json["v"], 1);
     assert!(
         json["token"].as_str().unwrap().starts_with("bwl_"),
         "{json}"
     );
-    let typo = gateway.cli(&["token", "create", "--principal", "ann", "--role", "raeder"]);
+    let typo = gateway.run_cli(&["token", "create", "--principal", "ann", "--role", "raeder"]);
     assert_eq!(typo.status.code(), Some(2));
     assert!(
-        utf8(&typo.stderr).contains("did you mean reader?"),
+        utf8_text(&typo.stderr).contains("did you mean reader?"),
         "{typo:?}"
     );
-    let unknown = gateway.cli(&["token", "revoke", "anna"]);
+    let unknown = gateway.run_cli(&["token", "revoke", "anna"]);
     assert_eq!(unknown.status.code(), Some(2));
     assert!(
-        utf8(&unknown.stderr).contains("did you mean ann?"),
+        utf8_text(&unknown.stderr).contains("did you mean ann?"),
         "{unknown:?}"
     );
-    let revoked = gateway.cli(&["token", "revoke", "ann"]);
+    let revoked = gateway.run_cli(&["token", "revoke", "ann"]);
     assert!(revoked.status.success());
-    assert_eq!(utf8(&revoked.stdout).lines().count(), 2, "{revoked:?}");
+    assert_eq!(utf8_text(&revoked.stdout).lines().count(), 2, "{revoked:?}");
     let bearer = format!("Bearer {token}");
-    let answer = Http::connect(gateway.address).get("/mcp", &[("Authorization", &bearer)]);
+    let answer =
+        HttpConnection::connect(gateway.address).get("/mcp", &[("Authorization", &bearer)]);
     assert_eq!(answer.status, 401);
 }
 
 #[test]
-fn a_gateway_that_cannot_tell_who_has_a_token_does_not_start() {
-    let mut gateway = up();
-    let (_, token) = gateway.token_of(&json!({"principal": "ann", "role": "reader"}));
+fn damaged_token_store_blocks_start() {
+    let mut gateway = start_with_roles();
+    let (_, token) = gateway.create_token(&json!({"principal": "ann", "role": "reader"}));
     assert!(gateway.stop());
     for (file, fix) in [
         ("tokens.json", "make every token anew"),
         ("contexts.json", "every client opens its session anew"),
     ] {
-        let path = gateway.state().join(file);
+        let path = gateway.state_dir().join(file);
         let before = std::fs::read(&path).ok();
         std::fs::write(&path, "{\"v\":1,").unwrap();
-        set_private(&path);
-        let up = gateway.cli(&[
+        make_private(&path);
+        let up = gateway.run_cli(&[
             "up",
             "--listen",
             "127.0.0.1:0",
             "--config",
             gateway.dir.path().join("bowline.toml").to_str().unwrap(),
         ]);
-        let said = utf8(&up.stderr);
+        let said = utf8_text(&up.stderr);
         assert!(!up.status.success(), "{said}");
         assert!(said.contains(file) && said.contains(fix), "{said}");
         match before {
@@ -279,15 +292,18 @@ fn a_gateway_that_cannot_tell_who_has_a_token_does_not_start() {
         }
     }
     gateway.restart();
-    gateway.wait_for("one", "ready");
-    assert_eq!(gateway.session_as(&token, "/mcp").tools(), ["one__echo"]);
+    gateway.wait_for_state("one", "ready");
+    assert_eq!(
+        gateway.open_session_as(&token, "/mcp").list_tool_names(),
+        ["one__echo"]
+    );
 }
 
-pub(crate) fn set_private(path: &std::path::Path) {
+pub(crate) fn make_private(path: &std::path::Path) {
     use std::os::unix::fs::PermissionsExt as _;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).unwrap();
 }
 
-fn utf8(bytes: &[u8]) -> String {
+fn utf8_text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }

@@ -1,64 +1,67 @@
-//! Workers: the tools of a hub on another machine as if they were local, and the other way round.
+//! Workers: the tools of a hub on another machine as if local, and the reverse.
 
-mod again;
-mod leaving;
+mod full_protocol;
 mod offers;
-mod whole;
+mod reconnect;
+mod shutdown;
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
 
 use serde_json::{Value, json};
 
-use crate::harness::worker::{Worker, command};
-use crate::harness::{Gateway, Http, fixture};
+use crate::harness::worker::{Worker, worker_command};
+use crate::harness::{Gateway, HttpConnection, fixture_config};
 use crate::streams::next_event;
 
 const TOOLS_CHANGED: &str = "notifications/tools/list_changed";
 
-/// Roles of a hub: one that sees all, and one that sees little.
+/// Roles of a hub: full view, and small view.
 const ROLES: &str = "[roles.all]\nallow = [\"*\"]\n[roles.few]\nallow = [\"one.echo\"]\n";
 
-/// Workers that may join.
+/// Rights to join for workers.
 const PEERS: &str = "[principals.w1]\nbroker = true\n[principals.w2]\nbroker = true\n";
 
-/// A hub with one server and these roles.
-fn hub() -> Gateway {
-    let hub = Gateway::up(&(fixture("one", &[]) + ROLES + PEERS));
-    hub.wait_for("one", "ready");
+/// A hub with a server and the given roles.
+fn start_hub() -> Gateway {
+    let hub = Gateway::start(&(fixture_config("one", &[]) + ROLES + PEERS));
+    hub.wait_for_state("one", "ready");
     hub
 }
 
-/// Waits on a stream until tools changed.
-fn hear_of_tools(stream: &mut Http) {
-    while next_event(stream).unwrap().json()["method"] != TOOLS_CHANGED {}
+/// Waits on a stream for a tools-changed notification.
+fn wait_for_tools_changed(stream: &mut HttpConnection) {
+    while next_event(stream).unwrap().data_json()["method"] != TOOLS_CHANGED {}
 }
 
 #[test]
-fn the_tools_of_a_hub_are_there_by_the_same_names_and_news_of_them_is_heard_over_http() {
-    let hub = hub();
-    let token = hub.token_for("w1", "all");
+fn hub_tools_and_changes_reach_worker_over_http() {
+    let hub = start_hub();
+    let token = hub.create_role_token("w1", "all");
     let worker = Worker::join(&hub, &token, "", &[]);
     assert_eq!(worker.ready["connected"], true, "{}", worker.ready);
     assert_eq!(worker.ready["mailbox"], "w1");
     assert_eq!(worker.ready["event"], "ready");
-    let mut there = hub.session_as(&token, "/mcp");
-    let mut here = worker.gateway.session("/mcp");
-    assert!(there.tools().len() > 10);
-    assert_eq!(here.tools(), there.tools());
+    let mut there = hub.open_session_as(&token, "/mcp");
+    let mut here = worker.gateway.open_session("/mcp");
+    assert!(there.list_tool_names().len() > 10);
+    assert_eq!(here.list_tool_names(), there.list_tool_names());
     let definitions = |list: Value| list["result"]["tools"].clone();
     assert_eq!(
         definitions(here.request("tools/list", &json!({}))),
         definitions(there.request("tools/list", &json!({})))
     );
-    assert_eq!(here.text("one__echo", &json!({"message": "hi"})), "hi");
+    assert_eq!(here.call_text("one__echo", &json!({"message": "hi"})), "hi");
 
-    let mut stream = here.listen();
+    let mut stream = here.open_stream();
     next_event(&mut stream).unwrap();
     there.call("one__test_trigger_tool_change", &json!({}));
-    hear_of_tools(&mut stream);
-    assert!(here.tools().contains(&"one__test_dynamic_tool".to_owned()));
-    let status = worker.gateway.status("one");
+    wait_for_tools_changed(&mut stream);
+    assert!(
+        here.list_tool_names()
+            .contains(&"one__test_dynamic_tool".to_owned())
+    );
+    let status = worker.gateway.server_status("one");
     assert_eq!(status["transport"], "peer");
     assert!(
         status["command"]
@@ -67,20 +70,20 @@ fn the_tools_of_a_hub_are_there_by_the_same_names_and_news_of_them_is_heard_over
             .starts_with("hub http://"),
         "{status}"
     );
-    let shown = worker.gateway.cli(&["status"]);
+    let shown = worker.gateway.run_cli(&["status"]);
     let shown = String::from_utf8(shown.stdout).unwrap();
     assert!(shown.contains("one"), "{shown}");
 }
 
 #[test]
-fn the_tools_of_a_hub_are_there_over_stdio_and_news_of_them_is_heard() {
-    let hub = hub();
-    let token = hub.token_for("w1", "all");
+fn hub_tools_and_changes_reach_worker_over_stdio() {
+    let hub = start_hub();
+    let token = hub.create_role_token("w1", "all");
     let dir = tempfile::TempDir::new().unwrap();
     std::fs::write(dir.path().join("bowline.toml"), "").unwrap();
-    crate::harness::worker::write_private(&dir.path().join("hub.token"), &token);
+    crate::harness::worker::write_private_file(&dir.path().join("hub.token"), &token);
     let args = [format!("http://{}", hub.address), "--stdio".to_owned()];
-    let mut child = command(dir.path(), &args)
+    let mut child = worker_command(dir.path(), &args)
         .stdin(Stdio::piped())
         .spawn()
         .unwrap();
@@ -106,24 +109,24 @@ fn the_tools_of_a_hub_are_there_over_stdio_and_news_of_them_is_heard() {
     say(call(2, "one__echo"));
     let answer = hear(&|message| message["id"] == 2);
     assert_eq!(answer["result"]["content"][0]["text"], "hi");
-    hub.session("/mcp")
+    hub.open_session("/mcp")
         .call("one__test_trigger_tool_change", &json!({}));
     hear(&|message| message["method"] == TOOLS_CHANGED);
     say(json!({"jsonrpc": "2.0", "id": 3, "method": "tools/list", "params": {}}));
     let list = hear(&|message| message["id"] == 3).to_string();
     assert!(list.contains("one__test_dynamic_tool"));
-    // The client has said all: so the worker ends.
+    // End of input ends the worker.
     drop(input);
     assert!(child.wait().unwrap().success());
 }
 
 #[test]
-fn what_a_tool_answers_comes_through_a_worker_as_it_is() {
-    let hub = hub();
-    let token = hub.token_for("w1", "all");
+fn results_pass_through_worker_unchanged() {
+    let hub = start_hub();
+    let token = hub.create_role_token("w1", "all");
     let worker = Worker::join(&hub, &token, "", &[]);
-    let mut there = hub.session_as(&token, "/mcp");
-    let mut here = worker.gateway.session("/mcp");
+    let mut there = hub.open_session_as(&token, "/mcp");
+    let mut here = worker.gateway.open_session("/mcp");
     let raw = |session: &mut crate::harness::Session, name: &str, arguments: Value| {
         let params = json!({"name": name, "arguments": arguments});
         let body = json!({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params});
@@ -166,38 +169,45 @@ fn what_a_tool_answers_comes_through_a_worker_as_it_is() {
 }
 
 #[test]
-fn a_tool_that_the_hub_does_not_have_is_refused_without_asking_it() {
-    let hub = hub();
-    let worker = Worker::join(&hub, &hub.token_for("w1", "all"), "", &[]);
-    let calls = hub.status("one")["calls"].clone();
-    let mut session = worker.gateway.session("/mcp");
+fn unknown_hub_tool_is_refused_locally() {
+    let hub = start_hub();
+    let worker = Worker::join(&hub, &hub.create_role_token("w1", "all"), "", &[]);
+    let calls = hub.server_status("one")["calls"].clone();
+    let mut session = worker.gateway.open_session("/mcp");
     for name in ["one__nothing", "two__echo", "nothing"] {
         let refused = session.call(name, &json!({}));
         assert_eq!(refused["error"]["code"], -32_602, "{refused}");
     }
-    assert_eq!(hub.status("one")["calls"], calls);
+    assert_eq!(hub.server_status("one")["calls"], calls);
 }
 
+/// The role of the worker's token narrows the view of the worker's agents, and the worker's rules
+/// narrow the view further.
 #[test]
-fn the_role_of_the_workers_token_narrows_what_its_agents_see_and_rules_here_narrow_it_further() {
-    let hub = hub();
-    let few = Worker::join(&hub, &hub.token_for("w1", "few"), "", &[]);
-    let mut session = few.gateway.session("/mcp");
-    assert_eq!(session.tools(), ["one__echo"]);
+fn worker_token_role_and_local_rules_narrow() {
+    let hub = start_hub();
+    let few = Worker::join(&hub, &hub.create_role_token("w1", "few"), "", &[]);
+    let mut session = few.gateway.open_session("/mcp");
+    assert_eq!(session.list_tool_names(), ["one__echo"]);
     let refused = session.call("one__add", &json!({"a": 1, "b": 2}));
     assert!(refused["error"].is_object(), "{refused}");
 
-    // The owner of the worker sees what the hub grants; an agent what both do.
+    // The worker's owner sees the hub's grant; an agent sees the intersection of both policies.
     let rules = "[roles.careful]\nallow = [\"one.echo\", \"one.add\", \"one.nothing\"]\n\
                  [roles.other]\nallow = [\"elsewhere.*\"]\n";
-    let all = Worker::join(&hub, &hub.token_for("w2", "all"), rules, &[]);
-    assert!(all.gateway.session("/mcp").tools().len() > 10);
-    let careful = all.gateway.token_for("ann", "careful");
-    let mut session = all.gateway.session_as(&careful, "/mcp");
-    assert_eq!(session.tools(), ["one__echo", "one__add"]);
-    assert_eq!(session.text("one__add", &json!({"a": 1, "b": 2})), "3");
+    let all = Worker::join(&hub, &hub.create_role_token("w2", "all"), rules, &[]);
+    assert!(all.gateway.open_session("/mcp").list_tool_names().len() > 10);
+    let careful = all.gateway.create_role_token("ann", "careful");
+    let mut session = all.gateway.open_session_as(&careful, "/mcp");
+    assert_eq!(session.list_tool_names(), ["one__echo", "one__add"]);
+    assert_eq!(session.call_text("one__add", &json!({"a": 1, "b": 2})), "3");
     let refused = session.call("one__numbers", &json!({}));
     assert!(refused["error"].is_object(), "{refused}");
-    let other = all.gateway.token_for("bob", "other");
-    assert!(all.gateway.session_as(&other, "/mcp").tools().is_empty());
+    let other = all.gateway.create_role_token("bob", "other");
+    assert!(
+        all.gateway
+            .open_session_as(&other, "/mcp")
+            .list_tool_names()
+            .is_empty()
+    );
 }

@@ -1,134 +1,158 @@
-//! The breaker by scripts of calls, outages and checks.
+//! Breaker scripts with calls, outages and checks.
 
 use super::*;
 
 const POLICY: BreakerPolicy = BreakerPolicy {
     failures_max: 2,
-    rest: Duration::from_millis(100),
+    cooldown: Duration::from_millis(100),
 };
 
-const fn lost(generation: Option<u64>) -> Health {
-    Health::Lost { generation }
+const fn lost(generation: Option<u64>) -> HealthSignal {
+    HealthSignal::Lost { generation }
 }
 
-/// `?` asks and prints y or n; `f`, `g`, `u` end the oldest admitted call badly, well or
-/// untold; `.` passes 50 ms.
-fn check(script: &str, expect: &str) {
+/// `?` requests admission and prints y or n; `f`, `g`, `u` end the oldest admitted call as
+/// unhealthy, healthy or unknown; `.` advances 50 ms.
+fn assert_admissions(script: &str, expect: &str) {
     let mut breaker = Breaker::new(POLICY);
-    let mut now = Now(0);
+    let mut now = MonotonicTime(0);
     let mut seen = String::new();
     let mut passes = std::collections::VecDeque::new();
     for step in script.chars() {
         let health = match step {
-            'f' => Health::Bad,
-            'g' => Health::Good,
-            'u' => Health::Untold,
+            'f' => HealthSignal::Unhealthy,
+            'g' => HealthSignal::Healthy,
+            'u' => HealthSignal::Unknown,
             '.' => {
                 now = now.plus(Duration::from_millis(50));
                 continue;
             }
             '?' => {
-                let admitted = breaker.admit(now);
+                let admitted = breaker.admit_call(now);
                 seen.push(if admitted.is_ok() { 'y' } else { 'n' });
                 passes.extend(admitted);
                 continue;
             }
             other => panic!("unknown step {other}"),
         };
-        breaker.record(passes.pop_front().unwrap(), health, now);
+        breaker.record_outcome(passes.pop_front().unwrap(), health, now);
     }
     assert_eq!(seen, expect, "{script}");
 }
 
 #[test]
-fn rests_after_repeated_failures_and_probes_once() {
-    check("?f?f?", "yyn");
-    check("??ff?..??", "yynyn");
-    check("??ff..?g??", "yyyyy");
-    check("??ff..?f?..?", "yyyny");
-    check("???fgf?", "yyyy");
+fn breaker_opens_after_failures_and_probes_once() {
+    assert_admissions("?f?f?", "yyn");
+    assert_admissions("??ff?..??", "yynyn");
+    assert_admissions("??ff..?g??", "yyyyy");
+    assert_admissions("??ff..?f?..?", "yyyny");
+    assert_admissions("???fgf?", "yyyy");
 }
 
 #[test]
-fn a_vanished_probe_does_not_wedge_the_breaker() {
-    check("??ff..?u?", "yyyy");
+fn cancelled_probe_does_not_wedge_breaker() {
+    assert_admissions("??ff..?u?", "yyyy");
 }
 
 #[test]
-fn many_calls_lost_with_one_link_count_once() {
+fn calls_lost_with_one_link_count_once() {
     let mut breaker = Breaker::new(POLICY);
-    let now = Now(0);
+    let now = MonotonicTime(0);
     for generation in [1, 1, 1, 1] {
-        let pass = breaker.admit(now).unwrap();
-        breaker.record(pass, lost(Some(generation)), now);
+        let pass = breaker.admit_call(now).unwrap();
+        breaker.record_outcome(pass, lost(Some(generation)), now);
     }
-    assert_eq!(breaker.failures(), 1);
-    let pass = breaker.admit(now).unwrap();
-    breaker.record(pass, lost(Some(2)), now);
+    assert_eq!(breaker.failure_count(), 1);
+    let pass = breaker.admit_call(now).unwrap();
+    breaker.record_outcome(pass, lost(Some(2)), now);
     assert!(
-        breaker.admit(now).is_err(),
+        breaker.admit_call(now).is_err(),
         "the loss of another link counts"
     );
 }
 
 #[test]
-fn it_opens_exactly_at_its_limit_and_half_opens_when_rest_is_over() {
+fn breaker_opens_at_limit_half_opens_after_cooldown() {
     let mut breaker = Breaker::new(BreakerPolicy {
         failures_max: 5,
-        rest: Duration::from_millis(100),
+        cooldown: Duration::from_millis(100),
     });
     for failures in 1..=5 {
-        let pass = breaker.admit(Now(0)).unwrap();
-        breaker.record(pass, Health::Bad, Now(0));
+        let pass = breaker.admit_call(MonotonicTime(0)).unwrap();
+        breaker.record_outcome(pass, HealthSignal::Unhealthy, MonotonicTime(0));
         let open = failures == 5;
-        let expect = if open { Circuit::Open } else { Circuit::Closed };
-        assert_eq!(breaker.circuit(Now(0)), expect, "{failures}");
-        assert_eq!(breaker.failures(), failures);
+        let expect = if open {
+            CircuitState::Open
+        } else {
+            CircuitState::Closed
+        };
+        assert_eq!(
+            breaker.circuit_state(MonotonicTime(0)),
+            expect,
+            "{failures}"
+        );
+        assert_eq!(breaker.failure_count(), failures);
     }
-    assert_eq!(breaker.circuit(Now(99)), Circuit::Open);
-    assert_eq!(breaker.circuit(Now(100)), Circuit::HalfOpen);
+    assert_eq!(breaker.circuit_state(MonotonicTime(99)), CircuitState::Open);
+    assert_eq!(
+        breaker.circuit_state(MonotonicTime(100)),
+        CircuitState::HalfOpen
+    );
 }
 
 #[test]
-fn a_success_zeroes_the_failures_and_closes_it() {
+fn success_resets_failures_and_closes_breaker() {
     let mut breaker = Breaker::new(POLICY);
-    let pass = breaker.admit(Now(0)).unwrap();
-    breaker.record(pass, Health::Bad, Now(0));
-    assert_eq!(breaker.failures(), 1);
-    breaker.record(pass, Health::Good, Now(0));
-    assert_eq!(breaker.failures(), 0);
+    let pass = breaker.admit_call(MonotonicTime(0)).unwrap();
+    breaker.record_outcome(pass, HealthSignal::Unhealthy, MonotonicTime(0));
+    assert_eq!(breaker.failure_count(), 1);
+    breaker.record_outcome(pass, HealthSignal::Healthy, MonotonicTime(0));
+    assert_eq!(breaker.failure_count(), 0);
     for _ in 0..2 {
-        breaker.record(pass, Health::Bad, Now(0));
+        breaker.record_outcome(pass, HealthSignal::Unhealthy, MonotonicTime(0));
     }
-    let probe = breaker.admit(Now(100)).unwrap();
-    breaker.record(probe, Health::Good, Now(100));
-    assert_eq!(breaker.failures(), 0);
-    assert_eq!(breaker.circuit(Now(100)), Circuit::Closed);
+    let probe = breaker.admit_call(MonotonicTime(100)).unwrap();
+    breaker.record_outcome(probe, HealthSignal::Healthy, MonotonicTime(100));
+    assert_eq!(breaker.failure_count(), 0);
+    assert_eq!(
+        breaker.circuit_state(MonotonicTime(100)),
+        CircuitState::Closed
+    );
 }
 
 #[test]
-fn each_change_of_the_circuit_is_news_once() {
+fn circuit_transition_is_reported_once() {
     let mut breaker = Breaker::new(POLICY);
-    assert_eq!(breaker.news(Now(0)), None);
-    let pass = breaker.admit(Now(0)).unwrap();
-    for news in [None, Some(Circuit::Open)] {
-        breaker.record(pass, Health::Bad, Now(0));
-        assert_eq!(breaker.news(Now(0)), news);
-        assert_eq!(breaker.news(Now(0)), None);
+    assert_eq!(breaker.take_transition(MonotonicTime(0)), None);
+    let pass = breaker.admit_call(MonotonicTime(0)).unwrap();
+    for news in [None, Some(CircuitState::Open)] {
+        breaker.record_outcome(pass, HealthSignal::Unhealthy, MonotonicTime(0));
+        assert_eq!(breaker.take_transition(MonotonicTime(0)), news);
+        assert_eq!(breaker.take_transition(MonotonicTime(0)), None);
     }
-    let probe = breaker.admit(Now(100)).unwrap();
-    assert_eq!(breaker.news(Now(100)), Some(Circuit::HalfOpen));
-    breaker.record(probe, Health::Untold, Now(120));
-    assert_eq!(breaker.news(Now(120)), None, "it waits for another probe");
-    let probe = breaker.admit(Now(120)).unwrap();
-    assert_eq!(breaker.news(Now(120)), None);
-    breaker.record(probe, Health::Good, Now(130));
-    assert_eq!(breaker.news(Now(130)), Some(Circuit::Closed));
+    let probe = breaker.admit_call(MonotonicTime(100)).unwrap();
+    assert_eq!(
+        breaker.take_transition(MonotonicTime(100)),
+        Some(CircuitState::HalfOpen)
+    );
+    breaker.record_outcome(probe, HealthSignal::Unknown, MonotonicTime(120));
+    assert_eq!(
+        breaker.take_transition(MonotonicTime(120)),
+        None,
+        "it waits for another probe"
+    );
+    let probe = breaker.admit_call(MonotonicTime(120)).unwrap();
+    assert_eq!(breaker.take_transition(MonotonicTime(120)), None);
+    breaker.record_outcome(probe, HealthSignal::Healthy, MonotonicTime(130));
+    assert_eq!(
+        breaker.take_transition(MonotonicTime(130)),
+        Some(CircuitState::Closed)
+    );
 }
 
 #[test]
-fn a_late_success_from_before_the_opening_does_not_close_it() {
-    check("???ffg?", "yyyn");
+fn late_success_does_not_close_open_breaker() {
+    assert_admissions("???ffg?", "yyyn");
 }
 
 const CHECKS: CheckPolicy = CheckPolicy {
@@ -139,19 +163,19 @@ const CHECKS: CheckPolicy = CheckPolicy {
     seed: 0,
 };
 
-/// An open breaker with checks, opened by calls of which each began after the last had ended.
-fn opened(health: Health) -> Breaker {
+/// Returns a breaker with checks, opened by sequential calls.
+fn open_breaker(health: HealthSignal) -> Breaker {
     let mut breaker = Breaker::with_checks(POLICY, CHECKS);
     for _ in 0..POLICY.failures_max {
-        let pass = breaker.admit(Now(0)).unwrap();
-        breaker.record(pass, health, Now(0));
+        let pass = breaker.admit_call(MonotonicTime(0)).unwrap();
+        breaker.record_outcome(pass, health, MonotonicTime(0));
     }
-    assert_eq!(breaker.circuit(Now(0)), Circuit::Open);
+    assert_eq!(breaker.circuit_state(MonotonicTime(0)), CircuitState::Open);
     breaker
 }
 
-/// Carries out the next check when it is due; returns when that was.
-fn check_next(breaker: &mut Breaker, is_reached: bool) -> Now {
+/// Runs the next check when due; returns the due time.
+fn run_next_check(breaker: &mut Breaker, is_reached: bool) -> MonotonicTime {
     let checkup = breaker.next_check().unwrap();
     breaker.record_check(checkup, is_reached, checkup.due);
     checkup.due
@@ -160,68 +184,95 @@ fn check_next(breaker: &mut Breaker, is_reached: bool) -> Now {
 #[test]
 fn calls_lost_in_one_outage_count_once() {
     let mut breaker = Breaker::new(POLICY);
-    let passes: Vec<_> = (0..8).map(|_| breaker.admit(Now(0)).unwrap()).collect();
+    let passes: Vec<_> = (0..8)
+        .map(|_| breaker.admit_call(MonotonicTime(0)).unwrap())
+        .collect();
     for pass in passes {
-        breaker.record(pass, lost(None), Now(1));
+        breaker.record_outcome(pass, lost(None), MonotonicTime(1));
     }
-    assert_eq!(breaker.failures(), 1);
-    assert_eq!(breaker.circuit(Now(1)), Circuit::Closed);
-    let later = breaker.admit(Now(2)).unwrap();
-    breaker.record(later, lost(None), Now(2));
-    assert_eq!(breaker.circuit(Now(2)), Circuit::Open, "new evidence");
+    assert_eq!(breaker.failure_count(), 1);
+    assert_eq!(
+        breaker.circuit_state(MonotonicTime(1)),
+        CircuitState::Closed
+    );
+    let later = breaker.admit_call(MonotonicTime(2)).unwrap();
+    breaker.record_outcome(later, lost(None), MonotonicTime(2));
+    assert_eq!(
+        breaker.circuit_state(MonotonicTime(2)),
+        CircuitState::Open,
+        "new evidence"
+    );
 }
 
 #[test]
-fn timeouts_of_calls_in_flight_count_each() {
+fn each_call_timeout_counts_as_failure() {
     let mut breaker = Breaker::new(POLICY);
-    let passes = [Now(0), Now(0)].map(|now| breaker.admit(now).unwrap());
+    let passes = [MonotonicTime(0), MonotonicTime(0)].map(|now| breaker.admit_call(now).unwrap());
     for pass in passes {
-        breaker.record(pass, Health::Bad, Now(1));
+        breaker.record_outcome(pass, HealthSignal::Unhealthy, MonotonicTime(1));
     }
-    assert_eq!(breaker.circuit(Now(1)), Circuit::Open);
+    assert_eq!(breaker.circuit_state(MonotonicTime(1)), CircuitState::Open);
 }
 
 #[test]
-fn reached_server_is_called_before_rest_is_over() {
-    let mut breaker = opened(lost(None));
-    assert!(breaker.admit(Now(0)).unwrap_err() <= Duration::from_millis(10));
-    let waits: Vec<_> = (0..5).map(|_| check_next(&mut breaker, false).0).collect();
+fn reachable_server_closes_breaker_before_cooldown() {
+    let mut breaker = open_breaker(lost(None));
+    assert!(breaker.admit_call(MonotonicTime(0)).unwrap_err() <= Duration::from_millis(10));
+    let waits: Vec<_> = (0..5)
+        .map(|_| run_next_check(&mut breaker, false).0)
+        .collect();
     assert!(waits.windows(2).all(|pair| pair[1] - pair[0] <= 40));
     let last = waits.last().unwrap();
     assert!(*last > 100, "longer than the rest: {last}");
-    assert_eq!(breaker.circuit(Now(*last)), Circuit::Open);
+    assert_eq!(
+        breaker.circuit_state(MonotonicTime(*last)),
+        CircuitState::Open
+    );
 
-    let at = check_next(&mut breaker, true);
-    assert_eq!(breaker.circuit(at), Circuit::Closed);
-    let passes: Vec<_> = (0..8).map(|_| breaker.admit(at).unwrap()).collect();
-    breaker.record(passes[0], lost(None), at);
-    assert_eq!(breaker.circuit(at), Circuit::Open, "one more failure");
-    assert!(breaker.admit(at).unwrap_err() > Duration::from_millis(20));
+    let at = run_next_check(&mut breaker, true);
+    assert_eq!(breaker.circuit_state(at), CircuitState::Closed);
+    let passes: Vec<_> = (0..8).map(|_| breaker.admit_call(at).unwrap()).collect();
+    breaker.record_outcome(passes[0], lost(None), at);
+    assert_eq!(
+        breaker.circuit_state(at),
+        CircuitState::Open,
+        "one more failure"
+    );
+    assert!(breaker.admit_call(at).unwrap_err() > Duration::from_millis(20));
 }
 
 #[test]
-fn silent_server_rests_unless_checks_fail() {
-    let mut breaker = opened(Health::Bad);
-    assert_eq!(breaker.rest(Now(0)), Some(POLICY.rest));
-    check_next(&mut breaker, true);
+fn unresponsive_server_cools_down_unless_checks_fail() {
+    let mut breaker = open_breaker(HealthSignal::Unhealthy);
+    assert_eq!(
+        breaker.remaining_cooldown(MonotonicTime(0)),
+        Some(POLICY.cooldown)
+    );
+    run_next_check(&mut breaker, true);
     assert_eq!(breaker.next_check(), None, "it is there");
-    assert_eq!(breaker.circuit(Now(99)), Circuit::Open);
-    assert_eq!(breaker.circuit(Now(100)), Circuit::HalfOpen);
+    assert_eq!(breaker.circuit_state(MonotonicTime(99)), CircuitState::Open);
+    assert_eq!(
+        breaker.circuit_state(MonotonicTime(100)),
+        CircuitState::HalfOpen
+    );
 
-    let mut breaker = opened(Health::Bad);
-    check_next(&mut breaker, false);
-    let at = check_next(&mut breaker, true);
-    assert!(at < Now(100));
-    assert_eq!(breaker.circuit(at), Circuit::Closed);
+    let mut breaker = open_breaker(HealthSignal::Unhealthy);
+    run_next_check(&mut breaker, false);
+    let at = run_next_check(&mut breaker, true);
+    assert!(at < MonotonicTime(100));
+    assert_eq!(breaker.circuit_state(at), CircuitState::Closed);
 }
 
 #[test]
-fn checkup_from_before_reset_changes_nothing() {
-    let mut breaker = opened(lost(None));
+fn stale_check_after_reset_changes_nothing() {
+    let mut breaker = open_breaker(lost(None));
     let checkup = breaker.next_check().unwrap();
     breaker.reset();
-    breaker.record_check(checkup, false, Now(10));
-    assert_eq!(breaker.circuit(Now(10)), Circuit::Closed);
-    breaker.reached();
-    assert_eq!(breaker.failures(), 0);
+    breaker.record_check(checkup, false, MonotonicTime(10));
+    assert_eq!(
+        breaker.circuit_state(MonotonicTime(10)),
+        CircuitState::Closed
+    );
+    breaker.mark_reachable();
+    assert_eq!(breaker.failure_count(), 0);
 }

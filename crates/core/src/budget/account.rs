@@ -1,47 +1,46 @@
-//! What one principal has spent in one role: a count that starts again with each period, and a
-//! bucket that fills with time.
+//! Spending of one principal in one role: a counter per period and a token bucket.
 
 use std::time::Duration;
 
 use super::{
-    Allowance, Balance, BucketBalance, BudgetRule, Cost, PeriodBalance, RateRule, Refused,
+    AccountBalance, BucketBalance, BudgetRefusal, BudgetRule, CallAllowance, CallCost,
+    PeriodBalance, RateRule,
 };
-use crate::time::{Now, millis};
+use crate::time::{MonotonicTime, to_millis};
 
-/// What was spent, and by which rules it is forgotten.
+/// Spending, with the rules for repayment.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Account {
-    period: Option<Period>,
-    bucket: Option<Bucket>,
-    /// Whether it is among the accounts that changed since they were last taken.
+pub(super) struct BudgetAccount {
+    period: Option<BudgetPeriod>,
+    bucket: Option<RateBucket>,
+    /// Whether the account is in `SpendingAccounts::changed_accounts`.
     pub(super) is_changed: bool,
 }
 
-/// A period of a budget, from its first call on: its length is the one it had when it was last
-/// looked at.
-type Period = PeriodBalance;
+/// A budget period, started by its first call; `per` is the length from the last applied rule.
+type BudgetPeriod = PeriodBalance;
 
-/// The calls that were made and not yet made good by time.
-type Bucket = BucketBalance;
+/// Debt of the rate: calls made and not yet repaid by time.
+type RateBucket = BucketBalance;
 
-impl Account {
-    pub(super) const fn balance(&self) -> Balance {
-        Balance {
+impl BudgetAccount {
+    pub(super) const fn balance(&self) -> AccountBalance {
+        AccountBalance {
             period: self.period,
-            bucket: self.bucket,
+            rate_bucket: self.bucket,
         }
     }
 
-    /// Returns the account of an earlier life. The clock may have been set back since: nothing in
-    /// it lies ahead of `now`.
-    pub(super) fn from_balance(balance: Balance, now: Now) -> Self {
-        let period = balance.period.map(|period| Period {
-            began: period.began.min(now),
+    /// Restores an account of an earlier process. The clock may have been set back since, so all
+    /// times are capped at `now`.
+    pub(super) fn from_balance(balance: AccountBalance, now: MonotonicTime) -> Self {
+        let period = balance.period.map(|period| BudgetPeriod {
+            started_at: period.started_at.min(now),
             ..period
         });
-        let bucket = balance.bucket.map(|bucket| Bucket {
-            owed: bucket.owed.min(room(bucket.rule)),
-            at: bucket.at.min(now),
+        let bucket = balance.rate_bucket.map(|bucket| RateBucket {
+            debt: bucket.debt.min(debt_limit(bucket.rule)),
+            updated_at: bucket.updated_at.min(now),
             ..bucket
         });
         Self {
@@ -51,55 +50,59 @@ impl Account {
         }
     }
 
-    /// Charges all of `cost` or nothing, and returns the period that was charged, if one was.
-    pub(super) fn charge(
+    /// Charges `cost`, all or nothing; returns the start of the charged period, if any.
+    pub(super) fn charge_cost(
         &mut self,
-        allowance: Allowance,
-        cost: Cost,
-        now: Now,
-    ) -> Result<Option<Now>, Refused> {
-        // Looked at both before either is charged.
+        allowance: CallAllowance,
+        cost: CallCost,
+        now: MonotonicTime,
+    ) -> Result<Option<MonotonicTime>, BudgetRefusal> {
+        // Both limits are checked before either is charged.
         let bucket = match allowance.rate {
-            Some(rule) => Some(Bucket::of(self.bucket, rule, now).with_one(rule)?),
+            Some(rule) => Some(RateBucket::from_previous(self.bucket, rule, now).with_call(rule)?),
             None => self.bucket,
         };
         let charged = match (allowance.budget, cost) {
-            (Some(rule), Cost::Call) => {
-                Some(Period::of(self.period, rule, now).with_one(rule, now)?)
+            (Some(rule), CallCost::Call) => {
+                Some(BudgetPeriod::from_previous(self.period, rule, now).with_call(rule, now)?)
             }
-            (Some(_), Cost::FollowUp) | (None, _) => None,
+            (Some(_), CallCost::FollowUp) | (None, _) => None,
         };
         self.bucket = bucket;
         self.period = charged.or(self.period);
-        Ok(charged.map(|period| period.began))
+        Ok(charged.map(|period| period.started_at))
     }
 
-    pub(super) fn refund(&mut self, began: Option<Now>) {
+    pub(super) fn refund_charge(&mut self, began: Option<MonotonicTime>) {
         if let Some(bucket) = &mut self.bucket {
-            bucket.owed = bucket.owed.saturating_sub(parts(bucket.rule));
+            bucket.debt = bucket.debt.saturating_sub(parts_per_call(bucket.rule));
         }
-        let same = |period: &&mut Period| Some(period.began) == began;
+        let same = |period: &&mut BudgetPeriod| Some(period.started_at) == began;
         if let Some(period) = self.period.as_mut().filter(same) {
             period.spent = period.spent.saturating_sub(1);
         }
     }
 
-    /// Returns the moment from which on nothing is owed, so that it can be forgotten.
-    pub(super) fn free_at(&self) -> Now {
-        let period = self.period.map_or(Now(0), |period| period.ends());
-        let bucket = self.bucket.map_or(Now(0), |bucket| {
-            bucket.at.plus(takes(bucket.owed, bucket.rule))
+    /// Returns the time of full repayment, from which the account can be evicted.
+    pub(super) fn settled_at(&self) -> MonotonicTime {
+        let period = self
+            .period
+            .map_or(MonotonicTime(0), |period| period.ends_at());
+        let bucket = self.bucket.map_or(MonotonicTime(0), |bucket| {
+            bucket
+                .updated_at
+                .plus(repayment_time(bucket.debt, bucket.rule))
         });
         period.max(bucket)
     }
 }
 
-impl Period {
-    /// Goes on with the period there is, or begins one. Another rule changes how long it is, and
-    /// not what was spent in it.
-    fn of(before: Option<Self>, rule: BudgetRule, now: Now) -> Self {
+impl BudgetPeriod {
+    /// Continues the current period or starts a new period. A changed rule changes the length but
+    /// not the spent amount.
+    fn from_previous(before: Option<Self>, rule: BudgetRule, now: MonotonicTime) -> Self {
         let fresh = Self {
-            began: now,
+            started_at: now,
             per: rule.per,
             spent: 0,
         };
@@ -108,74 +111,73 @@ impl Period {
             ..before
         });
         going_on
-            .filter(|before| now < before.ends())
+            .filter(|before| now < before.ends_at())
             .unwrap_or(fresh)
     }
 
-    fn with_one(self, rule: BudgetRule, now: Now) -> Result<Self, Refused> {
+    fn with_call(self, rule: BudgetRule, now: MonotonicTime) -> Result<Self, BudgetRefusal> {
         if self.spent >= rule.calls {
-            return Err(Refused::Spent {
+            return Err(BudgetRefusal::BudgetExceeded {
                 allowed: rule.calls,
                 spent: self.spent,
-                after: now.until(self.ends()),
+                after: now.duration_until(self.ends_at()),
             });
         }
         let spent = self.spent.saturating_add(1);
         Ok(Self { spent, ..self })
     }
 
-    fn ends(&self) -> Now {
-        self.began.plus(self.per)
+    fn ends_at(&self) -> MonotonicTime {
+        self.started_at.plus(self.per)
     }
 }
 
-impl Bucket {
-    /// Brings the bucket to `now`, by the rule it was filled by; another rule takes over the calls
-    /// that are owed.
-    fn of(before: Option<Self>, rule: RateRule, now: Now) -> Self {
+impl RateBucket {
+    /// Advances the bucket to `now` under the previous rule; a new rule takes over the debt.
+    fn from_previous(before: Option<Self>, rule: RateRule, now: MonotonicTime) -> Self {
         let Some(before) = before else {
             return Self {
                 rule,
-                owed: 0,
-                at: now,
+                debt: 0,
+                updated_at: now,
             };
         };
-        let passed = now.millis_since(before.at);
+        let passed = now.millis_since(before.updated_at);
         let good = passed.saturating_mul(u64::from(before.rule.calls));
-        let mut owed = before.owed.saturating_sub(good);
-        if parts(before.rule) != parts(rule) {
-            let scaled =
-                u128::from(owed) * u128::from(parts(rule)) / u128::from(parts(before.rule));
+        let mut owed = before.debt.saturating_sub(good);
+        if parts_per_call(before.rule) != parts_per_call(rule) {
+            let scaled = u128::from(owed) * u128::from(parts_per_call(rule))
+                / u128::from(parts_per_call(before.rule));
             owed = u64::try_from(scaled).unwrap_or(u64::MAX);
         }
         Self {
             rule,
-            owed: owed.min(room(rule)),
-            at: now.max(before.at),
+            debt: owed.min(debt_limit(rule)),
+            updated_at: now.max(before.updated_at),
         }
     }
 
-    fn with_one(self, rule: RateRule) -> Result<Self, Refused> {
-        let owed = self.owed.saturating_add(parts(rule));
-        if owed > room(rule) {
-            let after = takes(owed.saturating_sub(room(rule)), rule);
-            return Err(Refused::TooFast { after });
+    fn with_call(self, rule: RateRule) -> Result<Self, BudgetRefusal> {
+        let owed = self.debt.saturating_add(parts_per_call(rule));
+        if owed > debt_limit(rule) {
+            let after = repayment_time(owed.saturating_sub(debt_limit(rule)), rule);
+            return Err(BudgetRefusal::RateExceeded { after });
         }
-        Ok(Self { owed, ..self })
+        Ok(Self { debt: owed, ..self })
     }
 }
 
-/// What one call is worth.
-fn parts(rule: RateRule) -> u64 {
-    millis(rule.per).max(1)
+/// Returns the parts of one call.
+fn parts_per_call(rule: RateRule) -> u64 {
+    to_millis(rule.per).max(1)
 }
 
-/// What may be owed.
-fn room(rule: RateRule) -> u64 {
-    u64::from(rule.burst.max(1)).saturating_mul(parts(rule))
+/// Returns the maximum debt.
+fn debt_limit(rule: RateRule) -> u64 {
+    u64::from(rule.burst.max(1)).saturating_mul(parts_per_call(rule))
 }
 
-/// Returns how long it takes until so much is made good.
-fn takes(owed: u64, rule: RateRule) -> Duration {
+/// Returns the time until the given debt is repaid.
+fn repayment_time(owed: u64, rule: RateRule) -> Duration {
     Duration::from_millis(owed.div_ceil(u64::from(rule.calls.max(1))))
 }

@@ -2,8 +2,8 @@
 
 use super::*;
 
-fn budget(calls: u64, secs: u64) -> Allowance {
-    Allowance {
+fn budget(calls: u64, secs: u64) -> CallAllowance {
+    CallAllowance {
         budget: Some(BudgetRule {
             calls,
             per: Duration::from_secs(secs),
@@ -12,8 +12,8 @@ fn budget(calls: u64, secs: u64) -> Allowance {
     }
 }
 
-fn rate(calls: u32, ms: u64, burst: u32) -> Allowance {
-    Allowance {
+fn rate(calls: u32, ms: u64, burst: u32) -> CallAllowance {
+    CallAllowance {
         budget: None,
         rate: Some(RateRule {
             calls,
@@ -23,52 +23,58 @@ fn rate(calls: u32, ms: u64, burst: u32) -> Allowance {
     }
 }
 
-/// One principal in one role, charged again and again.
-struct Purse {
-    accounts: Accounts,
-    who: (Arc<str>, Arc<str>),
+/// One principal in one role, charged repeatedly.
+struct TestAccounts {
+    accounts: SpendingAccounts,
+    owner: (Arc<str>, Arc<str>),
 }
 
-impl Purse {
+impl TestAccounts {
     fn new() -> Self {
         Self {
-            accounts: Accounts::default(),
-            who: ("ann".into(), "r".into()),
+            accounts: SpendingAccounts::default(),
+            owner: ("ann".into(), "r".into()),
         }
     }
 
-    fn charge(&mut self, allowance: Allowance, cost: Cost, at: u64) -> Result<Receipt, Refused> {
-        let (principal, role) = &self.who;
+    fn charge(
+        &mut self,
+        allowance: CallAllowance,
+        cost: CallCost,
+        at: u64,
+    ) -> Result<ChargeReceipt, BudgetRefusal> {
+        let (principal, role) = &self.owner;
         self.accounts
-            .charge((principal, role), allowance, cost, Now(at))
+            .charge_cost(principal, role, allowance, cost, MonotonicTime(at))
     }
 
-    fn call(&mut self, allowance: Allowance, at: u64) -> Result<(), Refused> {
-        self.charge(allowance, Cost::Call, at).map(|_| ())
+    fn call(&mut self, allowance: CallAllowance, at: u64) -> Result<(), BudgetRefusal> {
+        self.charge(allowance, CallCost::Call, at).map(|_| ())
     }
 
-    fn refund(&mut self, receipt: Receipt) {
-        self.accounts.refund((&self.who.0, &self.who.1), receipt);
+    fn refund(&mut self, receipt: ChargeReceipt) {
+        self.accounts
+            .refund_charge(&self.owner.0, &self.owner.1, receipt);
     }
 }
 
-fn spent(allowed: u64, spent: u64, after_ms: u64) -> Result<(), Refused> {
-    Err(Refused::Spent {
+fn spent(allowed: u64, spent: u64, after_ms: u64) -> Result<(), BudgetRefusal> {
+    Err(BudgetRefusal::BudgetExceeded {
         allowed,
         spent,
         after: Duration::from_millis(after_ms),
     })
 }
 
-fn too_fast(after_ms: u64) -> Result<(), Refused> {
+fn too_fast(after_ms: u64) -> Result<(), BudgetRefusal> {
     let after = Duration::from_millis(after_ms);
-    Err(Refused::TooFast { after })
+    Err(BudgetRefusal::RateExceeded { after })
 }
 
 #[test]
-fn a_budget_is_spent_until_its_period_ends() {
+fn budget_stays_spent_until_period_ends() {
     let two = budget(2, 10);
-    let mut purse = Purse::new();
+    let mut purse = TestAccounts::new();
     assert_eq!(purse.call(two, 5_000), Ok(()));
     assert_eq!(purse.call(two, 9_000), Ok(()));
     assert_eq!(purse.call(two, 9_000), spent(2, 2, 6_000));
@@ -88,15 +94,15 @@ fn a_budget_is_spent_until_its_period_ends() {
 }
 
 #[test]
-fn a_rate_lets_saved_calls_go_at_once_and_then_one_at_a_time() {
+fn rate_allows_burst_then_paces_calls() {
     let rule = rate(3, 1_000, 2);
-    let mut purse = Purse::new();
+    let mut purse = TestAccounts::new();
     assert_eq!(purse.call(rule, 0), Ok(()));
     assert_eq!(purse.call(rule, 0), Ok(()));
     assert_eq!(purse.call(rule, 0), too_fast(334));
     assert_eq!(purse.call(rule, 333), too_fast(1));
     assert_eq!(purse.call(rule, 334), Ok(()));
-    // Nothing is lost to rounding: the third of a second that was not used is there.
+    // Rounding loses nothing: the unused third of a second is credited.
     assert_eq!(purse.call(rule, 666), too_fast(1));
     assert_eq!(purse.call(rule, 667), Ok(()));
     assert_eq!(purse.call(rule, 60_000), Ok(()));
@@ -109,28 +115,28 @@ fn a_rate_lets_saved_calls_go_at_once_and_then_one_at_a_time() {
 }
 
 #[test]
-fn a_long_run_gets_exactly_its_rate() {
+fn sustained_calls_get_exactly_rate() {
     let rule = rate(7, 1_000, 1);
-    let mut purse = Purse::new();
+    let mut purse = TestAccounts::new();
     let made = (0..100_000).filter(|at| purse.call(rule, *at).is_ok());
-    // Each waits for a whole millisecond, and what is over counts for the next.
+    // Each call waits for a whole millisecond, and the excess counts for the next call.
     assert_eq!(made.count(), 700);
 }
 
 #[test]
-fn what_is_refused_for_its_rate_costs_nothing_and_what_follows_up_is_free_of_the_budget() {
-    let both = Allowance {
+fn rate_refusal_is_free_and_followups_skip_budget() {
+    let both = CallAllowance {
         rate: rate(1, 1_000, 1).rate,
         ..budget(2, 60)
     };
-    let mut purse = Purse::new();
+    let mut purse = TestAccounts::new();
     assert_eq!(purse.call(both, 0), Ok(()));
     for at in 1..100 {
         assert_eq!(purse.call(both, at), too_fast(1_000 - at));
     }
-    assert!(purse.charge(both, Cost::FollowUp, 1_000).is_ok());
+    assert!(purse.charge(both, CallCost::FollowUp, 1_000).is_ok());
     assert_eq!(
-        purse.charge(both, Cost::FollowUp, 1_001).map(|_| ()),
+        purse.charge(both, CallCost::FollowUp, 1_001).map(|_| ()),
         too_fast(999)
     );
     assert_eq!(
@@ -138,34 +144,34 @@ fn what_is_refused_for_its_rate_costs_nothing_and_what_follows_up_is_free_of_the
         Ok(()),
         "one unit was spent until here"
     );
-    // The budget is spent, and being told so does not use up the rate.
+    // The budget is spent, and the refusal does not use up the rate.
     assert_eq!(purse.call(both, 3_000), spent(2, 2, 57_000));
-    assert!(purse.charge(both, Cost::FollowUp, 3_000).is_ok());
+    assert!(purse.charge(both, CallCost::FollowUp, 3_000).is_ok());
 }
 
 #[test]
-fn what_is_given_back_can_be_spent_again_in_the_same_period_only() {
-    let both = Allowance {
+fn refund_counts_in_same_period_only() {
+    let both = CallAllowance {
         rate: rate(1, 1_000, 1).rate,
         ..budget(1, 60)
     };
-    let mut purse = Purse::new();
-    let first = purse.charge(both, Cost::Call, 0).unwrap();
+    let mut purse = TestAccounts::new();
+    let first = purse.charge(both, CallCost::Call, 0).unwrap();
     purse.refund(first);
-    let again = purse.charge(both, Cost::Call, 0).unwrap();
+    let again = purse.charge(both, CallCost::Call, 0).unwrap();
     assert_eq!(purse.call(both, 59_000), spent(1, 1, 1_000));
     assert_eq!(purse.call(both, 60_000), Ok(()));
     // Without a rule nothing is charged, and so nothing is given back.
-    let unruled = purse.charge(Allowance::default(), Cost::Call, 60_000);
+    let unruled = purse.charge(CallAllowance::default(), CallCost::Call, 60_000);
     purse.refund(unruled.unwrap());
-    // Charged to the period before: that one is over, and this one is not its business.
+    // Charged to the previous period, which is over; the current period is unaffected.
     purse.refund(again);
     assert_eq!(purse.call(both, 70_000), spent(1, 1, 50_000));
 }
 
 #[test]
-fn other_rules_keep_what_was_spent() {
-    let mut purse = Purse::new();
+fn changed_rules_keep_spent_amount() {
+    let mut purse = TestAccounts::new();
     for _ in 0..3 {
         assert_eq!(purse.call(budget(3, 60), 0), Ok(()));
     }
@@ -173,7 +179,7 @@ fn other_rules_keep_what_was_spent() {
     assert_eq!(purse.call(budget(4, 60), 1_000), Ok(()));
     assert_eq!(purse.call(budget(4, 30), 1_000), spent(4, 4, 29_000));
     assert_eq!(
-        purse.call(Allowance::default(), 1_000),
+        purse.call(CallAllowance::default(), 1_000),
         Ok(()),
         "no rule, no count"
     );
@@ -185,17 +191,18 @@ fn other_rules_keep_what_was_spent() {
 }
 
 #[test]
-fn two_roles_of_one_principal_are_two_accounts() {
-    let mut accounts = Accounts::default();
+fn roles_of_one_principal_have_separate_accounts() {
+    let mut accounts = SpendingAccounts::default();
     let ann: Arc<str> = "ann".into();
     let (slow, quick): (Arc<str>, Arc<str>) = ("slow".into(), "quick".into());
     let mut call = |role, allowance, at| {
-        let charged = accounts.charge((&ann, role), allowance, Cost::Call, Now(at));
+        let charged =
+            accounts.charge_cost(&ann, role, allowance, CallCost::Call, MonotonicTime(at));
         charged.map(|_| ())
     };
     assert_eq!(call(&slow, budget(1, 3_600), 0), Ok(()));
     for at in 0..100 {
-        // Many short periods of one role do not end the long one of the other.
+        // Many short periods of the quick role do not end the long period of the slow role.
         assert_eq!(call(&quick, budget(1, 1), at * 1_000), Ok(()));
     }
     assert_eq!(
@@ -205,12 +212,18 @@ fn two_roles_of_one_principal_are_two_accounts() {
 }
 
 #[test]
-fn a_full_table_forgets_only_those_that_owe_nothing() {
-    let mut accounts = Accounts::default();
+fn full_table_evicts_only_settled_accounts() {
+    let mut accounts = SpendingAccounts::default();
     let role: Arc<str> = "r".into();
     let mut call = |name: &str, secs, at| {
         let name: Arc<str> = name.into();
-        let charged = accounts.charge((&name, &role), budget(1, secs), Cost::Call, Now(at));
+        let charged = accounts.charge_cost(
+            &name,
+            &role,
+            budget(1, secs),
+            CallCost::Call,
+            MonotonicTime(at),
+        );
         (charged.map(|_| ()), accounts.len())
     };
     for number in 0..ACCOUNTS_MAX - 1 {
@@ -233,9 +246,9 @@ fn a_full_table_forgets_only_those_that_owe_nothing() {
 }
 
 #[test]
-fn time_that_goes_back_is_no_time() {
-    let mut purse = Purse::new();
-    let both = Allowance {
+fn clock_going_back_adds_no_time() {
+    let mut purse = TestAccounts::new();
+    let both = CallAllowance {
         rate: rate(1, 1_000, 2).rate,
         ..budget(3, 60)
     };
@@ -248,50 +261,55 @@ fn time_that_goes_back_is_no_time() {
 
 #[test]
 fn restored_account_keeps_period_and_rate() {
-    let both = Allowance {
+    let both = CallAllowance {
         rate: rate(1, 10_000, 2).rate,
         ..budget(3, 60)
     };
-    let mut before = Purse::new();
+    let mut before = TestAccounts::new();
     assert_eq!(before.call(both, 100_000), Ok(()));
     assert_eq!(before.call(both, 101_000), Ok(()));
-    let changed = before.accounts.take_changed();
+    let changed = before.accounts.take_changes();
     assert_eq!(
         changed.len(),
         1,
         "one account, however often it was charged"
     );
-    assert!(!before.accounts.has_changed());
+    assert!(!before.accounts.has_changes());
     let balance = changed[0].balance;
-    assert_eq!(balance.free_at(), Now(160_000));
+    assert_eq!(balance.settled_at(), MonotonicTime(160_000));
 
-    // Ten seconds later, in another process.
-    let mut after = Purse::new();
-    let who = (&*changed[0].principal, &*changed[0].role);
-    after.accounts.restore(who, balance, Now(111_000));
+    // Ten seconds later, in a new process.
+    let mut after = TestAccounts::new();
+    let (principal, role) = (&*changed[0].principal, &*changed[0].role);
+    after
+        .accounts
+        .restore_account(principal, role, balance, MonotonicTime(111_000));
     assert_eq!(after.call(both, 111_000), Ok(()));
     assert_eq!(after.call(both, 111_000), too_fast(9_000));
     assert_eq!(after.call(both, 130_000), spent(3, 3, 30_000));
     assert_eq!(after.call(both, 160_000), Ok(()), "a new period");
 
-    // Nothing is owed any more, and what this life knows counts.
-    let mut late = Purse::new();
-    late.accounts.restore(who, balance, Now(160_000));
+    // A settled account is not restored, and existing accounts take precedence.
+    let mut late = TestAccounts::new();
+    late.accounts
+        .restore_account(principal, role, balance, MonotonicTime(160_000));
     assert!(late.accounts.is_empty());
-    after.accounts.restore(who, balance, Now(111_000));
+    after
+        .accounts
+        .restore_account(principal, role, balance, MonotonicTime(111_000));
     assert_eq!(after.accounts.len(), 1);
 }
 
 #[test]
 fn restored_period_never_lies_ahead() {
-    let mut before = Purse::new();
+    let mut before = TestAccounts::new();
     assert_eq!(before.call(budget(1, 60), 900_000), Ok(()));
-    let changed = before.accounts.take_changed();
+    let changed = before.accounts.take_changes();
     // The clock was set back in between.
-    let mut after = Purse::new();
+    let mut after = TestAccounts::new();
     after
         .accounts
-        .restore(("ann", "r"), changed[0].balance, Now(1_000));
+        .restore_account("ann", "r", changed[0].balance, MonotonicTime(1_000));
     assert_eq!(after.call(budget(1, 60), 1_000), spent(1, 1, 60_000));
     assert_eq!(after.call(budget(1, 60), 61_000), Ok(()));
 }

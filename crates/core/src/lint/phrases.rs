@@ -1,6 +1,6 @@
-//! Words that are meant for a model behind the back of its user.
+//! Injection phrases: instructions for the model behind the user's back.
 
-use super::letters;
+use super::characters;
 
 /// In lower case, with single spaces.
 const PHRASES: [&str; 42] = [
@@ -48,10 +48,13 @@ const PHRASES: [&str; 42] = [
     "/etc/shadow",
 ];
 
-/// Returns the first phrase that is in a text, however it is spaced, written or interspersed.
-pub(super) fn find(text: &str) -> Option<&'static str> {
+/// Returns the first phrase in a text, ignoring case, spacing and invisible characters.
+pub(super) fn find_phrase(text: &str) -> Option<&'static str> {
     let mut flat = String::with_capacity(text.len());
-    for letter in text.chars().filter(|letter| !letters::is_hidden(*letter)) {
+    for letter in text
+        .chars()
+        .filter(|letter| !characters::is_hidden(*letter))
+    {
         match letter {
             '’' | '‘' => flat.push('\''),
             letter if letter.is_whitespace() || letter.is_control() => {

@@ -1,27 +1,28 @@
-//! Roles and the tools they may use, as one value that others fill.
+//! Roles and their tools as one value, filled by embedders.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::pattern::Pattern;
-use super::{Otherwise, Policy, RoleRules};
+use super::pattern::FeaturePattern;
+use super::{DefaultAction, Policy, RoleRules};
 
-/// Which role may use which tools.
+/// Allowed tools per role.
 ///
-/// A role that is not listed, or none, may use everything; one that is listed with nothing sees
-/// nothing. [`Policy`] is made from it, so there is one source of truth.
+/// An unlisted role, or no role, may use everything; a role listed without tools may use nothing.
+/// [`Policy`] is built from the list, the single source of truth.
 ///
 /// ```
-/// use bowline_core::call::{Kind, Principal, Role, Scope};
-/// use bowline_core::policy::{Policy, RoleAllowlist, Thing};
+/// use bowline_core::call::{EndpointScope, FeatureKind, Principal, Role};
+/// use bowline_core::policy::{Policy, PolicyTarget, RoleAllowlist};
 ///
 /// let list = RoleAllowlist::from_entries([("reader", vec!["files.read_*"])])
 ///     .with_role("locked", [""; 0]);
 /// let policy = Policy::from(&list);
 /// let may = |role: &str, name| {
-///     let who = Principal::new("ann", Role::Named(role.into()));
-///     let tool = Thing { kind: Kind::Tool, server: "files", name, arguments: None };
-///     policy.decide(&who, &Scope::All, tool).allows()
+///     let principal = Principal::new("ann", Role::Named(role.into()));
+///     let kind = FeatureKind::Tool;
+///     let target = PolicyTarget { kind, server: "files", name, arguments: None };
+///     policy.decide(&principal, &EndpointScope::All, target).is_allowed()
 /// };
 /// assert!(may("reader", "read_text") && !may("reader", "write_text"));
 /// assert!(!may("locked", "read_text") && may("not-listed", "write_text"));
@@ -29,20 +30,20 @@ use super::{Otherwise, Policy, RoleRules};
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RoleAllowlist {
-    roles: BTreeMap<Arc<str>, Vec<Pattern>>,
-    otherwise_denies: bool,
+    roles: BTreeMap<Arc<str>, Vec<FeaturePattern>>,
+    denies_by_default: bool,
     warnings: Vec<String>,
 }
 
 impl RoleAllowlist {
-    /// Returns a list that restricts nobody.
+    /// Returns a list without restrictions.
     #[must_use]
     pub fn unrestricted() -> Self {
         Self::default()
     }
 
-    /// Returns a list of these roles and their tools. Of a role that comes twice the later entry
-    /// counts; blank names are left out. [`warnings`](Self::warnings) tells of both.
+    /// Returns a list of these roles and their tools. The later entry of a duplicate role counts;
+    /// blank names are skipped. [`warnings`](Self::warnings) reports both.
     #[must_use]
     pub fn from_entries<R, T>(entries: impl IntoIterator<Item = (R, T)>) -> Self
     where
@@ -52,12 +53,12 @@ impl RoleAllowlist {
     {
         let mut list = Self::default();
         for (role, tools) in entries {
-            list.add(role.as_ref(), tools);
+            list.add_role(role.as_ref(), tools);
         }
         list
     }
 
-    /// Adds one role, or replaces it.
+    /// Adds or replaces one role.
     #[must_use]
     pub fn with_role<T>(mut self, role: &str, tools: T) -> Self
     where
@@ -65,21 +66,21 @@ impl RoleAllowlist {
         T::Item: AsRef<str>,
     {
         self.roles.remove(role.trim());
-        self.add(role, tools);
+        self.add_role(role, tools);
         self
     }
 
-    /// Denies everything to a role that is not listed, and to those without one.
+    /// Denies everything to unlisted roles, and to principals without a role.
     #[must_use]
     pub const fn deny_others(mut self) -> Self {
-        self.otherwise_denies = true;
+        self.denies_by_default = true;
         self
     }
 
-    /// Returns the same list with only those entries that `keep` wants. A role that is left with
-    /// none may use nothing.
+    /// Returns the list with only the entries accepted by `keep`. A role left without entries may
+    /// use nothing.
     #[must_use]
-    pub fn only(&self, keep: impl Fn(&Pattern) -> bool) -> Self {
+    pub fn retain_patterns(&self, keep: impl Fn(&FeaturePattern) -> bool) -> Self {
         let mut list = self.clone();
         for entries in list.roles.values_mut() {
             entries.retain(&keep);
@@ -87,13 +88,13 @@ impl RoleAllowlist {
         list
     }
 
-    /// Returns what was left out or replaced, one clause each.
+    /// Returns skipped and replaced entries, one clause each.
     #[must_use]
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
 
-    fn add<T>(&mut self, role: &str, tools: T)
+    fn add_role<T>(&mut self, role: &str, tools: T)
     where
         T: IntoIterator,
         T::Item: AsRef<str>,
@@ -106,7 +107,7 @@ impl RoleAllowlist {
         }
         let mut patterns = Vec::new();
         for tool in tools {
-            match Pattern::parse(tool.as_ref()) {
+            match FeaturePattern::parse(tool.as_ref()) {
                 Ok(pattern) => patterns.push(pattern),
                 Err(why) => self
                     .warnings
@@ -122,10 +123,10 @@ impl RoleAllowlist {
 
 impl From<&RoleAllowlist> for Policy {
     fn from(list: &RoleAllowlist) -> Self {
-        let otherwise = if list.otherwise_denies {
-            Otherwise::Deny
+        let otherwise = if list.denies_by_default {
+            DefaultAction::Deny
         } else {
-            Otherwise::Allow
+            DefaultAction::Allow
         };
         let roles = list.roles.iter();
         roles.fold(Self::new(otherwise), |policy, (role, allow)| {

@@ -1,73 +1,76 @@
-//! Conditions on the arguments of a call. The language they are written in is known to whoever
-//! makes them, and to nobody else.
+//! Conditions on call arguments, independent of the condition language.
 
 use std::fmt;
 
 use thiserror::Error;
 
-use super::pattern::Pattern;
+use super::pattern::FeaturePattern;
 
-/// What a condition may look at.
+/// Input of a condition.
 #[derive(Clone, Copy, Debug)]
-pub struct Facts<'a> {
-    /// Who asks.
+pub struct ConditionInput<'a> {
+    /// The calling principal.
     pub principal: &'a str,
-    /// Its role, where it has a named one.
+    /// The role, if named.
     pub role: Option<&'a str>,
     /// The server.
     pub server: &'a str,
-    /// The server's own name of what is asked for.
+    /// The upstream name of the feature.
     pub name: &'a str,
-    /// The arguments, a JSON object as the caller wrote it.
+    /// The arguments, a JSON object as sent by the client.
     pub arguments: &'a [u8],
 }
 
-/// A condition could not be decided, which refuses the call.
+/// A condition could not be evaluated, which denies the call.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
-pub enum Undecided {
-    /// It cannot be evaluated on these arguments.
+pub enum ConditionError {
+    /// Evaluation failed on these arguments.
     #[error("{0}")]
-    Because(String),
-    /// It takes more work than the bound of every condition.
+    Failed(String),
+    /// The cost exceeds the bound of every condition.
     #[error("it takes {cost} units of work on these arguments, of {cost_max} at most")]
     TooCostly {
-        /// The estimate.
+        /// The estimated cost.
         cost: u64,
         /// The bound.
         cost_max: u64,
     },
-    /// It takes more work than [`Effort::Quick`] allows.
+    /// The cost exceeds [`EvaluationEffort::Quick`].
     #[error("it takes too long to be decided at once")]
-    TakesLong,
+    NeedsFullEffort,
 }
 
-/// How much work an evaluation may take on the thread that asks.
+/// Bound on the work of an evaluation on the current thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Effort {
-    /// So little that a thread that serves others can do it.
+pub enum EvaluationEffort {
+    /// Cheap enough for a thread that serves requests.
     Quick,
-    /// As much as the bound of every condition.
+    /// Up to the bound of every condition.
     Full,
 }
 
-/// Says whether a call with these arguments may be made.
+/// Decides whether a call with these arguments is allowed.
 pub trait Condition: fmt::Debug + Send + Sync {
-    /// Returns it as it was written.
-    fn text(&self) -> &str;
+    /// Returns the source text.
+    fn source_text(&self) -> &str;
 
-    /// Decides.
+    /// Evaluates the condition.
     ///
     /// # Errors
-    /// It cannot: an argument is missing or of another type, or takes too much to look at, or
-    /// takes more work than `effort` allows.
-    fn holds(&self, facts: &Facts<'_>, effort: Effort) -> Result<bool, Undecided>;
+    /// Evaluation failed: an argument is missing or of a different type, too expensive to inspect,
+    /// or the cost exceeds `effort`.
+    fn evaluate(
+        &self,
+        facts: &ConditionInput<'_>,
+        effort: EvaluationEffort,
+    ) -> Result<bool, ConditionError>;
 }
 
-/// A condition and what it is about.
+/// A condition with the features it covers.
 #[derive(Clone, Debug)]
-pub struct When {
-    /// What it is about; without a kind, all kinds.
-    pub pattern: Pattern,
-    /// What must hold of the arguments.
+pub struct ConditionRule {
+    /// The covered features; all kinds if the pattern has no kind.
+    pub pattern: FeaturePattern,
+    /// The condition on the arguments.
     pub condition: std::sync::Arc<dyn Condition>,
 }

@@ -1,25 +1,25 @@
-//! How much of what may be used is listed: all of it, or a way to find it.
+//! Listing of usable tools: all tools, or search tools.
 
-use super::Pattern;
+use super::FeaturePattern;
 
-/// In `auto`, more tools than this are found instead of listed: about as many as models choose
-/// from without being confused by the rest.
+/// In `auto` mode, search replaces listing above this number of tools: about as many as models
+/// handle without confusion.
 pub const AUTO_TOOLS_MAX: usize = 40;
 
-/// What is listed of the tools of all servers together.
+/// Listing mode for the tools of all servers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Expose {
+pub enum ExposeMode {
     /// Every tool.
     #[default]
     All,
-    /// Favourites, and tools that find and call the others.
+    /// Favourites, and tools for searching and calling the rest.
     Search,
-    /// Every tool while they are few, the other where they are many.
+    /// `All` for few tools, `Search` for many.
     Auto,
 }
 
-impl Expose {
-    /// Every word there is.
+impl ExposeMode {
+    /// Every mode.
     pub const ALL: [Self; 3] = [Self::All, Self::Search, Self::Auto];
 
     /// Returns the word used in configuration and API.
@@ -32,15 +32,15 @@ impl Expose {
         }
     }
 
-    /// Reads such a word.
+    /// Parses the word.
     #[must_use]
     pub fn parse(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|known| known.as_str() == word)
     }
 
-    /// Whether so many tools are found instead of listed.
+    /// Whether this number of tools is searched instead of listed.
     #[must_use]
-    pub const fn searches(self, tools: usize) -> bool {
+    pub const fn uses_search(self, tools: usize) -> bool {
         match self {
             Self::All => false,
             Self::Search => true,
@@ -49,22 +49,21 @@ impl Expose {
     }
 }
 
-/// What is listed, and what is listed always. It hides nothing: whatever may be used can be
-/// called by its name.
+/// Listing mode and favourites. Hides nothing: every usable tool can be called by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Exposure {
-    /// What is listed.
-    pub expose: Expose,
-    /// What is listed also where the rest is only found.
-    pub favourites: Vec<Pattern>,
+pub struct ToolExposure {
+    /// The listing mode.
+    pub expose: ExposeMode,
+    /// Tools listed even in search mode.
+    pub favourites: Vec<FeaturePattern>,
 }
 
-impl Exposure {
-    /// Whether a tool is listed also where the rest is only found.
+impl ToolExposure {
+    /// Whether a tool is listed even in search mode.
     #[must_use]
-    pub fn favours(&self, server: &str, tool: &str) -> bool {
+    pub fn is_favourite(&self, server: &str, tool: &str) -> bool {
         let mut favourites = self.favourites.iter();
-        favourites.any(|pattern| pattern.fits(server, tool))
+        favourites.any(|pattern| pattern.matches_feature(server, tool))
     }
 }
 
@@ -73,16 +72,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn few_tools_are_listed_and_many_are_found() {
+    fn few_tools_are_listed_many_searched() {
         for (expose, few, many) in [
-            (Expose::All, false, false),
-            (Expose::Search, true, true),
-            (Expose::Auto, false, true),
+            (ExposeMode::All, false, false),
+            (ExposeMode::Search, true, true),
+            (ExposeMode::Auto, false, true),
         ] {
-            assert_eq!(expose.searches(AUTO_TOOLS_MAX), few, "{expose:?}");
-            assert_eq!(expose.searches(AUTO_TOOLS_MAX + 1), many, "{expose:?}");
-            assert_eq!(Expose::parse(expose.as_str()), Some(expose));
+            assert_eq!(expose.uses_search(AUTO_TOOLS_MAX), few, "{expose:?}");
+            assert_eq!(expose.uses_search(AUTO_TOOLS_MAX + 1), many, "{expose:?}");
+            assert_eq!(ExposeMode::parse(expose.as_str()), Some(expose));
         }
-        assert_eq!(Expose::parse("All"), None);
+        assert_eq!(ExposeMode::parse("All"), None);
     }
 }

@@ -1,42 +1,42 @@
-//! What a rule is about: `server.name` with `*` for any text, and what kind of thing.
+//! Patterns of rules: an optional kind, and `server.name` with `*` wildcards.
 
 use std::fmt;
 use std::sync::Arc;
 
 use thiserror::Error;
 
-use crate::call::Kind;
+use crate::call::FeatureKind;
 
-/// A longer pattern is a mistake.
+/// Longest pattern.
 pub const PATTERN_BYTES_MAX: usize = 1_024;
 
-/// More wildcards than this in one part are a mistake, and would cost time on every call.
+/// Wildcards per part; more would cost time on every call.
 pub const WILDCARDS_MAX: usize = 8;
 
-/// Names things of servers: `files.read_*`, `prompt:files.*`, `resource:files.file:///srv/*`.
+/// Matches server features: `files.read_*`, `prompt:files.*`, `resource:files.file:///srv/*`.
 ///
-/// Without a kind, a pattern that grants means tools, and one that takes away means everything.
+/// Without a kind, a granting pattern means tools, and a denying pattern means all kinds.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Pattern {
+pub struct FeaturePattern {
     text: Arc<str>,
-    pub(super) kind: Option<Kind>,
+    pub(super) kind: Option<FeatureKind>,
     pub(super) server: Glob,
     pub(super) name: Glob,
 }
 
-/// Why a text is no pattern.
+/// Why a pattern is invalid.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum PatternError {
-    /// There is nothing.
+    /// Empty.
     #[error("it is empty")]
     Empty,
-    /// There is too much.
+    /// Too long.
     #[error("it is longer than {PATTERN_BYTES_MAX} bytes")]
     TooLong,
-    /// There are too many wildcards.
+    /// Too many wildcards.
     #[error("it has more than {WILDCARDS_MAX} wildcards in one part")]
     TooManyWildcards,
-    /// It names a kind of thing that no server has.
+    /// Unknown kind.
     #[error("it begins with an unknown kind; there are `tool:`, `prompt:` and `resource:`")]
     UnknownKind,
     /// A part is missing.
@@ -44,17 +44,17 @@ pub enum PatternError {
     MissingPart,
 }
 
-impl Pattern {
-    /// Reads a pattern. One without a dot means everything of the servers it names.
+impl FeaturePattern {
+    /// Parses a pattern. A pattern without a dot matches all features of the named servers.
     ///
     /// # Errors
-    /// It cannot be one.
+    /// The pattern is invalid.
     pub fn parse(text: &str) -> Result<Self, PatternError> {
         let text = text.trim();
         if text.len() > PATTERN_BYTES_MAX {
             return Err(PatternError::TooLong);
         }
-        let (kind, rest) = kind_of(text)?;
+        let (kind, rest) = parse_kind(text)?;
         let (server, name) = match rest.split_once('.') {
             Some(("", _) | (_, "")) => return Err(PatternError::MissingPart),
             Some(parts) => parts,
@@ -69,19 +69,19 @@ impl Pattern {
         })
     }
 
-    /// Returns it as it was written.
+    /// Returns the source text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// Returns the kind of thing it is about, where it says one.
+    /// Returns the kind, if given.
     #[must_use]
-    pub const fn kind(&self) -> Option<Kind> {
+    pub const fn kind(&self) -> Option<FeatureKind> {
         self.kind
     }
 
-    /// Returns the server it names, where it names exactly one.
+    /// Returns the server, if exact.
     #[must_use]
     pub fn server(&self) -> Option<&str> {
         match &self.server {
@@ -90,7 +90,7 @@ impl Pattern {
         }
     }
 
-    /// Returns the name it is about, where it is about exactly one.
+    /// Returns the name, if exact.
     #[must_use]
     pub fn name(&self) -> Option<&str> {
         match &self.name {
@@ -99,51 +99,51 @@ impl Pattern {
         }
     }
 
-    /// Whether it is about every name.
+    /// Whether the pattern matches every name.
     pub(super) const fn is_any_name(&self) -> bool {
         matches!(self.name, Glob::Any)
     }
 
-    /// Whether it is about anything of `server`.
-    pub(super) fn is_about(&self, server: &str) -> bool {
-        self.server.fits(server)
+    /// Whether the pattern may match a feature of `server`.
+    pub(super) fn may_match_server(&self, server: &str) -> bool {
+        self.server.matches_text(server)
     }
 
-    /// Whether it is about `name` of `server`, of whatever kind.
+    /// Whether the pattern matches `name` of `server`, ignoring the kind.
     #[must_use]
-    pub fn fits(&self, server: &str, name: &str) -> bool {
-        self.server.fits(server) && self.name.fits(name)
+    pub fn matches_feature(&self, server: &str, name: &str) -> bool {
+        self.server.matches_text(server) && self.name.matches_text(name)
     }
 }
 
-impl fmt::Display for Pattern {
+impl fmt::Display for FeaturePattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
 }
 
-/// A server name holds no colon, so what stands before one is a kind.
-fn kind_of(text: &str) -> Result<(Option<Kind>, &str), PatternError> {
+/// Splits off the kind before the colon; server names contain no colon.
+fn parse_kind(text: &str) -> Result<(Option<FeatureKind>, &str), PatternError> {
     let before_dot = text.split_once('.').map_or(text, |(server, _)| server);
     let Some((kind, _)) = before_dot.split_once(':') else {
         return Ok((None, text));
     };
     let kind = match kind {
-        "tool" => Kind::Tool,
-        "prompt" => Kind::Prompt,
-        "resource" => Kind::Resource,
+        "tool" => FeatureKind::Tool,
+        "prompt" => FeatureKind::Prompt,
+        "resource" => FeatureKind::Resource,
         _ => return Err(PatternError::UnknownKind),
     };
     let rest = text.split_once(':').map_or("", |(_, rest)| rest);
     Ok((Some(kind), rest))
 }
 
-/// A text in which `*` stands for any text.
+/// A text with `*` wildcards.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Glob {
-    /// Everything.
+    /// Any text.
     Any,
-    /// This text and no other.
+    /// This exact text.
     Exact(Box<str>),
     /// With wildcards.
     Wild(Box<str>),
@@ -159,18 +159,18 @@ impl Glob {
         }
     }
 
-    pub(super) fn fits(&self, text: &str) -> bool {
+    pub(super) fn matches_text(&self, text: &str) -> bool {
         match self {
             Self::Any => true,
             Self::Exact(exact) => **exact == *text,
-            Self::Wild(glob) => fits(glob, text),
+            Self::Wild(glob) => glob_matches(glob, text),
         }
     }
 }
 
-/// Takes for each piece between wildcards the first place where it fits, which is enough: a later
-/// one leaves less for the pieces that follow.
-fn fits(glob: &str, text: &str) -> bool {
+/// Matches each piece between wildcards at the first possible position, which suffices: a later
+/// position leaves less text for the following pieces.
+fn glob_matches(glob: &str, text: &str) -> bool {
     let mut pieces = glob.split('*');
     let first = pieces.next().unwrap_or_default();
     let Some(mut rest) = text.strip_prefix(first) else {
@@ -193,8 +193,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wildcard_stands_for_any_text_and_nothing_else_does() {
-        let fit = |glob: &str, text: &str| Glob::parse(glob).unwrap().fits(text);
+    fn wildcard_matches_any_text() {
+        let fit = |glob: &str, text: &str| Glob::parse(glob).unwrap().matches_text(text);
         for (glob, text) in [
             ("*", ""),
             ("read_*", "read_"),
@@ -222,21 +222,24 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_is_a_kind_a_server_and_a_name() {
-        let pattern = Pattern::parse(" resource:files.file:///a.b/* ").unwrap();
-        assert_eq!(pattern.kind, Some(Kind::Resource));
+    fn pattern_parses_kind_server_and_name() {
+        let pattern = FeaturePattern::parse(" resource:files.file:///a.b/* ").unwrap();
+        assert_eq!(pattern.kind, Some(FeatureKind::Resource));
         assert_eq!(pattern.server(), Some("files"));
-        assert!(pattern.fits("files", "file:///a.b/c") && !pattern.fits("files", "file:///x"));
+        assert!(
+            pattern.matches_feature("files", "file:///a.b/c")
+                && !pattern.matches_feature("files", "file:///x")
+        );
         assert_eq!(pattern.as_str(), "resource:files.file:///a.b/*");
-        let whole = Pattern::parse("files").unwrap();
-        assert!(whole.fits("files", "x") && !whole.fits("other", "x"));
+        let whole = FeaturePattern::parse("files").unwrap();
+        assert!(whole.matches_feature("files", "x") && !whole.matches_feature("other", "x"));
         assert_eq!(whole.kind, None);
-        let odd = Pattern::parse("files.a:b.c").unwrap();
+        let odd = FeaturePattern::parse("files.a:b.c").unwrap();
         assert_eq!((odd.kind, odd.name()), (None, Some("a:b.c")));
     }
 
     #[test]
-    fn a_text_that_is_no_pattern_says_why() {
+    fn invalid_pattern_names_its_error() {
         for (text, why) in [
             ("", PatternError::Empty),
             ("  ", PatternError::Empty),
@@ -246,9 +249,9 @@ mod tests {
             ("tools:a.b", PatternError::UnknownKind),
             ("a.*b*c*d*e*f*g*h*i*", PatternError::TooManyWildcards),
         ] {
-            assert_eq!(Pattern::parse(text), Err(why), "{text}");
+            assert_eq!(FeaturePattern::parse(text), Err(why), "{text}");
         }
         let long = "a".repeat(PATTERN_BYTES_MAX + 1);
-        assert_eq!(Pattern::parse(&long), Err(PatternError::TooLong));
+        assert_eq!(FeaturePattern::parse(&long), Err(PatternError::TooLong));
     }
 }

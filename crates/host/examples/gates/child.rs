@@ -1,4 +1,4 @@
-//! A server as small as can be, at the other end of real pipes: what a live call costs at least.
+//! A minimal server over real pipes: the minimum cost of a live call.
 
 use std::io::{self, BufRead as _, Write as _};
 
@@ -6,8 +6,8 @@ use bowline_core::era::Era;
 use bowline_wire::mcp::meta;
 use serde_json::{Value, json};
 
-/// Serves one era until the input ends.
-pub(crate) fn serve(era: Era) -> io::Result<()> {
+/// Serves an era until the end of input.
+pub(crate) fn serve_stdio(era: Era) -> io::Result<()> {
     let mut out = io::stdout().lock();
     for line in io::stdin().lock().lines() {
         let asked: Value = serde_json::from_str(&line?).unwrap_or_default();

@@ -1,14 +1,14 @@
-//! What the road adds to a call: calls over a link that answers at once, with the road and
-//! without it, under rules and without them, and beside calls over real pipes.
+//! Benchmark of the call path: calls over an instant link, with and without the call path, with and
+//! without rules, and over real pipes.
 //!
-//! Without arguments, prints one JSON line with nanoseconds of CPU per call. With a kind and a
-//! number, does just that many of it, for those who count instructions.
+//! Without arguments, prints nanoseconds of CPU per call as a JSON line. With a kind and a number,
+//! makes that many calls, for instruction counting.
 
 mod child;
 mod eras;
-mod finding;
 mod null;
 mod redaction;
+mod tool_search;
 
 use std::borrow::Cow;
 use std::hint::black_box;
@@ -16,128 +16,128 @@ use std::io::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_core::budget::{Allowance, BudgetRule, RateRule};
-use bowline_core::call::{Call, Principal, Role, Scope, Subject};
-use bowline_core::era::{Era, Speaks};
-use bowline_core::policy::{Otherwise, Pattern, Policy, RoleRules};
-use bowline_host::audit::{self, Audit, Shows, Unaudited};
-use bowline_host::dial::{Eras, RealDial};
-use bowline_host::executor::{Executors, ExecutorsOptions};
+use bowline_core::budget::{BudgetRule, CallAllowance, RateRule};
+use bowline_core::call::{CallRequest, CallSubject, EndpointScope, Principal, Role};
+use bowline_core::era::{Era, EraSetting};
+use bowline_core::policy::{DefaultAction, FeaturePattern, Policy, RoleRules};
+use bowline_host::audit::{self, AuditSink, NullAuditSink, RenderOptions};
+use bowline_host::dial::{EraCache, RealDial};
+use bowline_host::executor::{ExecutorRegistry, ExecutorRegistryOptions};
 use bowline_host::expose::FIND_TOOLS;
-use bowline_host::manifest::Forgetful;
-use bowline_host::pins::Unkept;
-use bowline_host::ports::{Clock, Silent, SystemClock};
-use bowline_host::spec::{ChildSpec, Reach, ServerSpec};
-use bowline_host::supervisor::{Dial, State};
-use bowline_host::tasks::Tasks;
-use bowline_host::{Host, HostLimits, Ports};
-use bowline_journal::audit::Limits;
+use bowline_host::manifest::NullManifestStore;
+use bowline_host::pins::NullPinStore;
+use bowline_host::ports::{Clock, NullSink, SystemClock};
+use bowline_host::spec::{ChildSpec, ServerSpec, ServerTransport};
+use bowline_host::supervisor::{Dial, ServerState};
+use bowline_host::task_tracker::TaskTracker;
+use bowline_host::{Host, HostLimits, HostPorts};
+use bowline_journal::audit::AuditLimits;
 use bowline_link::http::HttpLimits;
-use bowline_link::http::hyper_client::{ClientLimits, HyperClient};
-use bowline_link::{ClientInfo, Link, Rename, Request, StdioLimits};
+use bowline_link::http::http1::{Http1Client, HttpClientLimits};
+use bowline_link::{ClientInfo, Link, LinkRequest, ParamRename, StdioLimits};
 use bytes::Bytes;
 use rustix::time::{ClockId, clock_gettime};
 
 use null::{NullDial, NullLink};
 
-/// Calls of one round.
+/// Calls per round.
 const CALLS: u32 = 20_000;
 
-/// Rounds of each kind; the quickest counts, since whatever else the machine does only adds.
+/// Rounds per kind; the fastest counts, since background load only adds time.
 const ROUNDS: usize = 15;
 
-/// How much there is of what must not matter.
+/// Sizes that must not affect the cost.
 const TOOLS_MANY: usize = 10_000;
 const ROLES_MANY: usize = 1_000;
 
-/// The servers that have them: one may not list as many.
+/// Servers for the tools, within the list limit of each.
 const SERVERS_MANY: usize = 10;
 
-/// What is measured.
+/// The measured kind of call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    /// Straight over the link: what is left when there are no gates.
+enum BenchKind {
+    /// Directly over the link, without the call path.
     Direct,
-    /// By the road: through every gate, as the owner.
-    Road,
-    /// The same with a row on disk for each call, and what waits to be written bounded.
+    /// Through the call path, as the owner.
+    CallPath,
+    /// Like `CallPath`, with an audit row on disk for each call and a bounded queue.
     Audited,
-    /// The same with other arguments each time.
+    /// Like `CallPath`, with different arguments each time.
     Fresh,
     /// Under a role with a budget and a rate.
-    Ruled,
-    /// The same; the tool is known to give answers that can be kept, but there is none.
-    Looked,
-    /// The same; and each answer is kept.
-    Kept,
-    /// The same; and the answer is there.
-    Hit,
-    /// As `Ruled`, with ten thousand tools and a thousand roles.
-    Many,
-    /// As `Ruled`, over the pipes of a real child.
+    WithRules,
+    /// Like `WithRules`, with a cacheable tool and no cached response.
+    CacheMiss,
+    /// Like `CacheMiss`, and each response is cached.
+    CacheStore,
+    /// Like `CacheMiss`, with a cache hit.
+    CacheHit,
+    /// Like `WithRules`, with ten thousand tools and a thousand roles.
+    ManyTools,
+    /// Like `WithRules`, over the pipes of a real child.
     Live,
-    /// As `Hit`, beside that child.
-    LiveHit,
-    /// As `Live`, where caller and child are of the modern era.
+    /// Like `CacheHit`, with that child.
+    LiveCacheHit,
+    /// Like `Live`, with modern client and child.
     Modern,
-    /// As `Live`, where only the child is.
+    /// Like `Live`, with a legacy client and a modern child.
     ToModern,
-    /// As `Live`, where only the caller is.
+    /// Like `Live`, with a modern client and a legacy child.
     ToLegacy,
-    /// Finds tools among two thousand, under a role.
+    /// Searches two thousand tools, under a role.
     Find,
-    /// Looks for secrets in a KiB of a result.
+    /// Scans a KiB of a result for secrets.
     Redact,
 }
 
-const KINDS: [(&str, Kind); 16] = [
-    ("direct", Kind::Direct),
-    ("road", Kind::Road),
-    ("audited", Kind::Audited),
-    ("fresh", Kind::Fresh),
-    ("ruled", Kind::Ruled),
-    ("looked", Kind::Looked),
-    ("kept", Kind::Kept),
-    ("hit", Kind::Hit),
-    ("many", Kind::Many),
-    ("live", Kind::Live),
-    ("live-hit", Kind::LiveHit),
-    ("modern", Kind::Modern),
-    ("to-modern", Kind::ToModern),
-    ("to-legacy", Kind::ToLegacy),
-    ("find", Kind::Find),
-    ("redact", Kind::Redact),
+const KINDS: [(&str, BenchKind); 16] = [
+    ("direct", BenchKind::Direct),
+    ("road", BenchKind::CallPath),
+    ("audited", BenchKind::Audited),
+    ("fresh", BenchKind::Fresh),
+    ("ruled", BenchKind::WithRules),
+    ("looked", BenchKind::CacheMiss),
+    ("kept", BenchKind::CacheStore),
+    ("hit", BenchKind::CacheHit),
+    ("many", BenchKind::ManyTools),
+    ("live", BenchKind::Live),
+    ("live-hit", BenchKind::LiveCacheHit),
+    ("modern", BenchKind::Modern),
+    ("to-modern", BenchKind::ToModern),
+    ("to-legacy", BenchKind::ToLegacy),
+    ("find", BenchKind::Find),
+    ("redact", BenchKind::Redact),
 ];
 
-impl Kind {
-    fn tool(self) -> &'static str {
+impl BenchKind {
+    fn tool_name(self) -> &'static str {
         match self {
-            Self::Looked => "null__looked",
-            Self::Kept | Self::Hit | Self::LiveHit => "null__kept",
+            Self::CacheMiss => "null__looked",
+            Self::CacheStore | Self::CacheHit | Self::LiveCacheHit => "null__kept",
             Self::Find => FIND_TOOLS,
             _ => "null__do",
         }
     }
 
-    fn arguments(self) -> &'static str {
+    fn tool_arguments(self) -> &'static str {
         match self {
-            Self::Find => finding::ARGUMENTS,
+            Self::Find => tool_search::ARGUMENTS,
             _ => "{}",
         }
     }
 
-    /// So many make a round that takes about as long as those of other kinds.
-    fn calls(self) -> u32 {
+    /// Returns the calls per round, for rounds of similar duration.
+    fn calls_per_round(self) -> u32 {
         match self {
             Self::Find => CALLS / 100,
             _ => CALLS,
         }
     }
 
-    /// Returns the eras of the caller and of the real child, where there is one.
-    fn eras(self) -> Option<(Era, Era)> {
+    /// Returns the eras of client and real child, if any.
+    fn call_eras(self) -> Option<(Era, Era)> {
         match self {
-            Self::Live | Self::LiveHit => Some((Era::Legacy, Era::Legacy)),
+            Self::Live | Self::LiveCacheHit => Some((Era::Legacy, Era::Legacy)),
             Self::Modern => Some((Era::Modern, Era::Modern)),
             Self::ToModern => Some((Era::Legacy, Era::Modern)),
             Self::ToLegacy => Some((Era::Modern, Era::Legacy)),
@@ -145,52 +145,74 @@ impl Kind {
         }
     }
 
-    /// Whether each call has other arguments than the one before.
+    /// True if each call has new arguments.
     fn is_fresh(self) -> bool {
-        matches!(self, Self::Fresh | Self::Looked | Self::Kept)
+        matches!(self, Self::Fresh | Self::CacheMiss | Self::CacheStore)
+    }
+
+    fn caller_role(self) -> Role {
+        match self {
+            Self::Direct | Self::CallPath | Self::Audited | Self::Fresh => Role::Owner,
+            _ => Role::Named("reader".into()),
+        }
     }
 }
 
-/// One kind of call, and all it needs.
+/// Waits until every server is ready.
+async fn wait_all_ready(host: &Host) {
+    for server in host.servers() {
+        let Ok(server) = host.server(&server) else {
+            continue;
+        };
+        let mut states = server.subscribe_state();
+        // The sender lives as long as the supervisor.
+        let _gone = states.wait_for(|state| *state == ServerState::Ready).await;
+    }
+}
+
+/// A kind of call with its setup.
 struct Bench {
-    kind: Kind,
+    kind: BenchKind,
     host: Host,
     link: Arc<dyn Link>,
     clock: SystemClock,
-    call: Call,
+    call: CallRequest,
 }
 
 impl Bench {
-    async fn start(kind: Kind) -> std::io::Result<Self> {
+    async fn start(kind: BenchKind) -> std::io::Result<Self> {
         let (servers, more) = match kind {
-            Kind::Many => (SERVERS_MANY, TOOLS_MANY / SERVERS_MANY),
-            Kind::Find => (finding::SERVERS, finding::TOOLS / finding::SERVERS),
+            BenchKind::ManyTools => (SERVERS_MANY, TOOLS_MANY / SERVERS_MANY),
+            BenchKind::Find => (
+                tool_search::SERVERS,
+                tool_search::TOOLS / tool_search::SERVERS,
+            ),
             _ => (1, 0),
         };
-        let link = NullLink::offering(more);
-        let (clock, tasks) = (SystemClock::start(), Tasks::default());
+        let link = NullLink::with_tools(more);
+        let (clock, tasks) = (SystemClock::start(), TaskTracker::default());
         let mut spec = ServerSpec::new("null", "null");
-        let dial: Arc<dyn Dial> = match kind.eras() {
+        let dial: Arc<dyn Dial> = match kind.call_eras() {
             Some((_, era)) => {
                 let mut child = ChildSpec::new(std::env::current_exe()?);
                 child.args = vec!["serve".into(), era.as_str().into()];
-                spec.reach = Reach::Child(child);
-                spec.speaks = Speaks::Only(era);
+                spec.transport = ServerTransport::Child(child);
+                spec.era = EraSetting::Only(era);
                 real_dial(&tasks)?
             }
             None => Arc::new(NullDial(Arc::clone(&link))),
         };
-        let ports = Ports {
+        let ports = HostPorts {
             dial,
             clock: Arc::new(clock),
             tasks,
-            audience: Arc::new(Silent),
-            manifests: Arc::new(Forgetful),
-            pins: Arc::new(Unkept),
-            journal: Arc::new(bowline_journal::Memory::default()),
+            notifications: Arc::new(NullSink),
+            manifests: Arc::new(NullManifestStore),
+            pins: Arc::new(NullPinStore),
+            journal: Arc::new(bowline_journal::MemoryJournal::default()),
             audit: match kind {
-                Kind::Audited => trail(&clock)?,
-                _ => Arc::new(Unaudited),
+                BenchKind::Audited => open_trail(&clock)?,
+                _ => Arc::new(NullAuditSink),
             },
             keys: bowline_core::lane::KeyScope::default(),
         };
@@ -199,31 +221,25 @@ impl Bench {
             .collect();
         specs.push(spec);
         let host = Host::start(specs, HostLimits::default(), ports);
-        for server in host.servers() {
-            let Ok(server) = host.server(&server) else {
-                continue;
-            };
-            let mut states = server.state();
-            // The sender lives as long as the supervisor does.
-            let _gone = states.wait_for(|state| *state == State::Ready).await;
-        }
-        let role = match kind {
-            Kind::Direct | Kind::Road | Kind::Audited | Kind::Fresh => Role::Owner,
-            _ => Role::Named("reader".into()),
-        };
+        wait_all_ready(&host).await;
+        let role = kind.caller_role();
         if role != Role::Owner {
-            let roles = if kind == Kind::Many { ROLES_MANY } else { 1 };
-            host.set_policy(policy(roles));
+            let roles = if kind == BenchKind::ManyTools {
+                ROLES_MANY
+            } else {
+                1
+            };
+            host.set_policy(policy_with_roles(roles));
         }
-        if kind == Kind::Find {
-            host.set_policy(finding::policy());
+        if kind == BenchKind::Find {
+            host.set_policy(tool_search::search_policy());
         }
         let principal = Arc::new(Principal::new("caller", role));
-        let mut call = call(principal, kind.tool(), kind.arguments());
-        if let Some((Era::Modern, _)) = kind.eras() {
-            eras::modernise(&mut call);
+        let mut call = tool_call(principal, kind.tool_name(), kind.tool_arguments());
+        if let Some((Era::Modern, _)) = kind.call_eras() {
+            eras::to_modern_call(&mut call);
         }
-        // The first answer says that answers can be kept.
+        // The first response marks the tool as cacheable.
         let _first = host.call(&call).await;
         Ok(Self {
             kind,
@@ -234,18 +250,18 @@ impl Bench {
         })
     }
 
-    /// Makes so many calls and says how many were answered.
-    async fn run(&self, calls: u32) -> u32 {
+    /// Makes calls and returns the number of responses.
+    async fn run_calls(&self, calls: u32) -> u32 {
         match self.kind {
-            Kind::Direct => self.direct(calls).await,
-            Kind::Redact => redaction::clean_results(calls),
-            Kind::ToModern | Kind::ToLegacy => self.translated(calls).await,
-            kind if kind.is_fresh() => self.fresh(calls).await,
-            _ => self.same(calls).await,
+            BenchKind::Direct => self.run_direct(calls).await,
+            BenchKind::Redact => redaction::redact_results(calls),
+            BenchKind::ToModern | BenchKind::ToLegacy => self.run_translated(calls).await,
+            kind if kind.is_fresh() => self.run_fresh(calls).await,
+            _ => self.run_same(calls).await,
         }
     }
 
-    async fn same(&self, calls: u32) -> u32 {
+    async fn run_same(&self, calls: u32) -> u32 {
         let mut answered = 0;
         for _ in 0..calls {
             let reply = self.host.call(black_box(&self.call)).await;
@@ -254,38 +270,38 @@ impl Bench {
         answered
     }
 
-    async fn translated(&self, calls: u32) -> u32 {
+    async fn run_translated(&self, calls: u32) -> u32 {
         let mut answered = 0;
         for _ in 0..calls {
             let reply = self.host.call(black_box(&self.call)).await;
-            let told = reply.map(|reply| eras::told(&self.call, &reply));
+            let told = reply.map(|reply| eras::to_caller_era(&self.call, &reply));
             answered += u32::from(black_box(told).is_ok());
         }
         answered
     }
 
-    async fn fresh(&self, calls: u32) -> u32 {
+    async fn run_fresh(&self, calls: u32) -> u32 {
         let mut answered = 0;
         for nth in 0..calls {
             let arguments = format!("{{\"n\":{nth}}}");
             let principal = Arc::clone(&self.call.principal);
-            let call = call(principal, self.kind.tool(), &arguments);
+            let call = tool_call(principal, self.kind.tool_name(), &arguments);
             let reply = self.host.call(black_box(&call)).await;
             answered += u32::from(black_box(reply).is_ok());
         }
         answered
     }
 
-    async fn direct(&self, calls: u32) -> u32 {
+    async fn run_direct(&self, calls: u32) -> u32 {
         let mut answered = 0;
         let (call, to) = (&self.call, Arc::<str>::from("do"));
         let deadline = self.clock.instant(self.clock.now()) + Duration::from_secs(60);
         for _ in 0..calls {
             let call = black_box(call);
-            let request = Request {
+            let request = LinkRequest {
                 method: Cow::Borrowed(call.subject.method()),
                 params: Some(call.params.clone()),
-                rename: Some(Rename {
+                rename: Some(ParamRename {
                     at: call.name_at.clone(),
                     to: Arc::clone(&to),
                 }),
@@ -294,10 +310,10 @@ impl Bench {
                 deadline,
                 caller: None,
                 trace: None,
-                key: None,
-                on_behalf: None,
+                idempotency_header: None,
+                caller_identity: None,
                 era: Era::Legacy,
-                mirrors: None,
+                header_params: None,
             };
             let answer = self.link.request(request).await;
             answered += u32::from(black_box(answer).is_ok());
@@ -306,21 +322,20 @@ impl Bench {
     }
 }
 
-/// Opens a trail that is thrown away at once, as far as others see; its thread runs beside ours,
-/// and what it does is not ours.
-fn trail(clock: &SystemClock) -> std::io::Result<Arc<dyn Audit>> {
+/// Opens a trail in an unlinked directory; its thread is not measured.
+fn open_trail(clock: &SystemClock) -> std::io::Result<Arc<dyn AuditSink>> {
     let name = format!("bowline-gates-{}", std::process::id());
     let directory = std::env::temp_dir().join(name);
     std::fs::create_dir_all(&directory)?;
-    let (limits, clock) = (Limits::default(), Arc::new(*clock));
-    let trail = audit::open(&directory, limits, clock, Shows::default());
+    let (limits, clock) = (AuditLimits::default(), Arc::new(*clock));
+    let trail = audit::open_trail(&directory, limits, clock, RenderOptions::default());
     let trail = trail.map_err(std::io::Error::other)?;
     std::fs::remove_dir_all(&directory)?;
     Ok(Arc::new(trail))
 }
 
-fn real_dial(tasks: &Tasks) -> std::io::Result<Arc<dyn Dial>> {
-    let http = HyperClient::new(ClientLimits::default()).map_err(std::io::Error::other)?;
+fn real_dial(tasks: &TaskTracker) -> std::io::Result<Arc<dyn Dial>> {
+    let http = Http1Client::new(HttpClientLimits::default()).map_err(std::io::Error::other)?;
     Ok(Arc::new(RealDial {
         spawner: tasks.clone(),
         client: ClientInfo {
@@ -328,52 +343,52 @@ fn real_dial(tasks: &Tasks) -> std::io::Result<Arc<dyn Dial>> {
             version: "1".into(),
         },
         http: Arc::new(http),
-        executors: Executors::new(
+        executors: ExecutorRegistry::new(
             tasks.clone(),
             Arc::new(SystemClock::start()),
-            ExecutorsOptions::default(),
+            ExecutorRegistryOptions::default(),
         ),
         stdio_limits: StdioLimits::default(),
         http_limits: HttpLimits::default(),
-        eras: Eras::default(),
+        eras: EraCache::default(),
         launcher: None,
         instance: None,
     }))
 }
 
-fn call(principal: Arc<Principal>, tool: &str, arguments: &str) -> Call {
+fn tool_call(principal: Arc<Principal>, tool: &str, arguments: &str) -> CallRequest {
     let start = "{\"name\":";
-    Call {
+    CallRequest {
         principal,
-        scope: Scope::All,
-        subject: Subject::Tool(tool.into()),
+        scope: EndpointScope::All,
+        subject: CallSubject::Tool(tool.into()),
         params: format!("{start}\"{tool}\",\"arguments\":{arguments}}}").into(),
         name_at: start.len()..start.len() + tool.len() + 2,
-        makes_task: false,
+        wants_task: false,
         progress_at: None,
         id: Bytes::from_static(b"1"),
         deadline: None,
-        caller: None,
+        client: None,
         trace: None,
         run: None,
-        key: None,
+        idempotency_key: None,
         stateless: None,
     }
 }
 
-/// So many roles, one of them the caller's, with all that can be said of one but conditions.
-fn policy(roles: usize) -> Policy {
+/// A policy with this many roles, one of them the caller's, with every setting except conditions.
+fn policy_with_roles(roles: usize) -> Policy {
     let patterns = |all: &[&str]| {
         all.iter()
-            .filter_map(|one| Pattern::parse(one).ok())
+            .filter_map(|one| FeaturePattern::parse(one).ok())
             .collect()
     };
     let hour = Duration::from_secs(3_600);
     let rules = || RoleRules {
         allow: patterns(&["other.*", "null.do", "null.k*", "null.looked"]),
         deny: patterns(&["null.write_*"]),
-        when: Vec::new(),
-        allowance: Allowance {
+        conditions: Vec::new(),
+        allowance: CallAllowance {
             budget: Some(BudgetRule {
                 calls: u64::MAX,
                 per: hour,
@@ -387,34 +402,36 @@ fn policy(roles: usize) -> Policy {
     };
     let others = (1..roles).map(|nth| format!("role-{nth}"));
     others.fold(
-        Policy::new(Otherwise::Deny).with_role("reader", rules()),
+        Policy::new(DefaultAction::Deny).with_role("reader", rules()),
         |policy, name| policy.with_role(&name, rules()),
     )
 }
 
-/// Returns the CPU time that each call took in this process. Everything runs on this one thread;
-/// what a server does meanwhile is not ours, and neither is waiting for it.
-async fn nanos(work: impl Future<Output = u32>) -> f64 {
-    let begun = cpu_nanos();
+/// Returns the CPU time per call in this process. Everything runs on this thread; server time and
+/// waiting are excluded.
+async fn cpu_nanos_per_call(work: impl Future<Output = u32>) -> f64 {
+    let begun = thread_cpu_nanos();
     let answered = work.await;
-    (cpu_nanos() - begun) / f64::from(answered)
+    (thread_cpu_nanos() - begun) / f64::from(answered)
 }
 
-/// Says how long this thread has run.
-fn cpu_nanos() -> f64 {
+/// Returns the CPU time of this thread.
+fn thread_cpu_nanos() -> f64 {
     let ran = clock_gettime(ClockId::ThreadCPUTime);
     ran.tv_sec as f64 * 1e9 + ran.tv_nsec as f64
 }
 
 /// Measures kinds in turn.
-async fn measure(kinds: &[(&'static str, Kind)]) -> std::io::Result<String> {
+async fn measure_kinds(kinds: &[(&'static str, BenchKind)]) -> std::io::Result<String> {
     let mut benches = Vec::new();
     for (name, kind) in kinds.iter().copied() {
         benches.push((name, Bench::start(kind).await?, f64::INFINITY));
     }
     for _ in 0..ROUNDS {
         for (_, bench, best) in &mut benches {
-            *best = nanos(bench.run(bench.kind.calls())).await.min(*best);
+            *best = cpu_nanos_per_call(bench.run_calls(bench.kind.calls_per_round()))
+                .await
+                .min(*best);
         }
     }
     let all: Vec<_> = benches
@@ -424,10 +441,10 @@ async fn measure(kinds: &[(&'static str, Kind)]) -> std::io::Result<String> {
     Ok(format!("{{{}}}", all.join(",")))
 }
 
-/// Returns those kinds in which the eras of caller and server are looked at.
-fn eras() -> Vec<(&'static str, Kind)> {
+/// Returns the kinds with era translation.
+fn era_kinds() -> Vec<(&'static str, BenchKind)> {
     let mut kinds = KINDS.to_vec();
-    kinds.retain(|(_, kind)| *kind != Kind::LiveHit && kind.eras().is_some());
+    kinds.retain(|(_, kind)| *kind != BenchKind::LiveCacheHit && kind.call_eras().is_some());
     kinds
 }
 
@@ -435,7 +452,7 @@ fn main() -> std::io::Result<()> {
     let mut words = std::env::args().skip(1);
     let (kind, calls) = (words.next(), words.next());
     if kind.as_deref() == Some("serve") {
-        return child::serve(match calls.as_deref() {
+        return child::serve_stdio(match calls.as_deref() {
             Some("modern") => Era::Modern,
             _ => Era::Legacy,
         });
@@ -449,11 +466,11 @@ fn main() -> std::io::Result<()> {
         match KINDS.into_iter().find(|(name, _)| Some(*name) == kind) {
             Some((_, kind)) => {
                 let bench = Bench::start(kind).await?;
-                Ok(bench.run(calls).await.to_string())
+                Ok(bench.run_calls(calls).await.to_string())
             }
-            None if kind == Some("eras") => measure(&eras()).await,
-            None if kind == Some("finding") => measure(&[("find", Kind::Find)]).await,
-            None => measure(&KINDS).await,
+            None if kind == Some("eras") => measure_kinds(&era_kinds()).await,
+            None if kind == Some("finding") => measure_kinds(&[("find", BenchKind::Find)]).await,
+            None => measure_kinds(&KINDS).await,
         }
     });
     writeln!(std::io::stdout(), "{}", said?)

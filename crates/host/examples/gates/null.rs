@@ -1,49 +1,50 @@
-//! A link that answers at once, and its dialler.
+//! A link with instant responses, and its connector.
 
 use std::sync::Arc;
 
-use bowline_core::call::Body;
-use bowline_core::caller::CallerEnd;
+use bowline_core::call::BodyKind;
+use bowline_core::client_handle::ClientHandle;
 use bowline_core::era::Era;
 use bowline_host::spec::ServerSpec;
-use bowline_host::supervisor::{Dial, Dialled};
+use bowline_host::supervisor::{Dial, DialedLink};
 use bowline_link::stderr::StderrLog;
 use bowline_link::{
-    Answer, BoxFuture, ConnectError, Exit, Link, LinkError, Request, Revision, ServerInfo,
+    BoxFuture, Link, LinkConnectError, LinkError, LinkExit, LinkRequest, LinkResponse, Revision,
+    ServerInfo,
 };
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
-use crate::finding::definition;
+use crate::tool_search::tool_definition;
 
 const START: &[u8] = br#"{"jsonrpc":"2.0","id":1,"result":"#;
 
-/// What `do` answers.
+/// Response of `do`.
 const PLAIN: &str = r#"{"content":[]}"#;
-/// What `kept` answers: good for an hour, for the one who asks.
+/// Response of `kept`: private, with a TTL of an hour.
 const KEPT: &str = r#"{"content":[],"ttlMs":3600000,"cacheScope":"private"}"#;
-/// What `looked` answers after the first time: nothing that is kept, and nothing against a hint.
+/// Later response of `looked`: not cached, and not against the hint.
 const FAILED: &str = r#"{"content":[],"ttlMs":3600000,"cacheScope":"private","isError":true}"#;
 
-/// Answers everything at once.
+/// Responds to everything at once.
 #[derive(Debug)]
 pub(crate) struct NullLink {
     info: ServerInfo,
     list: Bytes,
-    plain: Answer,
-    kept: Answer,
-    failed: Answer,
+    plain: LinkResponse,
+    kept: LinkResponse,
+    failed: LinkResponse,
 }
 
 impl NullLink {
-    /// Returns one that offers `do`, `kept` and `looked`, and so many more.
-    pub(crate) fn offering(more: usize) -> Arc<Self> {
+    /// Returns a link with `do`, `kept`, `looked`, and `more` tools.
+    pub(crate) fn with_tools(more: usize) -> Arc<Self> {
         let initialize = br#"{"protocolVersion":"2025-06-18","capabilities":{"tools":{}}}"#;
         let names = ["do", "kept", "looked"].map(str::to_owned);
         let names = names
             .into_iter()
             .map(|name| format!(r#"{{"name":"{name}","inputSchema":{{"type":"object"}}}}"#));
-        let tools: Vec<_> = names.chain((0..more).map(definition)).collect();
+        let tools: Vec<_> = names.chain((0..more).map(tool_definition)).collect();
         Arc::new(Self {
             info: ServerInfo {
                 revision: Revision::V2025_06_18,
@@ -52,31 +53,31 @@ impl NullLink {
                 version: "1".into(),
             },
             list: format!(r#"{{"tools":[{}]}}"#, tools.join(",")).into(),
-            plain: answer(PLAIN),
-            kept: answer(KEPT),
-            failed: answer(FAILED),
+            plain: to_response(PLAIN),
+            kept: to_response(KEPT),
+            failed: to_response(FAILED),
         })
     }
 }
 
-fn answer(body: &str) -> Answer {
+fn to_response(body: &str) -> LinkResponse {
     let bytes = [START, body.as_bytes(), b"}"].concat();
-    Answer {
+    LinkResponse {
         bytes: bytes.into(),
         body_at: START.len()..START.len() + body.len(),
-        body: Body::Result,
+        body: BodyKind::Result,
         era: Era::Legacy,
     }
 }
 
 impl Link for NullLink {
-    fn request(&self, request: Request) -> BoxFuture<'_, Result<Answer, LinkError>> {
+    fn request(&self, request: LinkRequest) -> BoxFuture<'_, Result<LinkResponse, LinkError>> {
         Box::pin(async move {
             if request.method != "tools/call" {
-                return Ok(Answer {
+                return Ok(LinkResponse {
                     bytes: self.list.clone(),
                     body_at: 0..self.list.len(),
-                    body: Body::Result,
+                    body: BodyKind::Result,
                     era: Era::Legacy,
                 });
             }
@@ -99,12 +100,12 @@ impl Link for NullLink {
         true
     }
 
-    fn closed(&self) -> BoxFuture<'_, Exit> {
+    fn wait_closed(&self) -> BoxFuture<'_, LinkExit> {
         Box::pin(std::future::pending())
     }
 
-    fn close(&self) -> BoxFuture<'_, Exit> {
-        Box::pin(async { Exit::Status(0) })
+    fn close(&self) -> BoxFuture<'_, LinkExit> {
+        Box::pin(async { LinkExit::Status(0) })
     }
 
     fn pid(&self) -> Option<u32> {
@@ -115,7 +116,7 @@ impl Link for NullLink {
         0
     }
 
-    fn server(&self) -> &ServerInfo {
+    fn server_info(&self) -> &ServerInfo {
         &self.info
     }
 }
@@ -128,9 +129,9 @@ impl Dial for NullDial {
         &'a self,
         _spec: &'a ServerSpec,
         _log: &'a Arc<StderrLog>,
-        _owner: Option<Arc<dyn CallerEnd>>,
+        _owner: Option<Arc<dyn ClientHandle>>,
         _deadline: tokio::time::Instant,
-    ) -> BoxFuture<'a, Result<Dialled, ConnectError>> {
+    ) -> BoxFuture<'a, Result<DialedLink, LinkConnectError>> {
         Box::pin(async move {
             let (_, events) = mpsc::channel(1);
             Ok((Arc::clone(&self.0) as Arc<dyn Link>, events))

@@ -1,34 +1,34 @@
-//! Redaction of results that hold no secret, as nearly all do.
+//! Redaction of results without secrets, the common case.
 
 use std::hint::black_box;
 
 use bowline_host::redaction::ResultSecrets;
 use bytes::Bytes;
 
-/// Secrets that a gateway of many servers holds, the shortest that are looked for among them.
+/// Secrets of a gateway with many servers, including the shortest searchable secrets.
 const SECRETS: usize = 16;
 
-/// Bytes of one result.
+/// Bytes of a result.
 const RESULT_BYTES: usize = 64 * 1024;
 
-/// Cleans so many KiB, and says how many.
-pub(crate) fn clean_results(kib: u32) -> u32 {
+/// Redacts results and returns the number of KiB.
+pub(crate) fn redact_results(kib: u32) -> u32 {
     let secrets = ResultSecrets::default();
     let all: Vec<_> = (0..SECRETS)
         .map(|nth| format!("hunter{nth:02}{}", "x7Qp".repeat(nth)))
         .collect();
-    secrets.replace(all.iter().map(|secret| ("KEY", secret.as_str())));
+    secrets.replace_configured(all.iter().map(|secret| ("KEY", secret.as_str())));
     let text = result_text();
     let kib_each = u32::try_from(RESULT_BYTES / 1024).unwrap_or(u32::MAX);
     let rounds = kib / kib_each;
     for _ in 0..rounds {
-        let cleaned = secrets.clean(black_box(text.clone()));
+        let cleaned = secrets.redact(black_box(text.clone()));
         assert_eq!(cleaned.as_ptr(), text.as_ptr(), "nothing is to be found");
     }
     rounds * kib_each
 }
 
-/// Returns a result as tools write them: words, numbers, identifiers and escapes.
+/// Returns a typical result: words, numbers, identifiers and escapes.
 fn result_text() -> Bytes {
     let mut text = String::with_capacity(RESULT_BYTES);
     text.push_str(r#"{"content":[{"type":"text","text":""#);

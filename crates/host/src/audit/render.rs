@@ -1,102 +1,102 @@
-//! What a note says, as a row: names, words and hashes, and what was said only where it is wanted.
+//! Renders an audit entry as a row: names, words and hashes, with payloads only on request.
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use bowline_core::call::{self, Body, Reply, Scope, Subject};
-use bowline_core::error::{CallError, Origin};
-use bowline_core::hex::hex;
-use bowline_journal::audit::{Payload, Render, Row};
+use bowline_core::call::{self, BodyKind, CallReply, CallSubject, EndpointScope};
+use bowline_core::error::{CallError, FailureOrigin};
+use bowline_core::hex::to_hex;
+use bowline_journal::audit::{AuditPayload, AuditRow, RowRenderer};
 use bowline_wire::object;
 use sha2::{Digest as _, Sha256};
 
-use super::{End, Note, REFUSED_TEXT_BYTES_MAX, Target};
+use super::{AuditEntry, AuditOutcome, AuditTarget, REFUSED_TEXT_BYTES_MAX};
 
-/// Longest arguments and longest result that are kept, in bytes; what is cut says so.
+/// Maximum bytes of recorded arguments and results; truncation is marked.
 pub const PAYLOAD_BYTES_MAX: usize = 16 * 1024;
 
-/// Longest text of any other kind, in bytes: names and URIs are the caller's.
+/// Maximum bytes of other texts: names and URIs are chosen by callers.
 const TEXT_BYTES_MAX: usize = 1_024;
 
-/// Stands at the end of a text that was cut.
-const CUT: char = '…';
+/// Marks a truncated text.
+const TRUNCATION_MARK: char = '…';
 
-/// Takes secrets out of a text.
-pub type Clean = Box<dyn for<'a> Fn(&'a str) -> Cow<'a, str> + Send + Sync>;
+/// Redacts secrets from a text.
+pub type RedactFn = Box<dyn for<'a> Fn(&'a str) -> Cow<'a, str> + Send + Sync>;
 
-/// What of a note is shown.
-pub struct Shows {
-    /// Takes secrets out of every text that callers and servers have a hand in.
-    pub clean: Clean,
-    /// Whether arguments and results are kept, and not only their hashes.
+/// Rendering options.
+pub struct RenderOptions {
+    /// Redacts every text influenced by callers or servers.
+    pub redact: RedactFn,
+    /// True to record arguments and results besides their hashes.
     pub payload: bool,
 }
 
-impl Default for Shows {
+impl Default for RenderOptions {
     fn default() -> Self {
         Self {
-            clean: Box::new(|text| Cow::Borrowed(text)),
+            redact: Box::new(|text| Cow::Borrowed(text)),
             payload: false,
         }
     }
 }
 
-impl std::fmt::Debug for Shows {
+impl std::fmt::Debug for RenderOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mut shows = f.debug_struct("Shows");
+        let mut shows = f.debug_struct("RenderOptions");
         shows
             .field("payload", &self.payload)
             .finish_non_exhaustive()
     }
 }
 
-/// Returns what turns notes into rows.
+/// Returns the function that renders entries as rows.
 #[must_use]
-pub fn render(shows: Shows) -> Render<Note> {
-    Arc::new(move |note| row(note, &shows))
+pub fn row_renderer(shows: RenderOptions) -> RowRenderer<AuditEntry> {
+    Arc::new(move |note| render_row(note, &shows))
 }
 
-fn row<'a>(note: &'a Note, shows: &Shows) -> Row<'a> {
-    // What did not run is worth less than what did, and costs its caller nothing.
-    let bytes_max = if note.is_refusal() {
+fn render_row<'a>(entry: &'a AuditEntry, options: &RenderOptions) -> AuditRow<'a> {
+    // A refused call is worth less than an executed call, and costs its caller nothing.
+    let bytes_max = if entry.is_refusal() {
         REFUSED_TEXT_BYTES_MAX
     } else {
         TEXT_BYTES_MAX
     };
-    let text = |text: &'a str| shows.text(text, bytes_max);
-    let mut row = Row::new(note.kind, note.at_ms);
-    let (server, name) = target(note);
-    if let Some(principal) = &note.principal {
+    let text = |text: &'a str| options.redact_text(text, bytes_max);
+    let mut row = AuditRow::new(entry.kind, entry.at_ms);
+    let (server, name) = target_names(entry);
+    if let Some(principal) = &entry.principal {
         row.principal = Some(text(&principal.name));
         let credential = Some(&*principal.credential).filter(|id| !id.is_empty());
         row.credential = credential.map(Cow::Borrowed);
     }
-    let principal_peer = note.principal.as_ref().and_then(|who| who.peer.0);
-    let peer = note.peer.or(principal_peer);
+    let principal_peer = entry.principal.as_ref().and_then(|who| who.peer.0);
+    let peer = entry.peer.or(principal_peer);
     row.peer = peer.map(|peer| peer.to_string().into());
-    row.count = note.count.map(|count| count.number);
-    row.since_ms = note.count.map(|count| count.since_ms);
-    row.session = Some(note.session).filter(|session| *session != 0);
-    row.scope = note.scope.as_ref().map(scope);
+    row.count = entry.count.map(|count| count.number);
+    row.since_ms = entry.count.map(|count| count.since_ms);
+    row.session = Some(entry.session).filter(|session| *session != 0);
+    row.scope = entry.scope.as_ref().map(scope_text);
     row.server = server.map(text);
     row.name = name.map(text);
-    let method = note.subject.as_ref().map(Subject::method);
-    row.method = note.method.or(method).map(Cow::Borrowed);
-    row.duration_us = note.took_us;
-    row.key = note.key.as_deref().map(text);
-    row.id = note.id.as_deref().map(text);
-    row.reason = note.reason.as_deref().map(text);
-    let arguments = arguments(note);
-    row.arguments = arguments.map(digest);
+    let method = entry.subject.as_ref().map(CallSubject::method);
+    row.method = entry.method.or(method).map(Cow::Borrowed);
+    row.duration_us = entry.took_us;
+    row.key = entry.key.as_deref().map(text);
+    row.id = entry.id.as_deref().map(text);
+    row.reason = entry.reason.as_deref().map(text);
+    let arguments = call_arguments(entry);
+    row.arguments = arguments.map(hex_digest);
     let mut result = None;
-    match &note.end {
-        End::Cancelled => {
+    match &entry.outcome {
+        AuditOutcome::Cancelled => {
             row.outcome = Some("cancelled".into());
             row.class = Some("cancelled".into());
         }
-        End::Word(word) => row.outcome = Some((*word).into()),
-        End::Failed(error) => failed(error, &mut row, (shows, bytes_max)),
-        End::Refused {
+        AuditOutcome::Word(word) => row.outcome = Some((*word).into()),
+        AuditOutcome::Failed(error) => fill_failed(error, &mut row, options, bytes_max),
+        AuditOutcome::Refused {
             class,
             execution,
             origin,
@@ -108,20 +108,20 @@ fn row<'a>(note: &'a Note, shows: &Shows) -> Row<'a> {
             row.origin = Some(origin.as_str().into());
             row.reason = Some(text(reason)).filter(|reason| !reason.is_empty());
         }
-        End::Reply(reply) => {
-            result = reply.answer.get(reply.body_at.clone());
-            row.outcome = Some(outcome(note, reply).into());
+        AuditOutcome::Reply(reply) => {
+            result = reply.response.get(reply.body_at.clone());
+            row.outcome = Some(reply_outcome(entry, reply).into());
             row.execution = Some("completed".into());
             row.origin = Some(reply.origin.as_str().into());
-            if reply.origin == call::Origin::Queued {
-                queued(result.unwrap_or_default(), &mut row);
+            if reply.origin == call::ReplyOrigin::Queued {
+                fill_queued(result.unwrap_or_default(), &mut row);
             }
         }
     }
-    row.result = result.map(digest);
-    if shows.payload {
-        let said = |bytes: &'a [u8]| shows.said(bytes);
-        row.payload = Some(Payload {
+    row.result = result.map(hex_digest);
+    if options.payload {
+        let said = |bytes: &'a [u8]| options.redact_payload(bytes);
+        row.payload = Some(AuditPayload {
             arguments: arguments.map(said),
             result: result.map(said),
         });
@@ -129,103 +129,105 @@ fn row<'a>(note: &'a Note, shows: &Shows) -> Row<'a> {
     row
 }
 
-/// Notes what names a stored call; its answer says it.
-fn queued<'a>(result: &'a [u8], row: &mut Row<'a>) {
-    let said = object::field(result, "structuredContent").map(|at| at.of(result));
+/// Fills in id and key of a stored call from its response.
+fn fill_queued<'a>(result: &'a [u8], row: &mut AuditRow<'a>) {
+    let said = object::field(result, "structuredContent").map(|at| at.slice(result));
     let said = said.unwrap_or_default();
     row.execution = None;
     row.outcome = Some("queued".into());
-    row.id = object::text(said, "id");
-    row.key = object::text(said, "idempotencyKey").or_else(|| row.key.take());
+    row.id = object::text_field(said, "id");
+    row.key = object::text_field(said, "idempotencyKey").or_else(|| row.key.take());
 }
 
-/// Returns which server it was about and the server's own name of it, as far as that is known.
-pub(super) fn target(note: &Note) -> (Option<&str>, Option<&str>) {
+/// Returns server and the server's own name of the target, as far as known.
+pub(super) fn target_names(note: &AuditEntry) -> (Option<&str>, Option<&str>) {
     let asked = note.subject.as_ref().map(|subject| &**subject.name());
     let scoped = match &note.scope {
-        Some(Scope::Server(server)) => Some(&**server),
-        Some(Scope::All | Scope::Profile(_)) | None => None,
+        Some(EndpointScope::Server(server)) => Some(&**server),
+        Some(EndpointScope::All | EndpointScope::Profile(_)) | None => None,
     };
-    match (&note.target, &note.end) {
-        (Target::Route(route), _) => (Some(&route.server), Some(&route.name)),
-        (Target::Named { server, name }, _) => (server.as_deref().or(scoped), Some(name)),
+    match (&note.target, &note.outcome) {
+        (AuditTarget::Route(route), _) => (Some(&route.server), Some(&route.name)),
+        (AuditTarget::Named { server, name }, _) => (server.as_deref().or(scoped), Some(name)),
         (
-            Target::Unknown,
-            End::Failed(
+            AuditTarget::Unknown,
+            AuditOutcome::Failed(
                 CallError::Denied { server, name, .. }
                 | CallError::PinChanged { server, tool: name },
             ),
         ) => (Some(server), Some(name)),
-        (Target::Unknown, _) => (scoped, asked),
+        (AuditTarget::Unknown, _) => (scoped, asked),
     }
 }
 
-fn scope(scope: &Scope) -> Cow<'_, str> {
+fn scope_text(scope: &EndpointScope) -> Cow<'_, str> {
     match scope {
-        Scope::All => "all".into(),
-        Scope::Server(server) => format!("server:{server}").into(),
-        Scope::Profile(profile) => format!("profile:{profile}").into(),
+        EndpointScope::All => "all".into(),
+        EndpointScope::Server(server) => format!("server:{server}").into(),
+        EndpointScope::Profile(profile) => format!("profile:{profile}").into(),
     }
 }
 
-/// Returns how a reply ended: its server refused the request, or the tool ran and failed, or all
-/// went well.
-fn outcome(note: &Note, reply: &Reply) -> &'static str {
-    let result = reply.answer.get(reply.body_at.clone()).unwrap_or_default();
-    match (reply.body, &note.subject) {
-        (Body::Error, _) => "rejected",
-        (Body::Result, Some(Subject::Tool(_))) if is_error(result) => "tool_error",
-        (Body::Result, _) => "ok",
+/// Returns the outcome of a reply: refused by the server, tool failure, or success.
+fn reply_outcome(note: &AuditEntry, reply: &CallReply) -> &'static str {
+    let result = reply
+        .response
+        .get(reply.body_at.clone())
+        .unwrap_or_default();
+    match (reply.body_kind, &note.subject) {
+        (BodyKind::Error, _) => "rejected",
+        (BodyKind::Result, Some(CallSubject::Tool(_))) if is_error(result) => "tool_error",
+        (BodyKind::Result, _) => "ok",
     }
 }
 
 fn is_error(result: &[u8]) -> bool {
-    object::field(result, "isError").is_some_and(|at| at.of(result) == b"true")
+    object::field(result, "isError").is_some_and(|at| at.slice(result) == b"true")
 }
 
-fn failed(error: &CallError, row: &mut Row<'_>, (shows, bytes_max): (&Shows, usize)) {
+fn fill_failed(error: &CallError, row: &mut AuditRow<'_>, shows: &RenderOptions, bytes_max: usize) {
     row.outcome = Some("failed".into());
-    row.class = Some(error.class().as_str().into());
-    row.execution = Some(error.execution().as_str().into());
-    row.origin = Some(error.origin().as_str().into());
-    // What a server said of a failure is its answer, and kept as little.
-    if shows.payload || error.origin() != Origin::Upstream {
+    row.class = Some(error.failure_class().as_str().into());
+    row.execution = Some(error.execution_status().as_str().into());
+    row.origin = Some(error.failure_origin().as_str().into());
+    // A failure text of a server is part of its response, and recorded only with payloads.
+    if shows.payload || error.failure_origin() != FailureOrigin::Upstream {
         let reason = error.to_string();
-        row.reason = Some(shows.text(&reason, bytes_max).into_owned().into());
+        row.reason = Some(shows.redact_text(&reason, bytes_max).into_owned().into());
     }
 }
 
-/// Returns the arguments as the caller wrote them; a resource has none but its URI.
-fn arguments(note: &Note) -> Option<&[u8]> {
-    object::field(&note.params, "arguments").map(|at| at.of(&note.params))
+/// Returns the arguments as written by the caller; a resource has only its URI.
+fn call_arguments(note: &AuditEntry) -> Option<&[u8]> {
+    object::field(&note.params, "arguments").map(|at| at.slice(&note.params))
 }
 
-fn digest(bytes: &[u8]) -> Cow<'static, str> {
-    hex(&Sha256::digest(bytes)).into()
+fn hex_digest(bytes: &[u8]) -> Cow<'static, str> {
+    to_hex(&Sha256::digest(bytes)).into()
 }
 
-impl Shows {
-    fn said<'a>(&self, bytes: &'a [u8]) -> Cow<'a, str> {
-        // A character that is cut in two is not worth an error.
+impl RenderOptions {
+    fn redact_payload<'a>(&self, bytes: &'a [u8]) -> Cow<'a, str> {
+        // A split character is not an error.
         let some = bytes.get(..PAYLOAD_BYTES_MAX).unwrap_or(bytes);
         match String::from_utf8_lossy(some) {
-            Cow::Borrowed(text) if some.len() == bytes.len() => (self.clean)(text),
+            Cow::Borrowed(text) if some.len() == bytes.len() => (self.redact)(text),
             text => {
-                let text = format!("{}{CUT}", text.trim_end_matches('\u{fffd}'));
-                (self.clean)(&text).into_owned().into()
+                let text = format!("{}{TRUNCATION_MARK}", text.trim_end_matches('\u{fffd}'));
+                (self.redact)(&text).into_owned().into()
             }
         }
     }
 
-    /// Returns a text without secrets, and not too long.
-    fn text<'a>(&self, text: &'a str, bytes_max: usize) -> Cow<'a, str> {
+    /// Redacts and truncates a text.
+    fn redact_text<'a>(&self, text: &'a str, bytes_max: usize) -> Cow<'a, str> {
         if text.len() <= bytes_max {
-            return (self.clean)(text);
+            return (self.redact)(text);
         }
         let some = text.as_bytes().get(..bytes_max).unwrap_or_default();
-        // A character that is cut in two is left out.
+        // A split character is dropped.
         let text = String::from_utf8_lossy(some);
-        let text = format!("{}{CUT}", text.trim_end_matches('\u{fffd}'));
-        (self.clean)(&text).into_owned().into()
+        let text = format!("{}{TRUNCATION_MARK}", text.trim_end_matches('\u{fffd}'));
+        (self.redact)(&text).into_owned().into()
     }
 }

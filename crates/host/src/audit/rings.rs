@@ -1,34 +1,36 @@
-//! Two rings: calls that ran or may have run in one, refusals in the other, coalesced and rated.
+//! Two audit rings: calls that may have run, and refusals, which are merged and rate limited.
 //!
-//! A refusal costs its caller nothing, so it must cost the trail little: the first of a kind has a
-//! row, its repeats within a second have one row with a count, and a principal or an address that
-//! causes too many has one row a minute for the rest. No refusal takes the place of a call.
+//! A refusal costs its caller nothing, so it must cost the trail little: the first of a kind gets a
+//! row, repeats within a second share a row with a count, and the excess of a principal or address
+//! shares a row per minute. No refusal displaces a call.
 
 use std::fmt;
 use std::hash::BuildHasher as _;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use bowline_core::coalesce::{CoalesceLimits, Coalescer, Due, Fold, Merged};
-use bowline_core::error::{CallError, Execution, Origin};
+use bowline_core::coalesce::{
+    CoalesceLimits, CoalesceOutcome, Coalescer, FlushScope, MergedEvents,
+};
+use bowline_core::error::{CallError, ExecutionStatus, FailureOrigin};
 use bowline_core::sync::lock;
 use bowline_journal::BoxFuture;
-use bowline_journal::audit::{self, AuditError, Kind, Limits};
+use bowline_journal::audit::{self, AuditError, AuditLimits, AuditRowKind};
 use bytes::Bytes;
 use foldhash::fast::RandomState;
 use tokio::sync::Notify;
 
-use super::render::{Shows, render, target};
-use super::{Audit, Count, End, Note, Target, Trail};
+use super::render::{RenderOptions, row_renderer, target_names};
+use super::{AuditEntry, AuditOutcome, AuditSink, AuditTarget, AuditTrail, RepeatCount};
 use crate::ports::Clock;
 
-/// Longest name and longest reason of a refusal, in bytes.
+/// Maximum bytes of a name or reason in a refusal.
 pub const REFUSED_TEXT_BYTES_MAX: usize = 256;
 
-/// Parameters of a refused call that are longer are not held to be hashed, in bytes.
+/// Maximum bytes of the parameters held for hashing in a refused call.
 const REFUSED_PARAMS_BYTES_MAX: usize = 64 * 1024;
 
-/// How many rows of refusals one principal or one address may cause.
+/// Rows of refusals per principal or address.
 const REFUSALS: CoalesceLimits = CoalesceLimits {
     burst_events_max: 64,
     refill_ms: 1_000,
@@ -37,44 +39,63 @@ const REFUSALS: CoalesceLimits = CoalesceLimits {
     sources_max: 1_024,
 };
 
-/// Said of refusals that are counted together and differ.
-const SEVERAL: &str = "refusals of several kinds, counted together";
+/// Reason of a row with merged refusals of different kinds.
+const MIXED_REASON: &str = "refusals of several kinds, counted together";
 
-/// The trail of a host on disk, in two rings.
-pub struct Rings {
-    calls: Trail,
-    denials: Trail,
-    refusals: Mutex<Coalescer<Note>>,
+/// Options of one ring.
+#[derive(Debug)]
+pub struct RingOptions {
+    /// Limits of the files.
+    pub limits: AuditLimits,
+    /// Rendering of the rows.
+    pub render: RenderOptions,
+}
+
+/// The audit trail on disk, in two rings.
+pub struct AuditRings {
+    calls: AuditTrail,
+    denials: AuditTrail,
+    refusals: Mutex<Coalescer<AuditEntry>>,
     keys: RandomState,
     clock: Arc<dyn Clock>,
-    /// Told when refusals are counted that have no row yet.
+    /// Signalled when refusals are counted without a row.
     counted: Notify,
 }
 
-impl Rings {
-    /// Opens the rings of a directory that is ours alone; that of the refusals is a directory in
-    /// it, which exists.
+impl AuditRings {
+    /// Opens the rings in a directory used exclusively; the ring of refusals is an existing
+    /// subdirectory.
     ///
     /// # Errors
-    /// Their files cannot be made or written to.
+    /// The files cannot be created or written.
     pub fn open(
         directory: &Path,
-        (calls, denials): (Limits, Limits),
+        calls: RingOptions,
+        denials: RingOptions,
         clock: Arc<dyn Clock>,
-        (shows, refusals_show): (Shows, Shows),
     ) -> Result<Self, AuditError> {
-        let denials = Limits {
-            ring: Some(audit::DENIALS),
-            ..denials
+        let denials_limits = AuditLimits {
+            ring: Some(audit::DENIALS_RING),
+            ..denials.limits
         };
         let wall = {
             let clock = Arc::clone(&clock);
             Arc::new(move || clock.unix_ms())
         };
-        let refused = audit::denials(directory);
+        let refused = audit::denials_directory(directory);
         Ok(Self {
-            calls: Trail::open(directory, calls, Arc::clone(&wall) as _, render(shows))?,
-            denials: Trail::open(&refused, denials, wall, render(refusals_show))?,
+            calls: AuditTrail::open(
+                directory,
+                calls.limits,
+                Arc::clone(&wall) as _,
+                row_renderer(calls.render),
+            )?,
+            denials: AuditTrail::open(
+                &refused,
+                denials_limits,
+                wall,
+                row_renderer(denials.render),
+            )?,
             refusals: Mutex::new(Coalescer::new(REFUSALS)),
             keys: RandomState::default(),
             clock,
@@ -82,84 +103,85 @@ impl Rings {
         })
     }
 
-    /// Returns the ring of the calls.
+    /// Returns the ring of calls.
     #[must_use]
-    pub const fn calls(&self) -> &Trail {
+    pub const fn calls(&self) -> &AuditTrail {
         &self.calls
     }
 
-    /// Returns the ring of the refusals.
+    /// Returns the ring of refusals.
     #[must_use]
-    pub const fn denials(&self) -> &Trail {
+    pub const fn denials(&self) -> &AuditTrail {
         &self.denials
     }
 
-    /// Waits until refusals are counted that have no row yet.
-    pub async fn counted(&self) {
+    /// Waits until refusals are counted without a row.
+    pub async fn wait_counted(&self) {
         self.counted.notified().await;
     }
 
-    /// Writes rows of the refusals whose time is over; `false` when none is counted any more.
+    /// Writes the rows of expired windows; `false` if no refusal is pending.
     pub fn sweep(&self) -> bool {
-        self.write_counted(Due::Over);
+        self.write_counted(FlushScope::Expired);
         !lock(&self.refusals).is_empty()
     }
 
-    /// Waits until what was noted so far is on disk, or lost; refusals that are being counted
-    /// have their rows, too.
+    /// Waits until all entries so far are on disk or lost, including counted refusals.
     pub async fn flush(&self) {
-        self.write_counted(Due::All);
+        self.write_counted(FlushScope::All);
         self.calls.flush().await;
         self.denials.flush().await;
     }
 
-    /// Writes what was noted, says that this was all, and takes no more.
+    /// Writes all entries and the end marker, and accepts no more.
     pub async fn close(&self) {
-        self.write_counted(Due::All);
+        self.write_counted(FlushScope::All);
         self.denials.close().await;
         self.calls.close().await;
     }
 
-    fn write_counted(&self, due: Due) {
+    fn write_counted(&self, due: FlushScope) {
         let now_ms = self.clock.unix_ms();
-        let counted = lock(&self.refusals).take(due, now_ms);
+        let counted = lock(&self.refusals).take_due(due, now_ms);
         for one in counted {
-            let note = to_note(one, now_ms);
-            let bytes = note.bytes();
-            self.denials.note(note, bytes);
+            let note = to_entry(one, now_ms);
+            let bytes = note.held_bytes();
+            self.denials.append_note(note, bytes);
         }
     }
 
-    fn refuse(&self, note: Note) {
-        let (source, key) = (source(&note), self.key(&note));
-        let keep = || note.shortened();
+    fn record_refusal(&self, entry: AuditEntry) {
+        let (source, key) = (refusal_source(&entry), self.merge_key(&entry));
+        let keep = || entry.to_short();
         let fold = {
             let mut refusals = lock(&self.refusals);
-            let event = (&*source, key);
             if self.denials.has_room() {
-                refusals.add(event, note.at_ms, keep)
+                refusals.add_event(&source, key, entry.at_ms, keep)
             } else {
-                refusals.add_overflow(event, note.at_ms, keep)
+                refusals.add_overflow(&source, key, entry.at_ms, keep)
             }
         };
         self.counted.notify_one();
-        if fold == Fold::Separate {
-            let is_long = note.params.len() > REFUSED_PARAMS_BYTES_MAX;
-            let note = if is_long { note.shortened() } else { note };
-            let bytes = note.bytes();
-            self.denials.note(note, bytes);
+        if fold == CoalesceOutcome::Separate {
+            let is_long = entry.params.len() > REFUSED_PARAMS_BYTES_MAX;
+            let entry = if is_long { entry.to_short() } else { entry };
+            let bytes = entry.held_bytes();
+            self.denials.append_note(entry, bytes);
         }
     }
 
-    /// Tells refusals apart: who was refused what, and by what.
-    fn key(&self, note: &Note) -> u64 {
+    /// Returns the merge key of a refusal: principal, target and rule.
+    fn merge_key(&self, note: &AuditEntry) -> u64 {
         let credential = note.principal.as_ref().map(|who| &*who.credential);
-        let (server, name) = target(note);
+        let (server, name) = target_names(note);
         let method = note.subject.as_ref().map(|subject| subject.method());
-        let rule = match &note.end {
-            End::Failed(CallError::Denied { reason, .. }) => Some(&**reason),
-            End::Failed(error) => Some(error.class().as_str()),
-            End::Cancelled | End::Reply(_) | End::Refused { .. } | End::Word(_) => None,
+        let rule = match &note.outcome {
+            AuditOutcome::Failed(CallError::Denied { reason, .. }) => Some(&**reason),
+            AuditOutcome::Failed(error) => Some(error.failure_class().as_str()),
+            AuditOutcome::Cancelled
+            | AuditOutcome::Reply(_)
+            | AuditOutcome::Refused { .. }
+            | AuditOutcome::Word(_) => None,
         };
         let what = (note.kind.as_str(), credential, server, name);
         let why = (note.method.or(method), rule, note.reason.as_deref());
@@ -167,58 +189,60 @@ impl Rings {
     }
 }
 
-impl Audit for Rings {
+impl AuditSink for AuditRings {
     fn has_room(&self) -> bool {
         self.calls.has_room()
     }
 
-    fn room(&self) -> BoxFuture<'_, ()> {
-        Box::pin(self.calls.room())
+    fn wait_room(&self) -> BoxFuture<'_, ()> {
+        Box::pin(self.calls.wait_for_room())
     }
 
-    fn note(&self, note: Note) {
+    fn record(&self, note: AuditEntry) {
         if note.is_refusal() {
-            self.refuse(note);
+            self.record_refusal(note);
             return;
         }
-        let bytes = note.bytes();
-        self.calls.note(note, bytes);
+        let bytes = note.held_bytes();
+        self.calls.append_note(note, bytes);
     }
 }
 
-impl fmt::Debug for Rings {
+impl fmt::Debug for AuditRings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Rings")
+        f.debug_struct("AuditRings")
             .field("calls", &self.calls)
             .field("denials", &self.denials)
             .finish_non_exhaustive()
     }
 }
 
-impl Note {
-    /// Whether it tells of something that was refused before it could run.
+impl AuditEntry {
+    /// True if the entry records a refusal before execution.
     pub(super) fn is_refusal(&self) -> bool {
-        match (&self.kind, &self.end) {
-            (Kind::Denied | Kind::Unauthenticated, _) => true,
-            (Kind::Call, End::Failed(error)) => error.execution() == Execution::NotStarted,
-            (Kind::Call, End::Refused { .. }) => true,
+        match (&self.kind, &self.outcome) {
+            (AuditRowKind::Denied | AuditRowKind::Unauthenticated, _) => true,
+            (AuditRowKind::Call, AuditOutcome::Failed(error)) => {
+                error.execution_status() == ExecutionStatus::NotStarted
+            }
+            (AuditRowKind::Call, AuditOutcome::Refused { .. }) => true,
             _ => false,
         }
     }
 
-    /// Returns what is kept of a refusal that is counted: names and words, none of them long.
-    fn shortened(&self) -> Self {
-        let (server, name) = target(self);
+    /// Returns the reduced form of a counted refusal, with short names and reasons.
+    fn to_short(&self) -> Self {
+        let (server, name) = target_names(self);
         let method = self.subject.as_ref().map(|subject| subject.method());
-        let end = match &self.end {
-            End::Failed(error) => End::Refused {
-                class: error.class(),
-                execution: error.execution(),
-                origin: error.origin(),
-                // What a server said of a failure is its answer, and not kept.
-                reason: match error.origin() {
-                    Origin::Upstream => Arc::default(),
-                    _ => shorten(&error.to_string()),
+        let end = match &self.outcome {
+            AuditOutcome::Failed(error) => AuditOutcome::Refused {
+                class: error.failure_class(),
+                execution: error.execution_status(),
+                origin: error.failure_origin(),
+                // A failure text of a server is part of its response, and not kept.
+                reason: match error.failure_origin() {
+                    FailureOrigin::Upstream => Arc::default(),
+                    _ => truncate(&error.to_string()),
                 },
             },
             other => other.clone(),
@@ -227,16 +251,16 @@ impl Note {
             scope: self.scope.clone(),
             method: self.method.or(method),
             target: match name {
-                Some(name) => Target::Named {
-                    server: server.map(shorten),
-                    name: shorten(name),
+                Some(name) => AuditTarget::Named {
+                    server: server.map(truncate),
+                    name: truncate(name),
                 },
-                None => Target::Unknown,
+                None => AuditTarget::Unknown,
             },
-            end,
+            outcome: end,
             principal: self.principal.clone(),
             session: self.session,
-            reason: self.reason.as_deref().map(shorten),
+            reason: self.reason.as_deref().map(truncate),
             peer: self.peer,
             subject: None,
             params: Bytes::new(),
@@ -245,53 +269,52 @@ impl Note {
     }
 }
 
-/// Returns whose refusals are counted together: those of a principal, or of an address that
-/// proved nobody.
-fn source(note: &Note) -> Arc<str> {
+/// Returns the source of a refusal: a principal, or an unauthenticated address.
+fn refusal_source(note: &AuditEntry) -> Arc<str> {
     match (&note.principal, note.peer) {
         (Some(principal), _) => Arc::clone(&principal.name),
-        // No principal can be called so.
+        // No principal name begins with `@`.
         (None, Some(peer)) => format!("@{}", peer.ip()).into(),
         (None, None) => "@".into(),
     }
 }
 
-fn to_note(merged: Merged<Note>, now_ms: u64) -> Note {
-    let Merged {
+fn to_entry(merged: MergedEvents<AuditEntry>, now_ms: u64) -> AuditEntry {
+    let MergedEvents {
         source,
         first,
         count,
         is_mixed,
     } = merged;
-    let count = Count {
+    let count = RepeatCount {
         number: count,
         since_ms: first.at_ms,
     };
     let note = if is_mixed {
         let is_shared = source.is_empty();
         let kind = match first.kind {
-            Kind::Unauthenticated => Kind::Unauthenticated,
-            _ => Kind::Denied,
+            AuditRowKind::Unauthenticated => AuditRowKind::Unauthenticated,
+            _ => AuditRowKind::Denied,
         };
-        Note {
+        AuditEntry {
             principal: first.principal.filter(|_| !is_shared),
             peer: first.peer.filter(|_| !is_shared),
-            reason: Some(SEVERAL.into()),
-            ..Note::new(kind, now_ms, "failed")
+            reason: Some(MIXED_REASON.into()),
+            ..AuditEntry::new(kind, now_ms, "failed")
         }
     } else {
         first
     };
-    Note {
+    AuditEntry {
         at_ms: now_ms,
         count: Some(count),
         ..note
     }
 }
 
-/// Returns the beginning of a text.
-fn shorten(text: &str) -> Arc<str> {
-    // One byte more than fits is how the row knows that it was cut.
+/// Truncates a text.
+fn truncate(text: &str) -> Arc<str> {
+    // A byte beyond the limit tells the row that the text was truncated.
     let mut end = text.len().min(REFUSED_TEXT_BYTES_MAX + 1);
     while !text.is_char_boundary(end) {
         end += 1;

@@ -1,103 +1,105 @@
-//! Who runs the tools that are asked for over a broker: a host, or any executor.
+//! Backends that run tools for broker requests: a host, or any tool executor.
 
-mod executor;
-mod host;
-mod mcp;
-mod params;
+mod call_params;
+mod executor_backend;
+mod host_backend;
+mod mcp_requests;
 
 use std::fmt;
 use std::sync::Arc;
 
 use bowline_core::call::Principal;
-use bowline_core::caller::CallerEnd;
-use bowline_core::error::Failure;
-use bowline_core::run::Run;
-use bowline_core::time::Now;
+use bowline_core::client_handle::ClientHandle;
+use bowline_core::error::FailureReport;
+use bowline_core::run::AgentRun;
+use bowline_core::time::MonotonicTime;
 use bowline_link::BoxFuture;
-use bowline_wire::broker::{Answer, Ask, Context, From, Item};
+use bowline_wire::broker::{
+    BrokerRequest, BrokerResponse, CallerContext, ManifestItem, MessageSender,
+};
 use bowline_wire::object;
 use sha2::{Digest as _, Sha256};
 
-use crate::broker::Manifest;
+use crate::broker::PeerManifest;
 
-pub use executor::ExecutorBackend;
-pub use host::{Credentials, Guests, HostBackend, TracePlacer};
+pub use executor_backend::ExecutorBackend;
+pub use host_backend::{CallerMapping, CredentialRevocations, HostBackend, TracePlacer};
 
-/// One request to be carried out.
+/// One request to run.
 #[derive(Clone, Debug)]
-pub struct Job {
-    /// Who asks: stamped by the hub.
-    pub from: From,
-    /// The same as a principal of ours, where we are the hub.
+pub struct BackendRequest {
+    /// The sender, stamped by the hub.
+    pub sender: MessageSender,
+    /// The sender as a local principal; set only on the hub.
     pub principal: Option<Arc<Principal>>,
-    /// What is wanted.
-    pub ask: Ask,
-    /// The idempotency key; absent for a live request, whose id names it on its connection only.
+    /// The request body.
+    pub request: BrokerRequest,
+    /// The idempotency key; absent for a live request, unique only within a connection.
     pub key: Option<Arc<str>>,
-    /// When it must be over.
-    pub deadline: Now,
-    /// Hears what the tool says before it answers.
-    pub sink: Option<Arc<dyn CallerEnd>>,
+    /// The request must finish by this time.
+    pub deadline: MonotonicTime,
+    /// Receives notifications and server requests of the tool before the response.
+    pub client: Option<Arc<dyn ClientHandle>>,
 }
 
-/// Runs tools for peers; decides by who asks.
+/// Runs tools for peers and authorizes each sender.
 pub trait Backend: fmt::Debug + Send + Sync {
-    /// Returns what this caller may use.
+    /// Returns the tools that the sender may use.
     fn manifest<'a>(
         &'a self,
-        from: &'a From,
+        from: &'a MessageSender,
         principal: Option<&'a Arc<Principal>>,
-    ) -> BoxFuture<'a, Result<Manifest, Failure>>;
+    ) -> BoxFuture<'a, Result<PeerManifest, FailureReport>>;
 
-    /// Refuses what this caller may not do, before anything is written down of it. [`run`] decides
-    /// again.
+    /// Refuses a request of an unauthorized sender before the ledger records anything. [`run`]
+    /// authorizes again.
     ///
     /// [`run`]: Self::run
     ///
     /// # Errors
-    /// It may not.
-    fn check(&self, job: &Job) -> Result<(), Failure>;
+    /// The sender may not run the request.
+    fn authorize(&self, job: &BackendRequest) -> Result<(), FailureReport>;
 
-    /// Whether running it twice is like running it once; `false` where it is not known.
-    fn is_repeatable(&self, job: &Job) -> bool;
+    /// Whether running the request twice has the effect of running once; `false` if unknown.
+    fn is_repeatable(&self, job: &BackendRequest) -> bool;
 
-    /// Carries out a call. Dropping the future takes it back.
-    fn run<'a>(&'a self, job: &'a Job) -> BoxFuture<'a, Answer>;
+    /// Runs a request. Dropping the future cancels the request.
+    fn run<'a>(&'a self, job: &'a BackendRequest) -> BoxFuture<'a, BrokerResponse>;
 }
 
-/// Returns the run that a peer says its call belongs to. Its ceiling is counted by the peer.
-fn run(context: &Context) -> Option<Arc<Run>> {
+/// Returns the agent run named in the context. The peer enforces the run's limit.
+fn run_from_context(context: &CallerContext) -> Option<Arc<AgentRun>> {
     let id = context.run.as_deref()?;
-    Some(Arc::new(Run::new(id, u64::MAX)))
+    Some(Arc::new(AgentRun::new(id, u64::MAX)))
 }
 
-/// Whether the hints of a tool say that it reads only, or that once is as good as twice.
-pub(super) fn says_repeatable(definition: &[u8]) -> bool {
+/// Whether the tool annotations say read-only or idempotent.
+pub(super) fn is_marked_repeatable(definition: &[u8]) -> bool {
     let Some(hints) = object::field(definition, "annotations") else {
         return false;
     };
-    let hints = hints.of(definition);
-    let says = |key| object::field(hints, key).is_some_and(|at| at.of(hints) == b"true");
+    let hints = hints.slice(definition);
+    let says = |key| object::field(hints, key).is_some_and(|at| at.slice(hints) == b"true");
     says("readOnlyHint") || says("idempotentHint")
 }
 
-/// Numbers that every reader of JSON keeps exact.
+/// Bits of an integer that every JSON reader keeps exact.
 const REVISION_BITS: u32 = 53;
 
-/// Returns a manifest under a revision that is another whenever anything of it is.
-fn manifest(items: Vec<Item>) -> Manifest {
+/// Builds a manifest with a revision derived from the contents.
+fn build_manifest(items: Vec<ManifestItem>) -> PeerManifest {
     let mut hash = Sha256::new();
     for item in &items {
         for part in [item.name.as_bytes(), &item.definition] {
             hash.update((part.len() as u64).to_be_bytes());
             hash.update(part);
         }
-        hash.update([u8::from(item.repeatable)]);
+        hash.update([u8::from(item.is_repeatable)]);
     }
     let digest: [u8; 32] = hash.finalize().into();
     let first = digest.first_chunk().copied().unwrap_or_default();
     let revision = u64::from_be_bytes(first) >> (u64::BITS - REVISION_BITS);
-    Manifest {
+    PeerManifest {
         revision,
         items,
         servers: Vec::new(),

@@ -1,28 +1,32 @@
-//! What peers are told where a request has no answer of its tool.
+//! Failures sent to peers in place of a tool's response.
 
 use std::sync::Arc;
 
-use bowline_core::error::{Class, Execution, Failure, Origin, Retry};
+use bowline_core::error::{
+    ExecutionStatus, FailureClass, FailureOrigin, FailureReport, RetryAdvice,
+};
 
-/// A request that is past its time.
+/// Code: the request expired.
 pub const EXPIRED: &str = "expired";
 
-/// A request that was begun before a crash, so that nobody knows whether it took effect.
+/// Code: the request started before a crash, and the outcome is unknown.
 pub const OUTCOME_UNKNOWN: &str = "outcome_unknown";
 
-/// A request that cannot be read.
+/// Code: the request cannot be parsed.
 pub const BAD_REQUEST: &str = "bad_request";
 
-/// A tool that could not be run, as its executor says, or that panicked.
+/// Code: the executor could not run the tool, or the tool panicked.
 pub const TOOL_FAILED: &str = "tool_failed";
 
-fn of(
-    (class, execution): (Class, Execution),
-    (retry, origin): (Retry, Origin),
+fn failure(
+    class: FailureClass,
+    execution: ExecutionStatus,
+    retry: RetryAdvice,
+    origin: FailureOrigin,
     code: &str,
     reason: impl Into<Arc<str>>,
-) -> Failure {
-    Failure {
+) -> FailureReport {
+    FailureReport {
         class,
         execution,
         retry,
@@ -32,162 +36,234 @@ fn of(
     }
 }
 
-/// It is past its time and was not begun.
+/// The request expired and did not run.
 #[must_use]
-pub fn expired() -> Failure {
-    let what = (Class::Timeout, Execution::NotStarted);
+pub fn request_expired() -> FailureReport {
     let reason = "the request is past its time and was not carried out";
-    of(what, (Retry::Never, Origin::Broker), EXPIRED, reason)
+    failure(
+        FailureClass::Timeout,
+        ExecutionStatus::NotStarted,
+        RetryAdvice::Never,
+        FailureOrigin::Broker,
+        EXPIRED,
+        reason,
+    )
 }
 
-/// It was begun by a process that is gone.
+/// The request was started by a process that is gone.
 #[must_use]
-pub fn outcome_unknown() -> Failure {
-    let what = (Class::ConnectionLost, Execution::Unknown);
+pub fn outcome_unknown() -> FailureReport {
     let reason = "the request was begun before, and nobody knows whether it took effect";
-    of(
-        what,
-        (Retry::Never, Origin::Broker),
+    failure(
+        FailureClass::ConnectionLost,
+        ExecutionStatus::Unknown,
+        RetryAdvice::Never,
+        FailureOrigin::Broker,
         OUTCOME_UNKNOWN,
         reason,
     )
 }
 
-/// It was carried out, and its answer is not kept any more.
+/// The request ran, and the response is no longer kept.
 #[must_use]
-pub(super) fn answer_forgotten() -> Failure {
-    let what = (Class::ConnectionLost, Execution::Completed);
+pub(super) fn response_forgotten() -> FailureReport {
     let reason = "the request was carried out before, and its answer is not kept";
-    of(
-        what,
-        (Retry::Never, Origin::Broker),
+    failure(
+        FailureClass::ConnectionLost,
+        ExecutionStatus::Completed,
+        RetryAdvice::Never,
+        FailureOrigin::Broker,
         OUTCOME_UNKNOWN,
         reason,
     )
 }
 
-/// Its body cannot be read.
+/// The body cannot be parsed.
 #[must_use]
-pub(super) fn bad_request(why: &dyn std::fmt::Display) -> Failure {
-    let what = (Class::Invalid, Execution::NotStarted);
+pub(super) fn bad_request(why: &dyn std::fmt::Display) -> FailureReport {
     let reason = format!("bad request: {why}");
-    of(what, (Retry::Never, Origin::Gateway), BAD_REQUEST, reason)
+    failure(
+        FailureClass::Invalid,
+        ExecutionStatus::NotStarted,
+        RetryAdvice::Never,
+        FailureOrigin::Gateway,
+        BAD_REQUEST,
+        reason,
+    )
 }
 
-/// The rules say no.
-fn denied(reason: impl Into<Arc<str>>) -> Failure {
-    let what = (Class::Denied, Execution::NotStarted);
-    of(
-        what,
-        (Retry::Never, Origin::Policy),
+/// The policy denies the request.
+fn policy_denied(reason: impl Into<Arc<str>>) -> FailureReport {
+    failure(
+        FailureClass::Denied,
+        ExecutionStatus::NotStarted,
+        RetryAdvice::Never,
+        FailureOrigin::Policy,
         "policy_denied",
         reason,
     )
 }
 
-/// The role of who asks may not use the tool.
+/// The sender's role may not use the tool.
 #[must_use]
-pub(super) fn not_allowed(tool: &str, role: Option<&str>) -> Failure {
+pub(super) fn not_allowed(tool: &str, role: Option<&str>) -> FailureReport {
     let reason = match role {
         Some(role) => format!("tool `{tool}` is not allowed for role `{role}`"),
         None => format!("tool `{tool}` is not allowed without a role"),
     };
-    denied(reason)
+    policy_denied(reason)
 }
 
-/// Nobody here knows who asks.
+/// The sender is unknown here.
 #[must_use]
-pub(super) fn stranger() -> Failure {
-    denied("nothing is allowed to whoever asks")
+pub(super) fn unknown_sender() -> FailureReport {
+    policy_denied("nothing is allowed to whoever asks")
 }
 
-/// Whoever asked did so under a credential that is none any more.
+/// The sender's credential was revoked.
 #[must_use]
-pub(super) fn revoked() -> Failure {
-    denied("the credential that made the request was revoked")
+pub(super) fn credential_revoked() -> FailureReport {
+    policy_denied("the credential that made the request was revoked")
 }
 
-/// There is no such tool.
+/// The tool does not exist.
 #[must_use]
-pub(super) fn unknown_tool(tool: &str) -> Failure {
-    let what = (Class::NotFound, Execution::NotStarted);
+pub(super) fn unknown_tool(tool: &str) -> FailureReport {
     let reason = format!("no tool named `{tool}`");
-    let whence = (Retry::Never, Origin::Gateway);
-    of(what, whence, "tool_not_found", reason)
+    failure(
+        FailureClass::NotFound,
+        ExecutionStatus::NotStarted,
+        RetryAdvice::Never,
+        FailureOrigin::Gateway,
+        "tool_not_found",
+        reason,
+    )
 }
 
-/// It wants something else than tools of somebody who has nothing else.
+/// The backend serves only tools.
 #[must_use]
-pub(super) fn only_tools(method: &str) -> Failure {
-    let what = (Class::NotFound, Execution::NotStarted);
+pub(super) fn only_tools(method: &str) -> FailureReport {
     let reason = format!("`{method}` does not go here");
-    let whence = (Retry::Never, Origin::Gateway);
-    of(what, whence, BAD_REQUEST, reason)
+    failure(
+        FailureClass::NotFound,
+        ExecutionStatus::NotStarted,
+        RetryAdvice::Never,
+        FailureOrigin::Gateway,
+        BAD_REQUEST,
+        reason,
+    )
 }
 
-/// There is no such server for whoever asks.
+/// The server does not exist for this sender.
 #[must_use]
-pub(super) fn unknown_server(server: &str) -> Failure {
-    let what = (Class::NotFound, Execution::NotStarted);
+pub(super) fn unknown_server(server: &str) -> FailureReport {
     let reason = format!("no server named `{server}`");
-    let whence = (Retry::Never, Origin::Gateway);
-    of(what, whence, "server_not_found", reason)
+    failure(
+        FailureClass::NotFound,
+        ExecutionStatus::NotStarted,
+        RetryAdvice::Never,
+        FailureOrigin::Gateway,
+        "server_not_found",
+        reason,
+    )
 }
 
-/// Its executor could not run the tool.
+/// The executor could not run the tool.
 #[must_use]
-pub(super) fn tool_failed(reason: impl Into<Arc<str>>, execution: Execution) -> Failure {
-    let what = (Class::ProtocolError, execution);
-    of(what, (Retry::Never, Origin::Upstream), TOOL_FAILED, reason)
+pub(super) fn tool_failed(
+    reason: impl Into<Arc<str>>,
+    execution: ExecutionStatus,
+) -> FailureReport {
+    failure(
+        FailureClass::ProtocolError,
+        execution,
+        RetryAdvice::Never,
+        FailureOrigin::Upstream,
+        TOOL_FAILED,
+        reason,
+    )
 }
 
-/// It did not end in time.
+/// The tool did not finish in time.
 #[must_use]
-pub(super) fn timeout() -> Failure {
-    let what = (Class::Timeout, Execution::Unknown);
+pub(super) fn tool_timeout() -> FailureReport {
     let reason = "the tool did not answer before the request was past its time";
-    of(what, (Retry::Never, Origin::Gateway), "timeout", reason)
+    failure(
+        FailureClass::Timeout,
+        ExecutionStatus::Unknown,
+        RetryAdvice::Never,
+        FailureOrigin::Gateway,
+        "timeout",
+        reason,
+    )
 }
 
-/// Whoever asked took it back, or this side goes down.
+/// The sender cancelled the request, or this side is shutting down.
 #[must_use]
-pub(super) fn cancelled(execution: Execution) -> Failure {
-    let what = (Class::Cancelled, execution);
+pub(super) fn request_cancelled(execution: ExecutionStatus) -> FailureReport {
     let reason = "the request was taken back";
-    of(what, (Retry::Never, Origin::Gateway), "cancelled", reason)
+    failure(
+        FailureClass::Cancelled,
+        execution,
+        RetryAdvice::Never,
+        FailureOrigin::Gateway,
+        "cancelled",
+        reason,
+    )
 }
 
-/// What must be written down before it is begun could not be.
+/// The ledger could not record the start of the request.
 #[must_use]
-pub(super) fn not_stored(why: &dyn std::fmt::Display, execution: Execution) -> Failure {
-    let what = (Class::Unavailable, execution);
+pub(super) fn not_stored(why: &dyn std::fmt::Display, execution: ExecutionStatus) -> FailureReport {
     let reason = format!("the request could not be written down: {why}");
-    of(what, (Retry::Never, Origin::Gateway), "not_stored", reason)
+    failure(
+        FailureClass::Unavailable,
+        execution,
+        RetryAdvice::Never,
+        FailureOrigin::Gateway,
+        "not_stored",
+        reason,
+    )
 }
 
-/// Another request had the same name.
+/// An earlier request had the same id and another body.
 #[must_use]
-pub(super) fn conflict() -> Failure {
-    let what = (Class::Invalid, Execution::NotStarted);
+pub(super) fn idempotency_conflict() -> FailureReport {
     let reason = "a request with the same id asked for something else";
-    let whence = (Retry::Never, Origin::Gateway);
-    of(what, whence, "idempotency_conflict", reason)
+    failure(
+        FailureClass::Invalid,
+        ExecutionStatus::NotStarted,
+        RetryAdvice::Never,
+        FailureOrigin::Gateway,
+        "idempotency_conflict",
+        reason,
+    )
 }
 
-/// The answer is larger than a message may be.
+/// The response exceeds the message size limit.
 #[must_use]
-pub(super) fn too_large() -> Failure {
-    let what = (Class::Truncated, Execution::Completed);
+pub(super) fn response_too_large() -> FailureReport {
     let reason = "the answer is larger than a message may be";
-    let whence = (Retry::Never, Origin::Broker);
-    of(what, whence, "answer_too_large", reason)
+    failure(
+        FailureClass::Truncated,
+        ExecutionStatus::Completed,
+        RetryAdvice::Never,
+        FailureOrigin::Broker,
+        "answer_too_large",
+        reason,
+    )
 }
 
-/// Too many requests are in hand.
+/// Too many requests are in flight.
 #[must_use]
-pub(super) fn too_many(limit: usize) -> Failure {
-    let what = (Class::Throttled, Execution::NotStarted);
+pub(super) fn too_many_requests(limit: usize) -> FailureReport {
     let reason = format!("{limit} requests are in hand already");
-    let whence = (Retry::Safe, Origin::Gateway);
-    of(what, whence, "throttled", reason)
+    failure(
+        FailureClass::Throttled,
+        ExecutionStatus::NotStarted,
+        RetryAdvice::Safe,
+        FailureOrigin::Gateway,
+        "throttled",
+        reason,
+    )
 }

@@ -1,6 +1,6 @@
-//! Brings the servers of a peer into a host, and takes them out again when it is gone for long.
+//! Adopts the servers of a peer into a host, and removes the servers after a long absence.
 
-mod takes;
+mod accept_offers;
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,118 +8,118 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bowline_core::sync::lock;
-use bowline_core::time::Now;
+use bowline_core::time::MonotonicTime;
 use tokio::sync::{broadcast, watch};
 use tokio::time::sleep_until;
 
-use super::link::menu::server_of;
-use super::{Remote, Wares};
-use crate::events::{Event, What};
+use super::peer_link::tool_index::item_server;
+use super::{RemotePeer, ServerOffer};
+use crate::events::{EventKind, HostEvent};
 use crate::host::{AdoptError, Host};
-use crate::spec::Side;
+use crate::spec::PeerRole;
 
-pub use takes::{Takes, WORKER_KEEP};
+pub use accept_offers::{AcceptOffers, WORKER_RETENTION};
 
-/// How the servers of one peer are taken in.
+/// How a host adopts the servers of one peer.
 #[derive(Clone, Debug)]
 pub struct Federation {
-    /// The host that takes them in.
+    /// The adopting host.
     pub host: Host,
-    /// What the peer is to it.
-    pub side: Side,
-    /// How long servers stay, as last known, when their peer is away; for good where absent.
-    pub keep: Option<Duration>,
-    /// What we offer to the peer: when it comes back from there, it is ours and nothing new.
-    pub own: Option<Wares>,
+    /// The role of the peer.
+    pub side: PeerRole,
+    /// How long adopted servers of an absent peer stay listed; forever if absent.
+    pub retention: Option<Duration>,
+    /// The offer to the same peer: own servers echoed back are not adopted.
+    pub own_offer: Option<ServerOffer>,
 }
 
-/// A peer whose servers are in a host; they go with this.
+/// A peer with adopted servers; dropping this value removes the servers.
 #[derive(Debug)]
-pub struct Following {
-    ties: Arc<Ties>,
+pub struct FederatedPeer {
+    state: Arc<FederationState>,
     stop: watch::Sender<bool>,
 }
 
-impl Following {
-    /// Whether it is this very peer that is followed.
+impl FederatedPeer {
+    /// Whether this value follows exactly this peer.
     #[must_use]
-    pub fn is_of(&self, remote: &Arc<dyn Remote>) -> bool {
-        Arc::ptr_eq(&self.ties.remote, remote)
+    pub fn is_for(&self, remote: &Arc<dyn RemotePeer>) -> bool {
+        Arc::ptr_eq(&self.state.remote, remote)
     }
 
-    /// Takes in what the peer offers now, and says what of that is not taken.
-    pub fn look(&self) -> Vec<AdoptError> {
-        self.ties.look();
-        self.ties.refused.borrow().clone()
+    /// Adopts the current offer and returns the refused servers.
+    pub fn sync_now(&self) -> Vec<AdoptError> {
+        self.state.sync_servers();
+        self.state.refusals.borrow().clone()
     }
 
-    /// Sees which servers of the peer are not taken in, and why.
+    /// Watches the refused servers, each with the reason.
     #[must_use]
-    pub fn refused(&self) -> watch::Receiver<Vec<AdoptError>> {
-        self.ties.refused.subscribe()
+    pub fn watch_refusals(&self) -> watch::Receiver<Vec<AdoptError>> {
+        self.state.refusals.subscribe()
     }
 
-    /// Takes the servers of the peer out at once: they are not missed when it goes.
-    pub fn end(self) {
-        self.ties.adopt(&[]);
+    /// Removes the peer's servers at once, without waiting for the retention time.
+    pub fn remove_now(self) {
+        self.state.adopt_servers(&[]);
     }
 
-    /// Whether the peer was gone for so long that its servers went.
+    /// Whether the peer was absent for so long that the servers were removed.
     #[must_use]
-    pub fn is_over(&self) -> bool {
+    pub fn is_finished(&self) -> bool {
         self.stop.receiver_count() == 0
     }
 }
 
 impl Federation {
-    /// Follows what a peer offers, from this moment on and until what is returned is dropped. What
-    /// it offers now is taken in when this returns.
+    /// Follows a peer's offers until the returned value is dropped. The current offer is adopted
+    /// before this function returns.
     #[must_use]
-    pub fn follow(self, remote: Arc<dyn Remote>) -> Following {
+    pub fn follow_peer(self, remote: Arc<dyn RemotePeer>) -> FederatedPeer {
         let (stop, stopped) = watch::channel(false);
-        let (changes, events) = (remote.changes(), self.host.events().watch());
+        let (changes, events) = (remote.subscribe_changes(), self.host.events().subscribe());
         let tasks = self.host.tasks().clone();
-        let ties = Arc::new(Ties {
+        let state = Arc::new(FederationState {
             federation: self,
             remote,
-            refused: watch::Sender::default(),
-            lost: Mutex::default(),
+            refusals: watch::Sender::default(),
+            lost_since: Mutex::default(),
             has_adopted: AtomicBool::new(false),
         });
-        ties.look();
+        state.sync_servers();
         tasks.spawn(
             "federation",
-            run(Arc::clone(&ties), stopped, changes, events),
+            run_federation(Arc::clone(&state), stopped, changes, events),
         );
-        Following { ties, stop }
+        FederatedPeer { state, stop }
     }
 }
 
-/// What ties a peer to a host.
+/// State of one followed peer.
 #[derive(Debug)]
-struct Ties {
+struct FederationState {
     federation: Federation,
-    remote: Arc<dyn Remote>,
-    refused: watch::Sender<Vec<AdoptError>>,
-    /// Since when the peer is away.
-    lost: Mutex<Option<Now>>,
-    /// Whether servers of the peer were taken in before.
+    remote: Arc<dyn RemotePeer>,
+    refusals: watch::Sender<Vec<AdoptError>>,
+    /// Start of the peer's absence.
+    lost_since: Mutex<Option<MonotonicTime>>,
+    /// Whether servers of the peer were adopted before.
     has_adopted: AtomicBool,
 }
 
-async fn run(
-    ties: Arc<Ties>,
+async fn run_federation(
+    state: Arc<FederationState>,
     mut stopped: watch::Receiver<bool>,
     mut changes: watch::Receiver<u64>,
-    mut events: broadcast::Receiver<Event>,
+    mut events: broadcast::Receiver<HostEvent>,
 ) {
-    let host = &ties.federation.host;
-    let mut closing = host.events().ended();
+    let host = &state.federation.host;
+    let mut closing = host.events().subscribe_end();
     loop {
-        let lost = *lock(&ties.lost);
-        let until = lost.zip(ties.federation.keep);
+        let lost = *lock(&state.lost_since);
+        let until = lost.zip(state.federation.retention);
         let until = until.map(|(lost, keep)| host.clock().instant(lost.plus(keep)));
-        let late = async {
+        let expired = async {
             match until {
                 Some(until) => sleep_until(until).await,
                 None => std::future::pending().await,
@@ -128,29 +128,32 @@ async fn run(
         tokio::select! {
             biased;
             _ = closing.wait_for(|closing| *closing) => return,
-            // Dropped is stopped.
+            // A dropped `FederatedPeer` stops the task.
             _ = stopped.wait_for(|stopped| *stopped) => break,
             changed = changes.changed() => if changed.is_err() { break },
-            () = late => {
-                tracing::info!(peer = %ties.remote.name(), "gone for long; its servers go");
+            () = expired => {
+                tracing::info!(
+                    peer = %state.remote.name(),
+                    "peer absent too long; servers removed"
+                );
                 break;
             }
-            () = reconfigured(&mut events) => {}
+            () = wait_config_change(&mut events) => {}
         }
-        if ties.look() {
-            host.greet(&ties.remote).await;
+        if state.sync_servers() {
+            host.retry_peer_servers(&state.remote).await;
         }
     }
-    // Before they go: who looks whether this is over must not find it so too late.
+    // Drop the receiver before removing the servers: `is_finished` must not lag behind.
     drop(stopped);
-    ties.adopt(&[]);
+    state.adopt_servers(&[]);
 }
 
-impl Ties {
-    /// Takes in what the peer offers, where it is there; `true` where it is there again. Of a peer
-    /// that is not there yet, what it offered in another life of this host is taken in.
-    fn look(&self) -> bool {
-        let mut lost = lock(&self.lost);
+impl FederationState {
+    /// Adopts the offer of a connected peer; returns `true` after a reconnect. For a peer that is
+    /// not connected yet, adopts the offer remembered from before a restart of the host.
+    fn sync_servers(&self) -> bool {
+        let mut lost = lock(&self.lost_since);
         let is_connected = self.remote.is_connected();
         if !is_connected {
             let now = self.federation.host.clock().now();
@@ -160,38 +163,38 @@ impl Ties {
             return false;
         }
         let manifest = self.remote.manifest();
-        let of_tools = manifest.items.iter().map(server_of);
+        let of_tools = manifest.items.iter().map(item_server);
         let whole = manifest.servers.iter().map(|ware| &*ware.name);
         let servers: BTreeSet<&str> = of_tools.chain(whole).collect();
         let own = |server: &&str| {
-            let own = self.federation.own.as_ref();
-            own.is_some_and(|own| own.has(server))
+            let own = self.federation.own_offer.as_ref();
+            own.is_some_and(|own| own.has_server(server))
         };
         let servers = servers.into_iter().filter(|server| !own(server));
         let servers: Vec<Arc<str>> = servers.map(Arc::from).collect();
         if !servers.is_empty() {
             self.has_adopted.store(true, Ordering::Relaxed);
         }
-        self.adopt(&servers);
+        self.adopt_servers(&servers);
         is_connected && lost.take().is_some()
     }
 
-    fn adopt(&self, servers: &[Arc<str>]) {
+    fn adopt_servers(&self, servers: &[Arc<str>]) {
         let Federation { host, side, .. } = &self.federation;
         if host.is_closing() {
             return;
         }
-        let adopted = host.adopt(&self.remote, *side, servers);
+        let adopted = host.adopt_servers(&self.remote, *side, servers);
         let peer = self.remote.name();
         if !adopted.added.is_empty() || !adopted.removed.is_empty() {
             let (added, removed) = (adopted.added.len(), adopted.removed.len());
-            tracing::info!(%peer, added, removed, "the servers of a peer changed");
+            tracing::info!(%peer, added, removed, "servers of a peer changed");
         }
-        self.refused.send_if_modified(|known| {
+        self.refusals.send_if_modified(|known| {
             let is_news = *known != adopted.refused;
             for refusal in adopted.refused.iter().filter(|one| !known.contains(one)) {
                 let refusal = refusal as &dyn std::error::Error;
-                tracing::warn!(%peer, error = refusal, "a server of a peer is not taken in");
+                tracing::warn!(%peer, error = refusal, "server of a peer not adopted");
             }
             if is_news {
                 known.clone_from(&adopted.refused);
@@ -201,11 +204,11 @@ impl Ties {
     }
 }
 
-/// Waits until servers came or went for other reasons: a name may be free now.
-async fn reconfigured(events: &mut broadcast::Receiver<Event>) {
+/// Waits for a configuration change: a server name may have become free.
+async fn wait_config_change(events: &mut broadcast::Receiver<HostEvent>) {
     loop {
         match events.recv().await {
-            Ok(event) if matches!(event.what, What::Config { .. }) => return,
+            Ok(event) if matches!(event.kind, EventKind::Config { .. }) => return,
             Ok(_) => {}
             Err(broadcast::error::RecvError::Lagged(_)) => return,
             Err(broadcast::error::RecvError::Closed) => std::future::pending().await,

@@ -1,115 +1,115 @@
-//! The broker: lets peers in, keeps their mailboxes, and carries messages between them.
+//! The broker: authenticates peers, keeps mailboxes, and routes messages between peers.
 //!
-//! A mailbox is a lane of the journal, `mbx/NAME`. What goes to the hub itself waits in one lane
-//! for each sender, `mbx/hub/NAME`, so that nobody can fill it or keep it busy for others.
+//! A mailbox is a lane of the journal, `mbx/NAME`. Messages to the hub itself wait in one lane per
+//! sender, `mbx/hub/NAME`, so that no sender can fill or block the hub's mailbox for others.
 
-mod address;
-mod counts;
-mod desk;
-mod greet;
-mod intake;
-mod live;
-mod mailbox;
-mod offer;
+mod hub_counts;
+mod hub_inbox;
+mod hub_views;
+mod inbox_scheduler;
+mod live_requests;
+mod message_address;
+mod message_store;
 mod offer_store;
-mod own;
-mod peers;
+mod peer_handshake;
+mod peer_offers;
+mod peer_registry;
 mod pump;
 mod quota;
-mod remote;
+mod read_loop;
+mod remote_peer;
 mod rights;
-mod store;
+mod stored_message;
 mod sweep;
-mod views;
 
 use std::fmt;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bowline_core::budget::{Accounts, Allowance, RateRule};
-use bowline_core::byte_rate::{ByteRate, ByteRates};
+use bowline_core::budget::{CallAllowance, RateRule, SpendingAccounts};
+use bowline_core::byte_rate::{ByteRate, ByteRateLimiter};
 use bowline_core::call::Principal;
-use bowline_core::mailbox::Mailbox;
-use bowline_core::policy::Pattern;
+use bowline_core::mailbox::MailboxName;
+use bowline_core::policy::FeaturePattern;
 use bowline_core::sync::lock;
-use bowline_core::time::Now;
-use bowline_journal::{At, Journal, JournalError};
+use bowline_core::time::MonotonicTime;
+use bowline_journal::{Journal, JournalError, Timestamps};
 use bowline_link::BoxFuture;
-use bowline_link::websocket::{Incoming, Outgoing};
-use bowline_wire::broker::{Hello, Refusal};
+use bowline_link::websocket::WebSocketConnection;
+use bowline_wire::broker::{BrokerHello, BrokerRefusal};
 use tokio::sync::{Notify, OnceCell, Semaphore, watch};
 
-use self::counts::Counts;
-use self::desk::Desk;
+use self::hub_counts::HubCounters;
+use self::inbox_scheduler::InboxScheduler;
 use self::offer_store::OfferStore;
-use self::peers::{Peer, Peers};
-use self::quota::Stored;
-use self::remote::Waiting;
-use crate::broker::{Remote, Serving};
-use crate::events::What;
+use self::peer_registry::{ConnectedPeer, PeerRegistry};
+use self::quota::StoredBytes;
+use self::remote_peer::ReplyWaiters;
+use crate::broker::{RemotePeer, ServeEngine};
+use crate::events::EventKind;
 use crate::host::Host;
 use crate::ports::Clock;
-use crate::tasks::Tasks;
+use crate::task_tracker::TaskTracker;
 
-pub use address::HubAliases;
-pub use counts::HubCounts;
-pub use offer::{Offers, Untaken};
-pub use views::{HubError, LetterView, MailboxView, PeerView};
+pub use hub_counts::HubCounts;
+pub use hub_views::{DeadLetterError, DeadLetterView, MailboxView, PeerView};
+pub use message_address::HubAliases;
+pub use peer_offers::{OfferHandler, RejectOffers};
 
-/// Connections that have not said yet who they are.
-const GREETINGS_MAX: usize = 256;
+/// Connections in the handshake at once.
+const HANDSHAKES_MAX: usize = 256;
 
-/// How long requests that run may take to end when the hub goes down.
-const END_WAIT: Duration = Duration::from_secs(2);
+/// How long running requests may take to finish on shutdown.
+const SHUTDOWN_WAIT: Duration = Duration::from_secs(2);
 
-/// The close code of a peer whose place another took.
-pub const FENCED: u16 = 4001;
+/// Close code: another connection took over the mailbox.
+pub const CLOSE_FENCED: u16 = 4001;
 
-/// The close code of a peer whose credential is over.
-pub const CREDENTIAL_OVER: u16 = 4002;
+/// Close code: the credential expired or was revoked.
+pub const CLOSE_CREDENTIAL_ENDED: u16 = 4002;
 
-/// The close code of a peer that was not let in.
-pub const NOT_ADMITTED: u16 = 4003;
+/// Close code: the peer was not admitted.
+pub const CLOSE_NOT_ADMITTED: u16 = 4003;
 
-/// The close code of a peer that broke the protocol.
-pub const BROKE_PROTOCOL: u16 = 4004;
+/// Close code: protocol error of the peer.
+pub const CLOSE_PROTOCOL_ERROR: u16 = 4004;
 
-/// The close code of a peer that is told that the hub goes down.
-pub const GOING_DOWN: u16 = 1001;
+/// Close code: the hub is shutting down.
+pub const CLOSE_GOING_AWAY: u16 = 1001;
 
-/// The bounds of a hub.
+/// Limits of a hub.
 #[derive(Clone, Copy, Debug)]
 pub struct HubLimits {
-    /// Peers at once.
+    /// Connected peers.
     pub peers_max: usize,
-    /// Messages that a principal may deliver in a second; beyond it is slowed down.
+    /// Messages a principal may deliver per second; excess is delayed.
     pub deliver_per_second: u32,
-    /// Messages it may have saved up.
+    /// Burst of `deliver_per_second`.
     pub deliver_burst: u32,
-    /// Bytes that are stored for a principal in a second, what is answered to it included; beyond
-    /// it is slowed down.
+    /// Bytes stored per second on behalf of a principal, replies to the principal included; excess
+    /// is delayed.
     pub deliver_bytes_per_second: u64,
-    /// Bytes it may have saved up.
+    /// Burst of `deliver_bytes_per_second`.
     pub deliver_burst_bytes: u64,
     /// Mailboxes of one principal.
     pub mailboxes_max: usize,
     /// Live requests of one peer in flight.
     pub requests_max: usize,
-    /// Messages pushed to one subscriber that it has not acknowledged.
+    /// Unacknowledged messages pushed to one subscriber.
     pub unacked_max: usize,
-    /// How often a message is handed out before it becomes a dead letter.
+    /// Deliveries of a message before it becomes a dead letter.
     pub deliveries_max: u32,
-    /// How long a message that says nothing is kept.
+    /// TTL of a message without an explicit TTL.
     pub ttl: Duration,
-    /// How long a peer may take to say who it is.
-    pub hello_wait: Duration,
-    /// How often each side says that it is there, as peers are told.
+    /// Timeout for the `hello` frame.
+    pub hello_timeout: Duration,
+    /// Heartbeat interval announced to peers.
     pub heartbeat: Duration,
-    /// How often messages are looked for that are past their time.
-    pub sweep_every: Duration,
-    /// How long a message that was pushed is its subscriber's before it is pushed again.
-    pub hold: Duration,
+    /// Interval of the expiry sweep.
+    pub sweep_interval: Duration,
+    /// Time to acknowledge a pushed message before redelivery.
+    pub ack_wait: Duration,
 }
 
 impl Default for HubLimits {
@@ -125,22 +125,22 @@ impl Default for HubLimits {
             unacked_max: 256,
             deliveries_max: 20,
             ttl: Duration::from_secs(24 * 60 * 60),
-            hello_wait: Duration::from_secs(5),
+            hello_timeout: Duration::from_secs(5),
             heartbeat: Duration::from_secs(10),
-            sweep_every: Duration::from_secs(5),
-            hold: Duration::from_secs(10 * 60),
+            sweep_interval: Duration::from_secs(5),
+            ack_wait: Duration::from_secs(10 * 60),
         }
     }
 }
 
-/// How a hub behaves.
+/// Options of a hub.
 #[derive(Clone, Debug)]
 pub struct HubOptions {
-    /// Its bounds.
+    /// Limits.
     pub limits: HubLimits,
-    /// Takes what peers offer.
-    pub offers: Arc<dyn Offers>,
-    /// Names under which peers reach its own mailbox, beside `hub`. No peer may have such a name.
+    /// Handles offers of peers.
+    pub offer_handler: Arc<dyn OfferHandler>,
+    /// Names of the hub's own mailbox beside `hub`. No peer may have such a name.
     pub aliases: HubAliases,
 }
 
@@ -148,245 +148,252 @@ impl Default for HubOptions {
     fn default() -> Self {
         Self {
             limits: HubLimits::default(),
-            offers: Arc::new(Untaken),
+            offer_handler: Arc::new(RejectOffers),
             aliases: HubAliases::default(),
         }
     }
 }
 
-/// A peer that proved who it is.
+/// An authenticated peer.
 #[derive(Clone, Debug)]
-pub struct Admitted {
-    /// Who it is, here.
+pub struct AdmittedPeer {
+    /// The local principal.
     pub principal: Arc<Principal>,
-    /// Its mailbox.
-    pub mailbox: Mailbox,
-    /// The role that is stamped on what it sends.
+    /// The peer's mailbox.
+    pub mailbox: MailboxName,
+    /// Role stamped on every message of the peer.
     pub role: Option<Arc<str>>,
-    /// What it may do beside using tools.
-    pub rights: Rights,
+    /// Rights beyond using tools.
+    pub rights: PeerRights,
 }
 
-/// What a peer may do. Nothing is granted by default but to reach the hub.
+/// Rights of a peer. The default grants only access to the hub.
 #[derive(Clone, Debug, Default)]
-pub struct Rights {
-    /// Mailboxes it may deliver to, send live requests to and see, beside the hub's: names of
-    /// principals, `*` for any.
+pub struct PeerRights {
+    /// Principals whose mailboxes the peer may see and send to, beside the hub's: names, or `*` for
+    /// any.
     pub to: Vec<Arc<str>>,
-    /// Kinds of messages it may send there; `mcp_request` and `mcp_reply` where empty.
+    /// Message kinds allowed in `to`; `mcp_request` and `mcp_reply` if empty.
     pub kinds: Vec<Arc<str>>,
-    /// Servers it may bring into the hub's catalog, by patterns of their names.
-    pub offers: Vec<Pattern>,
+    /// Servers that the peer may offer to the hub's catalog, as name patterns.
+    pub offers: Vec<FeaturePattern>,
 }
 
-/// Knows credentials; the edge.
-pub trait Porter: fmt::Debug + Send + Sync {
-    /// Lets a peer in, or says why not. The future ends when the credential does, with the reason.
+/// Authenticates peers; implemented by the edge.
+pub trait PeerAuthenticator: fmt::Debug + Send + Sync {
+    /// Admits a peer. The future resolves with the reason when the credential ends.
     ///
     /// # Errors
-    /// It is not let in.
-    fn admit(&self, hello: &Hello) -> Result<(Admitted, BoxFuture<'static, Refusal>), Refusal>;
+    /// The peer is not admitted.
+    fn authenticate(
+        &self,
+        hello: &BrokerHello,
+    ) -> Result<(AdmittedPeer, BoxFuture<'static, BrokerRefusal>), BrokerRefusal>;
 
-    /// Whether it bounds by itself how many have not said yet who they are.
-    fn bounds_greetings(&self) -> bool {
+    /// Whether the authenticator already limits unauthenticated connections.
+    fn has_handshake_limit(&self) -> bool {
         false
     }
 
-    /// Is told of every frame that was refused, and of whoever was not let in.
-    fn refused(&self, peer: Option<&Admitted>, refusal: &Refusal) {
+    /// Called for every refused frame and every refused peer.
+    fn on_refused(&self, peer: Option<&AdmittedPeer>, refusal: &BrokerRefusal) {
         let _ = (peer, refusal);
     }
 }
 
-/// The broker. Cheap to clone; its work ends with [`close`](Self::close) or with its last clone.
+/// The broker. Cheap to clone; stops with [`close`](Self::close) or with the last clone.
 #[derive(Clone, Debug)]
 pub struct Hub {
-    shared: Arc<Shared>,
-    _end: Arc<End>,
+    shared: Arc<HubShared>,
+    _guard: Arc<HubGuard>,
 }
 
-/// Ends the work of a hub that nobody closed.
+/// Stops a hub that was dropped without `close`.
 #[derive(Debug)]
-struct End(Arc<Shared>);
+struct HubGuard(Arc<HubShared>);
 
-impl Drop for End {
+impl Drop for HubGuard {
     fn drop(&mut self) {
         self.0.closing.send_replace(true);
     }
 }
 
-/// What connections, pumps and sweeps share.
+/// State shared by connections, pumps and sweeps.
 #[derive(Debug)]
-struct Shared {
+struct HubShared {
     host: Host,
     journal: Arc<dyn Journal>,
     limits: HubLimits,
-    serving: Arc<Serving>,
-    offers: Arc<dyn Offers>,
-    /// What they were, for the next life of the hub.
+    engine: Arc<ServeEngine>,
+    offer_handler: Arc<dyn OfferHandler>,
+    /// Offers remembered across restarts of the hub.
     offer_store: OfferStore,
-    /// Other names of its own mailbox.
+    /// Other names of the hub's own mailbox.
     aliases: HubAliases,
-    /// Who is here, and who takes the messages of which mailbox.
-    peers: Mutex<Peers>,
-    /// How many messages each principal delivers.
-    pace: Mutex<Accounts>,
-    /// How many it may.
-    allowance: Allowance,
-    /// How many bytes are stored for each principal.
-    bytes_pace: Mutex<ByteRates>,
-    /// What each principal has in the journal.
-    stored: Mutex<Stored>,
-    /// Told when a delivery is in work no more.
-    room: Notify,
-    /// What of the hub's own mailbox is under way.
-    desk: Mutex<Desk>,
-    /// Wakes whoever takes from the hub's own mailbox.
-    desk_poke: Notify,
-    /// Stored errands of the hub whose replies are waited for.
-    waiting: Mutex<Waiting>,
-    /// Which store this is; read from the journal once.
+    /// Connected peers and mailbox subscribers.
+    peers: Mutex<PeerRegistry>,
+    /// Message rate of each principal.
+    delivery_rates: Mutex<SpendingAccounts>,
+    /// Message rate limit.
+    delivery_allowance: CallAllowance,
+    /// Byte rate of each principal.
+    byte_rates: Mutex<ByteRateLimiter>,
+    /// Journal bytes of each principal.
+    stored_bytes: Mutex<StoredBytes>,
+    /// Signalled when a delivery permit is released.
+    room_freed: Notify,
+    /// Messages of the hub's own mailbox in flight.
+    inbox: Mutex<InboxScheduler>,
+    /// Wakes the inbox task.
+    inbox_wake: Notify,
+    /// Waiters for replies to the hub's stored calls.
+    reply_waiters: Mutex<ReplyWaiters>,
+    /// Identity of the store; read from the journal once.
     identity: OnceCell<Arc<str>>,
-    /// Room for those who have not said yet who they are.
-    greetings: Semaphore,
-    /// Numbers connections, and requests that the hub passes on.
-    numbers: AtomicU64,
-    counts: Counts,
-    /// How many peers have left whose messages are not all given back yet.
-    returning: watch::Sender<usize>,
-    /// Set once, when the hub goes down.
+    /// Permits for unauthenticated connections.
+    handshakes: Semaphore,
+    /// Numbers connections and forwarded requests.
+    next_number: AtomicU64,
+    counters: HubCounters,
+    /// Disconnected peers whose messages are not all returned yet.
+    returning_peers: watch::Sender<usize>,
+    /// Set once on shutdown.
     closing: watch::Sender<bool>,
 }
 
 impl Hub {
-    /// Opens the mailboxes of `journal`; requests to the hub are answered by `serving`. What
-    /// peers offer is refused.
+    /// Opens the mailboxes of `journal`; `engine` answers requests to the hub. Offers of peers are
+    /// refused.
     #[must_use]
     pub fn start(
         host: &Host,
         journal: Arc<dyn Journal>,
         limits: HubLimits,
-        serving: Arc<Serving>,
+        engine: Arc<ServeEngine>,
     ) -> Self {
-        Self::taking(host, journal, limits, serving, Arc::new(Untaken))
+        Self::start_with_offers(host, journal, limits, engine, Arc::new(RejectOffers))
     }
 
-    /// The same, and what peers offer goes to `offers`.
+    /// Like [`start`](Self::start), with `offer_handler` for the offers of peers.
     #[must_use]
-    pub fn taking(
+    pub fn start_with_offers(
         host: &Host,
         journal: Arc<dyn Journal>,
         limits: HubLimits,
-        serving: Arc<Serving>,
-        offers: Arc<dyn Offers>,
+        engine: Arc<ServeEngine>,
+        offer_handler: Arc<dyn OfferHandler>,
     ) -> Self {
         let options = HubOptions {
             limits,
-            offers,
+            offer_handler,
             aliases: HubAliases::default(),
         };
-        Self::with_options(host, journal, serving, options)
+        Self::with_options(host, journal, engine, options)
     }
 
-    /// The same, with everything said.
+    /// Like [`start`](Self::start), with all options.
     #[must_use]
     pub fn with_options(
         host: &Host,
         journal: Arc<dyn Journal>,
-        serving: Arc<Serving>,
+        engine: Arc<ServeEngine>,
         options: HubOptions,
     ) -> Self {
         let HubOptions {
             limits,
-            offers,
+            offer_handler,
             aliases,
         } = options;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(HubShared {
             host: host.clone(),
             journal,
             limits,
-            serving,
-            offers,
+            engine,
+            offer_handler,
             offer_store: OfferStore::default(),
             aliases,
             peers: Mutex::default(),
-            pace: Mutex::default(),
-            allowance: allowance(&limits),
-            bytes_pace: Mutex::new(ByteRates::new(bytes_pace(&limits))),
-            stored: Mutex::default(),
-            room: Notify::new(),
-            desk: Mutex::default(),
-            desk_poke: Notify::new(),
-            waiting: Mutex::default(),
+            delivery_rates: Mutex::default(),
+            delivery_allowance: delivery_allowance(&limits),
+            byte_rates: Mutex::new(ByteRateLimiter::new(byte_rate(&limits))),
+            stored_bytes: Mutex::default(),
+            room_freed: Notify::new(),
+            inbox: Mutex::default(),
+            inbox_wake: Notify::new(),
+            reply_waiters: Mutex::default(),
             identity: OnceCell::new(),
-            greetings: Semaphore::new(GREETINGS_MAX),
-            numbers: AtomicU64::new(1),
-            counts: Counts::default(),
-            returning: watch::Sender::new(0),
+            handshakes: Semaphore::new(HANDSHAKES_MAX),
+            next_number: AtomicU64::new(1),
+            counters: HubCounters::default(),
+            returning_peers: watch::Sender::new(0),
             closing: watch::Sender::new(false),
         });
         let tasks = host.tasks();
-        tasks.spawn("hub mailbox", own::run(Arc::clone(&shared)));
-        tasks.spawn("hub sweep", sweep::run(Arc::clone(&shared)));
-        tasks.spawn("hub offers", offer_store::run(Arc::clone(&shared)));
-        tasks.spawn("hub changes", sweep::tell_changes(Arc::clone(&shared)));
+        tasks.spawn("hub mailbox", hub_inbox::run_inbox(Arc::clone(&shared)));
+        tasks.spawn("hub sweep", sweep::run_sweeps(Arc::clone(&shared)));
+        tasks.spawn("hub offers", offer_store::run_writer(Arc::clone(&shared)));
+        tasks.spawn("hub changes", sweep::notify_changes(Arc::clone(&shared)));
         Self {
-            _end: Arc::new(End(Arc::clone(&shared))),
+            _guard: Arc::new(HubGuard(Arc::clone(&shared))),
             shared,
         }
     }
 
-    /// Brings back the servers of workers that were there when the hub last went down: they are
-    /// listed as last known until the worker is back, or is away for too long. `rights` says what
-    /// a principal may do now; nothing where it is no peer any more.
+    /// Restores the servers of workers connected at the last shutdown: listed as last known until
+    /// the worker returns or the retention time ends. `rights` returns the current rights of a
+    /// principal, or `None` for a removed peer.
     ///
     /// # Errors
     /// The journal cannot be read.
     pub async fn restore_offers(
         &self,
-        rights: impl Fn(&Principal) -> Option<Rights> + Send,
+        rights: impl Fn(&Principal) -> Option<PeerRights> + Send,
     ) -> Result<(), JournalError> {
-        offer_store::restore(&self.shared, rights).await
+        offer_store::restore_offers(&self.shared, rights).await
     }
 
-    /// Speaks with one peer until its connection ends.
-    pub async fn attend(&self, io: (Outgoing, Incoming), porter: &dyn Porter) {
-        greet::attend(&self.shared, io, porter).await;
+    /// Serves one peer until the connection ends.
+    pub async fn serve_peer(
+        &self,
+        socket: WebSocketConnection,
+        authenticator: &dyn PeerAuthenticator,
+    ) {
+        peer_handshake::serve_peer(&self.shared, socket, authenticator).await;
     }
 
-    /// Returns a peer as somebody of whom tools can be asked, whether it is here now or not.
+    /// Returns a peer, connected or not, as a target of calls.
     #[must_use]
-    pub fn remote(&self, mailbox: &Mailbox) -> Option<Arc<dyn Remote>> {
+    pub fn remote_peer(&self, mailbox: &MailboxName) -> Option<Arc<dyn RemotePeer>> {
         let is_own = mailbox.principal() == bowline_core::mailbox::HUB;
-        (!is_own).then(|| remote::of(&self.shared, mailbox) as Arc<dyn Remote>)
+        (!is_own).then(|| remote_peer::get_or_create(&self.shared, mailbox) as Arc<dyn RemotePeer>)
     }
 
-    /// Tells every peer that the hub goes down, gives back what was handed out, and waits for
-    /// requests that run, but not long.
+    /// Notifies every peer of the shutdown, returns leased messages, and waits briefly for running
+    /// requests.
     pub async fn close(&self) {
         self.shared.closing.send_replace(true);
         let idle = async {
-            // The sender is ours, so the channel cannot close under us.
-            let mut quiet = lock(&self.shared.peers).quiet();
-            let _ = quiet.wait_for(|here| *here == 0).await;
-            let mut returning = self.shared.returning.subscribe();
+            // The sender lives in `self`, so the channel cannot close.
+            let mut counts = lock(&self.shared.peers).watch_count();
+            let _ = counts.wait_for(|here| *here == 0).await;
+            let mut returning = self.shared.returning_peers.subscribe();
             let _ = returning.wait_for(|left| *left == 0).await;
-            let mut quiet = lock(&self.shared.desk).quiet();
-            let _ = quiet.wait_for(|running| *running == 0).await;
+            let mut counts = lock(&self.shared.inbox).watch_in_flight();
+            let _ = counts.wait_for(|running| *running == 0).await;
         };
-        if tokio::time::timeout(END_WAIT + END_WAIT, idle)
+        if tokio::time::timeout(SHUTDOWN_WAIT + SHUTDOWN_WAIT, idle)
             .await
             .is_err()
         {
-            tracing::warn!("some peers or requests did not end in time");
+            tracing::warn!("peers or requests did not finish before shutdown");
         }
     }
 }
 
-impl Shared {
-    /// Tells those who watch what a peer does.
-    fn tell(&self, peer: &Peer, state: &'static str) {
-        self.host.events().tell(What::Peer {
+impl HubShared {
+    /// Emits an event about a peer.
+    fn emit_peer_event(&self, peer: &ConnectedPeer, state: &'static str) {
+        self.host.events().publish(EventKind::Peer {
             mailbox: Arc::clone(peer.mailbox().as_str()),
             state,
             reason: None,
@@ -397,17 +404,17 @@ impl Shared {
         self.host.clock()
     }
 
-    fn tasks(&self) -> &Tasks {
+    fn tasks(&self) -> &TaskTracker {
         self.host.tasks()
     }
 
-    fn now(&self) -> Now {
+    fn now(&self) -> MonotonicTime {
         self.clock().now()
     }
 
-    /// Returns the moment as the journal wants it.
-    fn at(&self) -> At {
-        At {
+    /// Returns the current time in the journal's form.
+    fn timestamps(&self) -> Timestamps {
+        Timestamps {
             now: self.now(),
             unix_ms: self.clock().unix_ms(),
         }
@@ -417,21 +424,21 @@ impl Shared {
         *self.closing.borrow()
     }
 
-    /// Returns once the hub goes down.
-    async fn closed(&self) {
+    /// Waits for shutdown.
+    async fn wait_closing(&self) {
         let mut closing = self.closing.subscribe();
-        // The sender is ours, so the channel cannot close under us.
+        // The sender lives in `self`, so the channel cannot close.
         let _ = closing.wait_for(|closing| *closing).await;
     }
 
-    fn number(&self) -> u64 {
-        self.numbers
+    fn take_number(&self) -> u64 {
+        self.next_number
             .fetch_add(1, std::sync::atomic::Ordering::Relaxed)
     }
 }
 
-fn allowance(limits: &HubLimits) -> Allowance {
-    Allowance {
+fn delivery_allowance(limits: &HubLimits) -> CallAllowance {
+    CallAllowance {
         budget: None,
         rate: Some(RateRule {
             calls: limits.deliver_per_second,
@@ -441,7 +448,7 @@ fn allowance(limits: &HubLimits) -> Allowance {
     }
 }
 
-const fn bytes_pace(limits: &HubLimits) -> ByteRate {
+const fn byte_rate(limits: &HubLimits) -> ByteRate {
     ByteRate {
         bytes_per_second: limits.deliver_bytes_per_second,
         burst_bytes: limits.deliver_burst_bytes,

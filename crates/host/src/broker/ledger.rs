@@ -1,4 +1,4 @@
-//! Remembers which requests were begun and what came of them, so that none runs twice.
+//! Records which requests started and how each ended, so that no request runs twice.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -6,223 +6,238 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bowline_core::sync::lock;
-use bowline_journal::engine::DONE_KEPT;
-use bowline_journal::sqlite::OpenError;
+use bowline_journal::engine::COMPLETED_TTL;
+use bowline_journal::sqlite::JournalOpenError;
 use bowline_journal::{
-    At, Draft, Journal, JournalError, Known, Lane, Memory, Order, Published, Receipt, Sqlite,
+    Duplicate, Journal, JournalError, LaneName, LeaseOrder, LeaseReceipt, MemoryJournal,
+    MessageDraft, PublishOutcome, SqliteJournal, Timestamps,
 };
 use bytes::Bytes;
 use thiserror::Error;
 use tokio::sync::OnceCell;
 
-/// How long a request that was begun is held: as long as any process lives.
-const HOLD: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+/// Lease of a started request: longer than any process lives.
+const REQUEST_LEASE: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
-/// Requests of earlier processes that are taken over at a time.
-const TAKEN_MAX: usize = 256;
+/// Unfinished requests of earlier processes leased per batch.
+const TAKE_OVER_BATCH_MAX: usize = 256;
 
-/// A lane of the journal: a request that was begun is a message that is held, one that is done is
-/// acknowledged with its answer. Begun and not done after a restart means: nobody knows.
+/// A lane of the journal. A started request is a leased message; a finished request is
+/// acknowledged with the response. A message still unfinished after a restart has an unknown
+/// outcome.
 #[derive(Clone, Debug)]
-pub struct Ledger(Arc<Book>);
+pub struct RequestLedger(Arc<LedgerInner>);
 
 #[derive(Debug)]
-struct Book {
+struct LedgerInner {
     journal: Arc<dyn Journal>,
-    lane: Lane,
-    /// Whether what earlier processes began was taken over.
+    lane: LaneName,
+    /// Set once the unfinished requests of earlier processes are leased.
     taken_over: OnceCell<()>,
-    /// What proves that we hold each request that was begun and is not done, here or before. As
-    /// many as run at once, and those of earlier processes that nobody asked for again.
-    held: Mutex<HashMap<Arc<str>, Receipt>>,
+    /// Lease receipts of unfinished requests, of this process and of earlier ones: at most the
+    /// running requests plus old requests never sent again.
+    receipts: Mutex<HashMap<Arc<str>, LeaseReceipt>>,
 }
 
-/// Why a ledger cannot be kept in a file.
+/// Why a ledger file cannot be opened.
 #[derive(Debug, Error)]
 pub enum LedgerError {
     /// The file cannot be used.
     #[error("the file of the ledger cannot be used")]
-    File(#[from] OpenError),
-    /// The mailbox cannot name a ledger.
+    File(#[from] JournalOpenError),
+    /// The mailbox name does not fit into a lane name.
     #[error("the mailbox cannot name a ledger")]
     Name(#[from] JournalError),
 }
 
-/// A request that is written down as begun.
+/// A request recorded as started.
 #[derive(Clone, Debug)]
-pub(super) struct Entry {
+pub(super) struct LedgerEntry {
     name: Arc<str>,
-    receipt: Receipt,
+    receipt: LeaseReceipt,
 }
 
-/// What the ledger knows of a request that is to begin.
+/// State of a request that is about to start.
 #[derive(Debug)]
-pub(super) enum Begun {
-    /// Nothing; it is written down as begun now.
-    Now(Entry),
-    /// It was answered, and this is the answer where it is still kept.
+pub(super) enum BeginOutcome {
+    /// New; now recorded as started.
+    Started(LedgerEntry),
+    /// Already answered, with the response if still kept.
     Answered(Option<Bytes>),
-    /// It was begun and never ended; whoever began it is gone.
-    Before(Option<Entry>),
+    /// Started by an earlier process and never finished.
+    Interrupted(Option<LedgerEntry>),
 }
 
-impl Ledger {
-    /// Keeps it in this journal, for the mailbox of this name. Nobody else may use both at the
-    /// same time.
+impl RequestLedger {
+    /// Opens the ledger of a mailbox in `journal`. Only one ledger may use both at a time.
     ///
     /// # Errors
-    /// The name is longer than that of a lane may be.
+    /// The mailbox name does not fit into a lane name.
     pub fn new(journal: Arc<dyn Journal>, mailbox: &str) -> Result<Self, JournalError> {
-        let lane = Lane::new(&format!("ran/{mailbox}"))?;
-        Ok(Self(Arc::new(Book {
+        let lane = LaneName::new(&format!("ran/{mailbox}"))?;
+        Ok(Self(Arc::new(LedgerInner {
             journal,
             lane,
             taken_over: OnceCell::new(),
-            held: Mutex::default(),
+            receipts: Mutex::default(),
         })))
     }
 
-    /// Keeps it in a file of its own, made where it is missing: what was begun is known over a kill
-    /// of the program. One process uses the file at a time.
+    /// Opens a ledger in a file of its own, created if missing: the record survives a kill of the
+    /// program. One process uses the file at a time.
     ///
     /// # Errors
-    /// The file cannot be used, or the name is longer than that of a lane may be.
+    /// The file cannot be used, or the mailbox name does not fit into a lane name.
     pub fn open(path: &Path, mailbox: &str) -> Result<Self, LedgerError> {
-        let journal = Sqlite::open(path)?;
+        let journal = SqliteJournal::open(path)?;
         Ok(Self::new(Arc::new(journal), mailbox)?)
     }
 
-    /// Keeps it in memory: it forgets with the process.
+    /// Opens a ledger in memory, lost with the process.
     ///
     /// # Errors
     /// As for [`new`](Self::new).
     pub fn in_memory(mailbox: &str) -> Result<Self, JournalError> {
-        Self::new(Arc::new(Memory::default()), mailbox)
+        Self::new(Arc::new(MemoryJournal::default()), mailbox)
     }
 
-    /// Returns where it is kept.
+    /// Returns the underlying journal.
     #[must_use]
     pub fn journal(&self) -> &Arc<dyn Journal> {
         &self.0.journal
     }
 
-    /// Returns what was answered to a request: nothing where it was not, and no bytes where the
-    /// answer is not kept any more.
+    /// Finds the recorded response to a request: `None` if unfinished, `Some(None)` if the
+    /// response is no longer kept.
     ///
     /// # Errors
     /// The journal cannot be read.
-    pub async fn answered(
+    pub async fn find_response(
         &self,
         caller: &str,
         id: &str,
     ) -> Result<Option<Option<Bytes>>, JournalError> {
-        let name = name(caller, id);
-        let done = self.0.journal.result(&self.0.lane, &name).await?;
+        let name = request_name(caller, id);
+        let done = self.0.journal.get_result(&self.0.lane, &name).await?;
         Ok(done.map(|done| done.result))
     }
 
-    /// Writes down that a request is begun, unless it was before.
-    pub(super) async fn begin(
+    /// Records a request as started, unless recorded before.
+    pub(super) async fn begin_request(
         &self,
-        (caller, id): (&str, &str),
-        (digest, body): ([u8; 32], Bytes),
-        at: At,
-    ) -> Result<Begun, JournalError> {
-        let book = &*self.0;
-        book.taken_over
-            .get_or_try_init(|| book.take_over(at))
+        caller: &str,
+        id: &str,
+        digest: [u8; 32],
+        body: Bytes,
+        at: Timestamps,
+    ) -> Result<BeginOutcome, JournalError> {
+        let ledger = &*self.0;
+        ledger
+            .taken_over
+            .get_or_try_init(|| ledger.take_over_unfinished(at))
             .await?;
-        let name = name(caller, id);
-        let draft = Draft {
-            lane: book.lane.clone(),
+        let name = request_name(caller, id);
+        let draft = MessageDraft {
+            lane: ledger.lane.clone(),
             dedupe: Arc::clone(&name),
             digest,
             body,
             ttl: None,
-            hold: Some(HOLD),
+            lease: Some(REQUEST_LEASE),
         };
-        match book.journal.publish(draft, at).await? {
-            Published::Stored {
+        match ledger.journal.publish(draft, at).await? {
+            PublishOutcome::Stored {
                 held: Some(receipt),
                 ..
             } => {
-                lock(&book.held).insert(Arc::clone(&name), receipt);
-                Ok(Begun::Now(Entry { name, receipt }))
+                lock(&ledger.receipts).insert(Arc::clone(&name), receipt);
+                Ok(BeginOutcome::Started(LedgerEntry { name, receipt }))
             }
-            // Something in the lane is held by nobody; it is ours to hold, and so is this one.
-            Published::Stored { held: None, .. } => {
-                book.take_over(at).await?;
-                book.entry(name).map(Begun::Now).ok_or(JournalError::Lapsed)
+            // Some message of the lane has no lease; take over all of them, this request included.
+            PublishOutcome::Stored { held: None, .. } => {
+                ledger.take_over_unfinished(at).await?;
+                ledger
+                    .find_entry(name)
+                    .map(BeginOutcome::Started)
+                    .ok_or(JournalError::LeaseLost)
             }
-            Published::Known(Known::Done(done)) => Ok(Begun::Answered(done.result)),
-            Published::Known(Known::Waiting { .. } | Known::Dead(_)) => {
-                Ok(Begun::Before(book.entry(name)))
+            PublishOutcome::Duplicate(Duplicate::Completed(done)) => {
+                Ok(BeginOutcome::Answered(done.result))
+            }
+            PublishOutcome::Duplicate(Duplicate::Queued { .. } | Duplicate::DeadLetter(_)) => {
+                Ok(BeginOutcome::Interrupted(ledger.find_entry(name)))
             }
         }
     }
 
-    /// Returns a request that was begun and never ended, where there is one.
-    pub(super) async fn begun(
+    /// Finds a request that started and never finished.
+    pub(super) async fn find_unfinished(
         &self,
-        (caller, id): (&str, &str),
-        at: At,
-    ) -> Result<Option<Entry>, JournalError> {
-        let book = &*self.0;
-        book.taken_over
-            .get_or_try_init(|| book.take_over(at))
+        caller: &str,
+        id: &str,
+        at: Timestamps,
+    ) -> Result<Option<LedgerEntry>, JournalError> {
+        let ledger = &*self.0;
+        ledger
+            .taken_over
+            .get_or_try_init(|| ledger.take_over_unfinished(at))
             .await?;
-        Ok(book.entry(name(caller, id)))
+        Ok(ledger.find_entry(request_name(caller, id)))
     }
 
-    /// Writes down what came of a request that was begun.
-    pub(super) async fn end(
+    /// Records the response of a started request.
+    pub(super) async fn finish_request(
         &self,
-        entry: &Entry,
+        entry: &LedgerEntry,
         result: Bytes,
-        at: At,
+        at: Timestamps,
     ) -> Result<(), JournalError> {
-        let book = &*self.0;
-        let done = match book.journal.ack(entry.receipt, Some(result), at).await {
-            // That it is done is worth more than what came of it.
-            Err(JournalError::TooLarge { .. }) => book.journal.ack(entry.receipt, None, at).await,
+        let ledger = &*self.0;
+        let done = match ledger.journal.ack(entry.receipt, Some(result), at).await {
+            // The fact that the request finished matters more than the response.
+            Err(JournalError::TooLarge { .. }) => ledger.journal.ack(entry.receipt, None, at).await,
             other => other,
         };
         if done.is_ok() {
-            lock(&book.held).remove(&entry.name);
+            lock(&ledger.receipts).remove(&entry.name);
         }
         done
     }
 }
 
-impl Book {
-    fn entry(&self, name: Arc<str>) -> Option<Entry> {
-        let receipt = lock(&self.held).get(&name).copied()?;
-        Some(Entry { name, receipt })
+impl LedgerInner {
+    fn find_entry(&self, name: Arc<str>) -> Option<LedgerEntry> {
+        let receipt = lock(&self.receipts).get(&name).copied()?;
+        Some(LedgerEntry { name, receipt })
     }
 
-    /// Holds what nobody holds: what earlier processes began. What is so old that nobody can ask
-    /// for it again is forgotten.
-    async fn take_over(&self, at: At) -> Result<(), JournalError> {
+    /// Leases all unleased messages: requests started by earlier processes. Requests too old to
+    /// be sent again are removed.
+    async fn take_over_unfinished(&self, at: Timestamps) -> Result<(), JournalError> {
         loop {
-            let lease = self
-                .journal
-                .lease(&self.lane, Order::Any, TAKEN_MAX, HOLD, at);
+            let lease = self.journal.lease(
+                &self.lane,
+                LeaseOrder::Any,
+                TAKE_OVER_BATCH_MAX,
+                REQUEST_LEASE,
+                at,
+            );
             let taken = lease.await?;
             if taken.is_empty() {
                 return Ok(());
             }
             for one in taken {
-                if one.age > DONE_KEPT {
-                    self.journal.withdraw(one.receipt, at).await?;
+                if one.age > COMPLETED_TTL {
+                    self.journal.discard_leased(one.receipt, at).await?;
                 } else {
-                    lock(&self.held).insert(one.dedupe, one.receipt);
+                    lock(&self.receipts).insert(one.dedupe, one.receipt);
                 }
             }
         }
     }
 }
 
-/// Names a request among those of all callers. A mailbox holds no `/`.
-fn name(caller: &str, id: &str) -> Arc<str> {
+/// Builds the key of a request. A mailbox name contains no `/`.
+fn request_name(caller: &str, id: &str) -> Arc<str> {
     format!("{caller}/{id}").into()
 }

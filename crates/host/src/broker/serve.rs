@@ -1,45 +1,45 @@
-//! Answers requests, side by side and under limits, each once.
+//! Engine that answers broker requests concurrently, under limits, each exactly once.
 
-mod courier;
-mod desk;
-mod seats;
+mod in_flight;
+mod reply_sink;
+mod run_limiter;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_core::call::Principal;
-use bowline_core::caller::CallerEnd;
-use bowline_core::error::{Execution, Failure};
-use bowline_core::time::Now;
-use bowline_journal::{At, JournalError};
-use bowline_link::ASKED_MAX;
-use bowline_wire::broker::{Answer, Ask, From, Said};
+use bowline_core::client_handle::ClientHandle;
+use bowline_core::error::{ExecutionStatus, FailureReport};
+use bowline_core::time::MonotonicTime;
+use bowline_journal::{JournalError, Timestamps};
+use bowline_link::CLIENT_WAIT_MAX;
+use bowline_wire::broker::{BrokerRequest, BrokerResponse, MessageSender, ResultForm};
 use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
 
-use self::desk::{Desk, Ended, Entered, Key, Turn};
-use self::seats::Seats;
+use self::in_flight::{ClaimOutcome, DedupGuard, InFlightEnd, InFlightRequests, RequestKey};
+use self::run_limiter::RunLimiter;
 use super::failures;
-use super::ledger::{Begun, Entry};
-use crate::broker::{Backend, Job, Ledger, Manifest};
+use super::ledger::{BeginOutcome, LedgerEntry};
+use crate::broker::{Backend, BackendRequest, PeerManifest, RequestLedger};
 use crate::ports::Clock;
 
-pub use courier::{Courier, ReplyError, reply_id};
+pub use reply_sink::{ReplyError, ReplySink, reply_id};
 
-/// How long a request waits before it comes again that came when there was no room.
-const PUT_BACK: Duration = Duration::from_secs(1);
+/// Redelivery delay of a request beyond the in-flight limit.
+const PUT_BACK_DELAY: Duration = Duration::from_secs(1);
 
-/// How long requests that are taken back at the end may take to tell so.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+/// How long cancelled requests may take to reply on shutdown.
+const CANCEL_GRACE: Duration = Duration::from_secs(1);
 
-/// The bounds of serving.
+/// Limits of serving.
 #[derive(Clone, Copy, Debug)]
 pub struct ServeLimits {
-    /// Requests that run at once.
+    /// Requests running at once.
     pub running_max: usize,
-    /// Requests of one caller that run at once.
+    /// Requests of one caller running at once.
     pub caller_running_max: usize,
-    /// Stored requests in hand at once, running or waiting to; more are put back.
+    /// Stored requests in flight, running or queued; more are returned to the mailbox.
     pub waiting_max: usize,
 }
 
@@ -53,47 +53,47 @@ impl Default for ServeLimits {
     }
 }
 
-/// A request as it came: stamped by the hub, and not yet read.
+/// A received request: stamped by the hub, not yet parsed.
 #[derive(Clone, Debug)]
-pub struct Incoming {
-    /// Who asks.
-    pub from: From,
-    /// The same as a principal of ours, where we are the hub.
+pub struct ServeRequest {
+    /// The sender.
+    pub sender: MessageSender,
+    /// The sender as a local principal; set only on the hub.
     pub principal: Option<Arc<Principal>>,
-    /// Names the request: for a stored one, among all of this caller for good.
+    /// The request id; for a stored request, unique per caller forever.
     pub id: Arc<str>,
-    /// What is wanted.
+    /// The request body.
     pub body: Bytes,
-    /// Until when an answer is of use.
-    pub deadline: Now,
-    /// Hears what the tool says before it answers.
-    pub sink: Option<Arc<dyn CallerEnd>>,
+    /// A response is useless after this time.
+    pub deadline: MonotonicTime,
+    /// Receives notifications and server requests of the tool before the response.
+    pub client: Option<Arc<dyn ClientHandle>>,
 }
 
 /// The engine that answers requests.
 #[derive(Debug)]
-pub struct Serving {
+pub struct ServeEngine {
     backend: Arc<dyn Backend>,
-    ledger: Ledger,
+    ledger: RequestLedger,
     limits: ServeLimits,
     clock: Arc<dyn Clock>,
-    seats: Seats,
-    desk: Desk,
+    run_limiter: RunLimiter,
+    in_flight: InFlightRequests,
 }
 
-/// What came of a stored request.
-struct Carried {
-    answer: Answer,
-    /// Where it is written down as begun, and not yet as done.
-    entry: Option<Entry>,
+/// Outcome of a stored request.
+struct ServeOutcome {
+    response: BrokerResponse,
+    /// The ledger entry, if recorded as started and not yet as finished.
+    entry: Option<LedgerEntry>,
 }
 
-impl Serving {
-    /// Returns an engine that runs what `backend` has.
+impl ServeEngine {
+    /// Returns an engine that runs requests on `backend`.
     #[must_use]
     pub fn new(
         backend: Arc<dyn Backend>,
-        ledger: Ledger,
+        ledger: RequestLedger,
         limits: ServeLimits,
         clock: Arc<dyn Clock>,
     ) -> Self {
@@ -101,319 +101,361 @@ impl Serving {
             backend,
             ledger,
             limits,
-            seats: Seats::new(limits.running_max, limits.caller_running_max),
-            desk: Desk::default(),
+            run_limiter: RunLimiter::new(limits.running_max, limits.caller_running_max),
+            in_flight: InFlightRequests::default(),
             clock,
         }
     }
 
-    /// Returns what remembers which requests ran.
+    /// Returns the ledger.
     #[must_use]
-    pub const fn ledger(&self) -> &Ledger {
+    pub const fn ledger(&self) -> &RequestLedger {
         &self.ledger
     }
 
-    /// Returns what somebody may use.
+    /// Returns the tools that a sender may use.
     pub async fn manifest(
         &self,
-        from: &From,
+        from: &MessageSender,
         principal: Option<&Arc<Principal>>,
-    ) -> Result<Manifest, Failure> {
+    ) -> Result<PeerManifest, FailureReport> {
         self.backend.manifest(from, principal).await
     }
 
-    /// Answers a live request. Dropping the future takes it back.
-    pub async fn live(&self, incoming: Incoming) -> Answer {
-        let job = match self.read(&incoming, None) {
-            Ok(job) => job,
-            Err(failure) => return Answer::Failed(failure),
+    /// Answers a live request. Dropping the future cancels the request.
+    pub async fn handle_live(&self, incoming: ServeRequest) -> BrokerResponse {
+        let request = match self.parse_request(&incoming, None) {
+            Ok(request) => request,
+            Err(failure) => return BrokerResponse::Failed(failure),
         };
-        if matches!(job.ask, Ask::Manifest) {
-            return self.list(&job).await;
+        if matches!(request.request, BrokerRequest::Manifest) {
+            return self.list_tools(&request).await;
         }
         let waited = tokio::time::timeout_at(
-            self.clock.instant(job.deadline),
-            self.seats.take(&job.from.session_id),
+            self.clock.instant(request.deadline),
+            self.run_limiter.acquire(&request.sender.session_id),
         );
         match waited.await {
-            Ok(_seat) => self.run(&job).await,
-            Err(_late) => Answer::Failed(failures::expired()),
+            Ok(_seat) => self.run_tool(&request).await,
+            Err(_late) => BrokerResponse::Failed(failures::request_expired()),
         }
     }
 
-    /// Deals with a stored request: it is carried out unless it was before, its reply is stored,
-    /// what came of it is written down by its key, and then the request is ended, in that order.
+    /// Handles a stored request: runs the request unless recorded in the ledger, stores the reply,
+    /// records the outcome, and acks the request, in this order.
     ///
-    /// The same request may come again while it is dealt with; it runs once and is answered once.
-    pub async fn stored(&self, incoming: Incoming, courier: &dyn Courier) {
-        let key = Key {
-            caller: Arc::clone(&incoming.from.session_id),
+    /// A duplicate that arrives meanwhile neither runs nor replies a second time.
+    pub async fn handle_stored(&self, incoming: ServeRequest, sink: &dyn ReplySink) {
+        let key = RequestKey {
+            caller: Arc::clone(&incoming.sender.session_id),
             id: Arc::clone(&incoming.id),
         };
-        let turn = loop {
-            match self.desk.enter(&key, self.limits.waiting_max) {
-                Entered::Alone(turn) => break turn,
-                Entered::Full => return courier.put_back(PUT_BACK).await,
-                Entered::Beside(other) => match other.ended().await {
-                    Some(Ended::Replied) => return courier.ack().await,
-                    Some(Ended::Unreplied(answer)) => {
-                        let told = tell(&answer, courier).await;
-                        return close(told, courier).await;
+        let guard = loop {
+            match self.in_flight.claim(&key, self.limits.waiting_max) {
+                ClaimOutcome::Claimed(guard) => break guard,
+                ClaimOutcome::Full => return sink.put_back(PUT_BACK_DELAY).await,
+                ClaimOutcome::Duplicate(duplicate) => match duplicate.wait_end().await {
+                    Some(InFlightEnd::Replied) => return sink.ack().await,
+                    Some(InFlightEnd::Unreplied(answer)) => {
+                        let replied = send_reply(&answer, sink).await;
+                        return settle_request(replied, sink).await;
                     }
-                    // Whoever dealt with it went away; it is looked up anew.
+                    // The owner disappeared; claim again.
                     None => {}
                 },
             }
         };
-        let Carried { answer, entry } = self.carry(&incoming, &key, &turn).await;
-        let told = tell(&answer, courier).await;
-        // Whether or not the reply found its way: what ran must not run again.
+        let ServeOutcome {
+            response: answer,
+            entry,
+        } = self.resolve_response(&incoming, &key, &guard).await;
+        let replied = send_reply(&answer, sink).await;
+        // Record the outcome even without a stored reply: a finished request must not run again.
         if let Some(entry) = entry {
-            self.remember(&entry, &answer).await;
+            self.record_outcome(&entry, &answer).await;
         }
-        turn.end(match told {
-            Ok(()) => Ended::Replied,
-            Err(_) => Ended::Unreplied(Arc::new(answer)),
+        guard.finish(match replied {
+            Ok(()) => InFlightEnd::Replied,
+            Err(_) => InFlightEnd::Unreplied(Arc::new(answer)),
         });
-        close(told, courier).await;
+        settle_request(replied, sink).await;
     }
 
-    /// Takes back a stored request of `caller`; `false` where it is not in hand.
-    pub fn cancel(&self, caller: &Arc<str>, id: &Arc<str>) -> bool {
-        self.desk.cancel(&Key {
+    /// Cancels a stored request of `caller`; `false` if not in flight.
+    pub fn cancel_request(&self, caller: &Arc<str>, id: &Arc<str>) -> bool {
+        self.in_flight.cancel(&RequestKey {
             caller: Arc::clone(caller),
             id: Arc::clone(id),
         })
     }
 
-    /// Takes no more stored requests, and takes those in hand back.
+    /// Accepts no more stored requests, and cancels the requests in flight.
     pub fn abandon(&self) {
-        self.desk.close();
-        self.desk.cancel_all();
+        self.in_flight.close();
+        self.in_flight.cancel_all();
     }
 
-    /// Takes no more stored requests and waits for those in hand; what is not done after `wait` is
-    /// taken back, and answered so.
+    /// Accepts no more stored requests and waits for the requests in flight; unfinished requests
+    /// are cancelled after `wait`, and answered accordingly.
     pub async fn close(&self, wait: Duration) {
         let all = async {
-            for other in self.desk.close() {
-                other.ended().await;
+            for other in self.in_flight.close() {
+                other.wait_end().await;
             }
         };
         if tokio::time::timeout(wait, all).await.is_err() {
-            self.desk.cancel_all();
+            self.in_flight.cancel_all();
             let last = async {
-                for other in self.desk.close() {
-                    other.ended().await;
+                for other in self.in_flight.close() {
+                    other.wait_end().await;
                 }
             };
-            if tokio::time::timeout(LAST_WORDS, last).await.is_err() {
-                tracing::warn!(left = self.desk.len(), "requests did not end in time");
+            if tokio::time::timeout(CANCEL_GRACE, last).await.is_err() {
+                tracing::warn!(
+                    left = self.in_flight.len(),
+                    "requests did not finish before shutdown"
+                );
             }
         }
     }
 
-    /// Returns how many stored requests are in hand.
+    /// Returns the number of stored requests in flight.
     #[must_use]
-    pub fn in_hand(&self) -> usize {
-        self.desk.len()
+    pub fn in_flight_count(&self) -> usize {
+        self.in_flight.len()
     }
 
-    fn at(&self) -> At {
-        At {
+    fn timestamps(&self) -> Timestamps {
+        Timestamps {
             now: self.clock.now(),
             unix_ms: self.clock.unix_ms(),
         }
     }
 
-    /// Reads a request, and refuses what need not be begun.
-    fn read(&self, incoming: &Incoming, key: Option<Arc<str>>) -> Result<Job, Failure> {
-        let ask = Ask::read(&incoming.body).map_err(|bad| failures::bad_request(&bad))?;
+    /// Parses a request, and refuses a request that need not start.
+    fn parse_request(
+        &self,
+        incoming: &ServeRequest,
+        key: Option<Arc<str>>,
+    ) -> Result<BackendRequest, FailureReport> {
+        let ask =
+            BrokerRequest::parse(&incoming.body).map_err(|bad| failures::bad_request(&bad))?;
         if incoming.deadline <= self.clock.now() {
-            return Err(failures::expired());
+            return Err(failures::request_expired());
         }
-        let job = Job {
-            from: incoming.from.clone(),
+        let request = BackendRequest {
+            sender: incoming.sender.clone(),
             principal: incoming.principal.clone(),
-            ask,
+            request: ask,
             key,
             deadline: incoming.deadline,
-            sink: incoming.sink.clone(),
+            client: incoming.client.clone(),
         };
-        self.backend.check(&job)?;
-        Ok(job)
+        self.backend.authorize(&request)?;
+        Ok(request)
     }
 
-    /// Finds or makes the answer of a stored request.
-    async fn carry(&self, incoming: &Incoming, key: &Key, turn: &Turn<'_>) -> Carried {
+    /// Finds or computes the response to a stored request.
+    async fn resolve_response(
+        &self,
+        incoming: &ServeRequest,
+        key: &RequestKey,
+        guard: &DedupGuard<'_>,
+    ) -> ServeOutcome {
         let name = format!("{}/{}", key.caller, key.id);
-        let job = match self.read(incoming, Some(name.into())) {
-            Ok(job) => job,
-            Err(failure) => return self.refused(key, failure).await,
+        let request = match self.parse_request(incoming, Some(name.into())) {
+            Ok(request) => request,
+            Err(failure) => return self.replay_or_refuse(key, failure).await,
         };
-        if matches!(job.ask, Ask::Manifest) {
-            return Carried::plain(self.list(&job).await);
+        if matches!(request.request, BrokerRequest::Manifest) {
+            return ServeOutcome::from_response(self.list_tools(&request).await);
         }
-        let seat = tokio::select! {
+        let permit = tokio::select! {
             biased;
-            seat = self.seats.take(&key.caller) => seat,
-            () = turn.cancelled() => {
-                let failure = failures::cancelled(Execution::NotStarted);
-                return self.refused(key, failure).await;
+            seat = self.run_limiter.acquire(&key.caller) => seat,
+            () = guard.wait_cancelled() => {
+                let failure = failures::request_cancelled(ExecutionStatus::NotStarted);
+                return self.replay_or_refuse(key, failure).await;
             }
-            () = tokio::time::sleep_until(self.clock.instant(job.deadline)) => {
-                return self.refused(key, failures::expired()).await;
+            () = tokio::time::sleep_until(self.clock.instant(request.deadline)) => {
+                return self.replay_or_refuse(key, failures::request_expired()).await;
             }
         };
-        let entry = match self.backend.is_repeatable(&job) {
+        let entry = match self.backend.is_repeatable(&request) {
             true => None,
-            false => match self.begin(key, incoming).await {
+            false => match self.begin_request(key, incoming).await {
                 Ok(entry) => Some(entry),
                 Err(carried) => return carried,
             },
         };
         let answer = tokio::select! {
             biased;
-            answer = self.run(&job) => answer,
-            () = turn.cancelled() => Answer::Failed(failures::cancelled(Execution::Unknown)),
+            answer = self.run_tool(&request) => answer,
+            () = guard.wait_cancelled() => {
+                BrokerResponse::Failed(failures::request_cancelled(ExecutionStatus::Unknown))
+            }
         };
-        drop(seat);
-        Carried { answer, entry }
+        drop(permit);
+        ServeOutcome {
+            response: answer,
+            entry,
+        }
     }
 
-    /// Writes down that a request begins; what is known of it already is its answer.
-    async fn begin(&self, key: &Key, incoming: &Incoming) -> Result<Entry, Carried> {
+    /// Records a request as started; a request already known to the ledger yields a response.
+    async fn begin_request(
+        &self,
+        key: &RequestKey,
+        incoming: &ServeRequest,
+    ) -> Result<LedgerEntry, ServeOutcome> {
         let digest = Sha256::digest(&incoming.body).into();
-        let what = (digest, incoming.body.clone());
-        match self.ledger.begin(key.pair(), what, self.at()).await {
-            Ok(Begun::Now(entry)) => Ok(entry),
-            Ok(Begun::Answered(body)) => Err(Carried::plain(again(body))),
-            Ok(Begun::Before(entry)) => Err(Carried {
-                answer: Answer::Failed(failures::outcome_unknown()),
+        let body = incoming.body.clone();
+        match self
+            .ledger
+            .begin_request(&key.caller, &key.id, digest, body, self.timestamps())
+            .await
+        {
+            Ok(BeginOutcome::Started(entry)) => Ok(entry),
+            Ok(BeginOutcome::Answered(body)) => {
+                Err(ServeOutcome::from_response(replay_response(body)))
+            }
+            Ok(BeginOutcome::Interrupted(entry)) => Err(ServeOutcome {
+                response: BrokerResponse::Failed(failures::outcome_unknown()),
                 entry,
             }),
-            Err(JournalError::Conflict) => Err(Carried::failed(failures::conflict())),
+            Err(JournalError::Conflict) => {
+                Err(ServeOutcome::from_failure(failures::idempotency_conflict()))
+            }
             Err(error) => {
-                let failure = failures::not_stored(&error, Execution::NotStarted);
-                Err(Carried::failed(failure))
+                let failure = failures::not_stored(&error, ExecutionStatus::NotStarted);
+                Err(ServeOutcome::from_failure(failure))
             }
         }
     }
 
-    /// Answers a request that is not to be begun: by what came of it before, where it was begun
-    /// before, and else by why it is refused.
-    async fn refused(&self, key: &Key, failure: Failure) -> Carried {
+    /// Answers a request that must not start: with the recorded outcome if started before,
+    /// otherwise with the refusal.
+    async fn replay_or_refuse(&self, key: &RequestKey, failure: FailureReport) -> ServeOutcome {
         let known = async {
-            if let Some(body) = self.ledger.answered(&key.caller, &key.id).await? {
-                return Ok(Some(Carried::plain(again(body))));
+            if let Some(body) = self.ledger.find_response(&key.caller, &key.id).await? {
+                return Ok(Some(ServeOutcome::from_response(replay_response(body))));
             }
-            let entry = self.ledger.begun(key.pair(), self.at()).await?;
-            Ok::<_, JournalError>(entry.map(|entry| Carried {
-                answer: Answer::Failed(failures::outcome_unknown()),
+            let entry = self
+                .ledger
+                .find_unfinished(&key.caller, &key.id, self.timestamps())
+                .await?;
+            Ok::<_, JournalError>(entry.map(|entry| ServeOutcome {
+                response: BrokerResponse::Failed(failures::outcome_unknown()),
                 entry: Some(entry),
             }))
         };
         match known.await {
             Ok(Some(carried)) => carried,
-            Ok(None) => Carried::failed(failure),
-            Err(error) => Carried::failed(failures::not_stored(&error, Execution::Unknown)),
-        }
-    }
-
-    async fn list(&self, job: &Job) -> Answer {
-        match self
-            .backend
-            .manifest(&job.from, job.principal.as_ref())
-            .await
-        {
-            Ok(Manifest {
-                revision, items, ..
-            }) => Answer::Manifest { items, revision },
-            Err(failure) => Answer::Failed(failure),
-        }
-    }
-
-    /// Runs a tool, until its request is past its time. Where its caller can be asked, that may
-    /// take as long as a person takes: then only whoever waits for the server knows what was its
-    /// time.
-    async fn run(&self, job: &Job) -> Answer {
-        let may_ask = job.ask.context().is_some_and(|who| who.abilities.any());
-        let until = match may_ask {
-            true => job.deadline.plus(ASKED_MAX),
-            false => job.deadline,
-        };
-        tokio::select! {
-            biased;
-            answer = self.backend.run(job) => answer,
-            () = tokio::time::sleep_until(self.clock.instant(until)) => {
-                Answer::Failed(failures::timeout())
+            Ok(None) => ServeOutcome::from_failure(failure),
+            Err(error) => {
+                ServeOutcome::from_failure(failures::not_stored(&error, ExecutionStatus::Unknown))
             }
         }
     }
 
-    async fn remember(&self, entry: &Entry, answer: &Answer) {
+    async fn list_tools(&self, request: &BackendRequest) -> BrokerResponse {
+        match self
+            .backend
+            .manifest(&request.sender, request.principal.as_ref())
+            .await
+        {
+            Ok(PeerManifest {
+                revision, items, ..
+            }) => BrokerResponse::Manifest { items, revision },
+            Err(failure) => BrokerResponse::Failed(failure),
+        }
+    }
+
+    /// Runs a tool until the deadline. If the caller can answer server requests, the deadline is
+    /// extended by the longest answer time: only the link to the server knows the time spent
+    /// waiting for the caller.
+    async fn run_tool(&self, request: &BackendRequest) -> BrokerResponse {
+        let may_ask = request
+            .request
+            .context()
+            .is_some_and(|who| who.capabilities.has_any());
+        let until = match may_ask {
+            true => request.deadline.plus(CLIENT_WAIT_MAX),
+            false => request.deadline,
+        };
+        tokio::select! {
+            biased;
+            answer = self.backend.run(request) => answer,
+            () = tokio::time::sleep_until(self.clock.instant(until)) => {
+                BrokerResponse::Failed(failures::tool_timeout())
+            }
+        }
+    }
+
+    async fn record_outcome(&self, entry: &LedgerEntry, answer: &BrokerResponse) {
         let mut body = Vec::new();
-        answer.write(Said::Whole, &mut body);
-        if let Err(error) = self.ledger.end(entry, body.into(), self.at()).await {
+        answer.write(ResultForm::Whole, &mut body);
+        if let Err(error) = self
+            .ledger
+            .finish_request(entry, body.into(), self.timestamps())
+            .await
+        {
             tracing::error!(
                 error = &error as &dyn std::error::Error,
-                "what came of a request could not be written down"
+                "cannot record the outcome of a request"
             );
         }
     }
 }
 
-impl Key {
-    fn pair(&self) -> (&str, &str) {
-        (&self.caller, &self.id)
-    }
-}
-
-impl Carried {
-    const fn plain(answer: Answer) -> Self {
+impl ServeOutcome {
+    const fn from_response(response: BrokerResponse) -> Self {
         Self {
-            answer,
+            response,
             entry: None,
         }
     }
 
-    const fn failed(failure: Failure) -> Self {
-        Self::plain(Answer::Failed(failure))
+    const fn from_failure(failure: FailureReport) -> Self {
+        Self::from_response(BrokerResponse::Failed(failure))
     }
 }
 
-/// Reads an answer that was given before.
-fn again(body: Option<Bytes>) -> Answer {
-    let answer = body.and_then(|body| Answer::read(&body).ok());
+/// Parses a recorded response.
+fn replay_response(body: Option<Bytes>) -> BrokerResponse {
+    let answer = body.and_then(|body| BrokerResponse::parse(&body).ok());
     match answer {
-        Some(Answer::Output { result, era, .. }) => Answer::Output {
+        Some(BrokerResponse::Output { result, era, .. }) => BrokerResponse::Output {
             result,
             again: true,
             era,
         },
         Some(answer) => answer,
-        None => Answer::Failed(failures::answer_forgotten()),
+        None => BrokerResponse::Failed(failures::response_forgotten()),
     }
 }
 
-/// Stores a reply; where it is too large, that is what is told.
-async fn tell(answer: &Answer, courier: &dyn Courier) -> Result<(), ReplyError> {
-    match courier.reply(answer).await {
-        Err(ReplyError::TooLarge) => courier.reply(&Answer::Failed(failures::too_large())).await,
+/// Stores a reply; an oversized reply is replaced by an error.
+async fn send_reply(answer: &BrokerResponse, sink: &dyn ReplySink) -> Result<(), ReplyError> {
+    match sink.store_reply(answer).await {
+        Err(ReplyError::TooLarge) => {
+            sink.store_reply(&BrokerResponse::Failed(failures::response_too_large()))
+                .await
+        }
         other => other,
     }
 }
 
-/// Ends a request, or leaves it to come again.
-async fn close(told: Result<(), ReplyError>, courier: &dyn Courier) {
-    match told {
-        Ok(()) => courier.ack().await,
-        // Where the way itself is lost, this comes to nothing, and the request comes again anyway.
-        Err(ReplyError::Lost) => courier.put_back(PUT_BACK).await,
-        Err(ReplyError::TooLarge) => courier.bury("the reply is too large".into()).await,
+/// Acks a request, or leaves the request for redelivery.
+async fn settle_request(replied: Result<(), ReplyError>, sink: &dyn ReplySink) {
+    match replied {
+        Ok(()) => sink.ack().await,
+        // Without a connection the nak is lost, and the request is redelivered anyway.
+        Err(ReplyError::Lost) => sink.put_back(PUT_BACK_DELAY).await,
+        Err(ReplyError::TooLarge) => sink.dead_letter("the reply is too large".into()).await,
         Err(ReplyError::Refused(reason)) => {
-            tracing::warn!(%reason, "a reply was refused; its request is a dead letter");
-            courier.bury(reason).await;
+            tracing::warn!(%reason, "reply refused; request becomes a dead letter");
+            sink.dead_letter(reason).await;
         }
     }
 }

@@ -1,54 +1,53 @@
-//! Serves tools over a hub for as long as it is wanted, whatever becomes of the connection.
+//! Serves tools over a hub until shutdown, with reconnects.
 
-mod attending;
+mod serve_session;
 
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_core::backoff::{Backoff, Restarts};
+use bowline_core::backoff::{Backoff, RestartBackoff};
 use bowline_core::policy::RoleAllowlist;
 
-use super::client::Reconnect;
+use super::broker_client::ReconnectPolicy;
 use super::{
-    Client, ClientOptions, ConnectError, Credential, ExecutorBackend, Ledger, Remote as _,
-    ServeLimits, Served, Serving,
+    BrokerClient, BrokerClientOptions, BrokerConnectError, CredentialSource, ExecutorBackend,
+    HubRequestHandler, RemotePeer as _, RequestLedger, ServeEngine, ServeLimits,
 };
 use crate::tools::ToolExecutor;
 
-pub use attending::Attending;
+pub use serve_session::ServeSession;
 
-/// Connections are made by the supervisor: a client that lost one does not try by itself.
+/// Reconnect wait of the inner client: only the supervisor reconnects.
 const NEVER: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
-/// How tools are served.
+/// Options for serving tools.
 #[derive(Clone, Debug)]
 pub struct ServeOptions {
-    /// Which mailbox is served, and the bounds of its connection. How it reconnects is said here.
-    pub client: ClientOptions,
-    /// How much runs at once.
+    /// The served mailbox and the connection limits. The supervisor replaces the reconnect policy.
+    pub client: BrokerClientOptions,
+    /// Concurrency limits.
     pub limits: ServeLimits,
-    /// Remembers what ran: in memory where absent, so that a restart of the program forgets it.
-    /// With [`Ledger::open`] what cannot be repeated is not run again over a kill of the program
-    /// either: its caller is told that nobody knows whether it ran.
-    pub ledger: Option<Ledger>,
-    /// Offers the tools to the hub's catalog as a server of this name, as they are when a
-    /// connection is made. The config of the hub lets the peer bring it:
-    /// `[principals.NAME] offers`.
+    /// Records started requests; in memory if absent, so lost on a restart. With
+    /// [`RequestLedger::open`], a request that is not repeatable does not run again even after a
+    /// kill of the program: the caller gets an unknown outcome.
+    pub ledger: Option<RequestLedger>,
+    /// Offers the tools to the hub's catalog under this server name, as of each connect. The hub's
+    /// config must allow the offer: `[principals.NAME] offers`.
     pub offer_as: Option<Arc<str>>,
-    /// The wait before the next connection.
+    /// Wait before the next connection.
     pub backoff: Backoff,
-    /// A connection that lasted so long was a good one: the wait is the shortest again.
+    /// A connection of at least this length resets the backoff.
     pub steady: Duration,
-    /// How long requests may go on when it ends.
+    /// How long running requests may take on shutdown.
     pub drain: Duration,
 }
 
 impl Default for ServeOptions {
     fn default() -> Self {
         Self {
-            client: ClientOptions::default(),
+            client: BrokerClientOptions::default(),
             limits: ServeLimits::default(),
             ledger: None,
             offer_as: None,
@@ -62,46 +61,46 @@ impl Default for ServeOptions {
     }
 }
 
-/// Serves the tools of `executor` in the mailbox of `credential` until `shutdown` ends.
+/// Serves the tools of `executor` in the mailbox of `credential` until `shutdown` resolves.
 ///
-/// A connection that ends, well or not, is made anew after a wait that doubles from 500 ms to 30 s
-/// and is the shortest again after 10 s of service. A request runs once while the program lives:
-/// what comes again is answered by what came of it. A request that was running when the program
-/// was killed comes again to its next life and runs again there, unless [`serve_with`] is given a
-/// ledger on a disk.
+/// After any disconnect the supervisor reconnects, with a backoff that doubles from 500 ms to 30 s
+/// and resets after 10 s of service. A request runs once during the life of the program: a
+/// redelivered request gets the recorded response. A request running during a kill is redelivered
+/// to the next process and runs again there, unless [`serve_with`] gets a ledger on disk.
 ///
 /// ```
 /// use std::sync::Arc;
 ///
-/// use bowline_host::broker::{Credential, Errand, serve_supervised};
+/// use bowline_host::broker::{BrokerCall, CredentialSource, serve_supervised};
 /// use bowline_host::tools::Toolbox;
 /// use bowline_host::{RoleAllowlist, ToolOutput};
-/// use bowline_wire::broker::{Answer, Arguments, Ask, From};
+/// use bowline_wire::broker::{BrokerArguments, BrokerRequest, BrokerResponse, MessageSender};
 /// use serde_json::json;
 /// # use std::time::Duration;
-/// # use bowline_core::mailbox::Mailbox;
+/// # use bowline_core::mailbox::MailboxName;
 /// # use bowline_host::broker::{
-/// #     Admitted, HostBackend, Hub, HubLimits, Ledger, Porter, Rights, ServeLimits, Serving,
+/// #     AdmittedPeer, HostBackend, Hub, HubLimits, PeerAuthenticator, PeerRights, RequestLedger,
+/// #     ServeEngine, ServeLimits,
 /// # };
 /// # use bowline_host::{BoxFuture, Host, Principal, Role};
-/// # use bowline_link::websocket::{Side, SocketLimits, accept_key, join};
-/// # use bowline_wire::broker::{Hello, Refusal};
+/// # use bowline_link::websocket::{WebSocketLimits, WebSocketRole, accept_key, open_websocket};
+/// # use bowline_wire::broker::{BrokerHello, BrokerRefusal};
 /// # use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 /// # use tokio::net::TcpListener;
 /// #
 /// # #[derive(Debug)]
 /// # struct OneToken;
-/// # impl Porter for OneToken {
-/// #     fn admit(
+/// # impl PeerAuthenticator for OneToken {
+/// #     fn authenticate(
 /// #         &self,
-/// #         hello: &Hello,
-/// #     ) -> Result<(Admitted, BoxFuture<'static, Refusal>), Refusal> {
+/// #         hello: &BrokerHello,
+/// #     ) -> Result<(AdmittedPeer, BoxFuture<'static, BrokerRefusal>), BrokerRefusal> {
 /// #         assert_eq!(hello.token.as_deref(), Some("secret"));
-/// #         let admitted = Admitted {
+/// #         let admitted = AdmittedPeer {
 /// #             principal: Arc::new(Principal::new("box", Role::None)),
-/// #             mailbox: Mailbox::parse("box").unwrap(),
+/// #             mailbox: MailboxName::parse("box").unwrap(),
 /// #             role: None,
-/// #             rights: Rights::default(),
+/// #             rights: PeerRights::default(),
 /// #         };
 /// #         Ok((admitted, Box::pin(std::future::pending())))
 /// #     }
@@ -122,56 +121,58 @@ impl Default for ServeOptions {
 /// #          connection: upgrade\r\nsec-websocket-accept: {accept}\r\n\r\n"
 /// #     );
 /// #     stream.write_all(answer.as_bytes()).await.unwrap();
-/// #     let limits = SocketLimits::default();
-/// #     let io = join(stream, Side::Server, Default::default(), limits, host.tasks());
-/// #     hub.attend(io, &OneToken).await;
+/// #     let limits = WebSocketLimits::default();
+/// #     let bytes = Default::default();
+/// #     let role = WebSocketRole::Server;
+/// #     let io = open_websocket(stream, role, bytes, limits, host.tasks());
+/// #     hub.serve_peer(io, &OneToken).await;
 /// # }
 ///
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 /// # let host = Host::builder().build()?;
-/// # let journal = Arc::new(bowline_journal::Memory::default());
-/// # let serving = Arc::new(Serving::new(
+/// # let journal = Arc::new(bowline_journal::MemoryJournal::default());
+/// # let engine = Arc::new(ServeEngine::new(
 /// #     Arc::new(HostBackend::new(host.clone())),
-/// #     Ledger::in_memory("hub")?,
+/// #     RequestLedger::in_memory("hub")?,
 /// #     ServeLimits::default(),
 /// #     Arc::clone(host.clock()),
 /// # ));
-/// # let hub = Hub::start(&host, journal, HubLimits::default(), serving);
+/// # let hub = Hub::start(&host, journal, HubLimits::default(), engine);
 /// # let listener = TcpListener::bind("127.0.0.1:0").await?;
 /// # let endpoint = format!("http://{}", listener.local_addr()?);
-/// # let door = peer(hub.clone(), listener, host.clone());
-/// # tokio::spawn(door);
-/// // On one machine, the program that has the tools, with a token of the hub.
-/// let tools = Toolbox::default().with(("shout", "Says it louder."), &json!({}), |said, _| {
-///     let text = said.value()["text"].as_str().unwrap_or_default().to_uppercase();
-///     async move { Ok(ToolOutput::of_text(&text)) }
+/// # let accepting = peer(hub.clone(), listener, host.clone());
+/// # tokio::spawn(accepting);
+/// // On the machine with the tools: a program with a token of the hub.
+/// let tools = Toolbox::default().with("shout", "Says it louder.", &json!({}), |said, _| {
+///     let text = said.to_value()["text"].as_str().unwrap_or_default().to_uppercase();
+///     async move { Ok(ToolOutput::from_text(&text)) }
 /// });
 /// let roles = RoleAllowlist::unrestricted().with_role("guest", [""; 0]);
 /// let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
 /// let served = tokio::spawn(async move {
 ///     let stopped = async { drop(stopped.await) };
-///     let credential = Credential::fixed("secret");
+///     let credential = CredentialSource::from_token("secret");
 ///     serve_supervised(&endpoint, credential, Arc::new(tools), roles, stopped).await
 /// });
 ///
-/// // On another, the hub, for somebody who asks it.
-/// let whom = hub.remote(&Mailbox::parse("box")?).ok_or("no such peer")?;
-/// let call = |role: Option<Arc<str>>| Errand {
-///     ask: Ask::Call {
+/// // On the hub's machine: call the peer.
+/// let peer = hub.remote_peer(&MailboxName::parse("box")?).ok_or("no such peer")?;
+/// let call = |role: Option<Arc<str>>| BrokerCall {
+///     request: BrokerRequest::Call {
 ///         tool: "shout".into(),
 ///         server: None,
-///         arguments: Arguments::Object(r#"{"text":"hi"}"#.into()),
+///         arguments: BrokerArguments::Object(r#"{"text":"hi"}"#.into()),
 ///     },
 ///     stored: true,
 ///     deadline: host.clock().now().plus(Duration::from_secs(30)),
-///     caller: Some(From { session_id: "ann".into(), role, principal: None }),
-///     sink: None,
+///     sender: Some(MessageSender { session_id: "ann".into(), role, principal: None }),
+///     client: None,
 /// };
-/// let answer = whom.ask(call(None)).await;
-/// let Ok(Answer::Output { result, .. }) = answer else { panic!("{answer:?}") };
+/// let response = peer.call(call(None)).await;
+/// let Ok(BrokerResponse::Output { result, .. }) = response else { panic!("{response:?}") };
 /// assert_eq!(ToolOutput::from_result(result).text(), "HI");
-/// let refused = whom.ask(call(Some("guest".into()))).await;
-/// let Ok(Answer::Failed(why)) = refused else { panic!("{refused:?}") };
+/// let refused = peer.call(call(Some("guest".into()))).await;
+/// let Ok(BrokerResponse::Failed(why)) = refused else { panic!("{refused:?}") };
 /// assert_eq!(*why.reason, *"tool `shout` is not allowed for role `guest`");
 ///
 /// drop(stop);
@@ -181,75 +182,75 @@ impl Default for ServeOptions {
 /// ```
 ///
 /// # Errors
-/// The address cannot be used, or another peer took our place, which ends it: two that come back
-/// again and again would serve nobody.
+/// The endpoint is invalid, or another peer took over the mailbox. A fenced supervisor stops: two
+/// that keep fencing each other would serve no request.
 pub async fn serve_supervised(
     endpoint: &str,
-    credential: Credential,
+    credential: CredentialSource,
     executor: Arc<dyn ToolExecutor>,
     allowlist: RoleAllowlist,
     shutdown: impl Future<Output = ()> + Send,
-) -> Result<(), ConnectError> {
+) -> Result<(), BrokerConnectError> {
     let options = ServeOptions::default();
-    let tools = (executor, allowlist);
-    serve_with(endpoint, credential, tools, options, shutdown).await
+    serve_with(endpoint, credential, executor, allowlist, options, shutdown).await
 }
 
-/// The same, with everything said.
+/// Like [`serve_supervised`], with options.
 ///
 /// # Errors
 /// As for [`serve_supervised`].
 pub async fn serve_with(
     endpoint: &str,
-    credential: Credential,
-    (executor, allowlist): (Arc<dyn ToolExecutor>, RoleAllowlist),
+    credential: CredentialSource,
+    executor: Arc<dyn ToolExecutor>,
+    allowlist: RoleAllowlist,
     options: ServeOptions,
     shutdown: impl Future<Output = ()> + Send,
-) -> Result<(), ConnectError> {
+) -> Result<(), BrokerConnectError> {
     let clock = Arc::clone(&options.client.clock);
     for warning in allowlist.warnings() {
-        tracing::warn!(warning, "the allowlist of roles");
+        tracing::warn!(warning, "role allowlist warning");
     }
     let ledger = match options.ledger {
         Some(ledger) => ledger,
-        // A name of ours fits.
-        None => Ledger::in_memory("served").map_err(|_| ConnectError::Closed)?,
+        // The fixed name fits into a lane name.
+        None => RequestLedger::in_memory("served").map_err(|_| BrokerConnectError::Closed)?,
     };
     let backend = ExecutorBackend::new(executor, &allowlist, Arc::clone(&clock));
     let backend = Arc::new(backend);
-    let offered = Arc::clone(&backend);
-    let serving = Serving::new(backend, ledger, options.limits, Arc::clone(&clock));
-    let serving = Ending(Arc::new(serving));
-    let mut restarts = Restarts::new(options.backoff, options.steady);
+    let offer_backend = Arc::clone(&backend);
+    let engine = ServeEngine::new(backend, ledger, options.limits, Arc::clone(&clock));
+    let engine = AbandonGuard(Arc::new(engine));
+    let mut restarts = RestartBackoff::new(options.backoff, options.steady);
     let mut shutdown = pin!(shutdown);
     loop {
         let began = clock.now();
-        let client = connect(endpoint, &credential, &options.client, &serving.0)?;
+        let client = start_client(endpoint, &credential, &options.client, &engine.0)?;
         if let Some(server) = &options.offer_as {
-            client.offer(offered.offer(server));
+            client.offer_servers(offer_backend.write_offer(server));
         }
         let ended = tokio::select! {
             biased;
             () = &mut shutdown => {
-                serving.0.close(options.drain).await;
+                engine.0.close(options.drain).await;
                 client.close();
                 return Ok(());
             }
-            ended = over(&client, options.client.connect_timeout) => ended,
+            ended = wait_disconnected(&client, options.client.connect_timeout) => ended,
         };
         match ended {
-            Err(fenced @ ConnectError::Fenced(_)) => return Err(fenced),
+            Err(fenced @ BrokerConnectError::Fenced(_)) => return Err(fenced),
             Err(error) => {
                 tracing::warn!(error = &error as &dyn std::error::Error, "serving ended");
             }
             Ok(()) => {}
         }
         drop(client);
-        let wait = restarts.wait(began.until(clock.now()), jitter());
+        let wait = restarts.wait_after_run(began.duration_until(clock.now()), random_jitter());
         tokio::select! {
             biased;
             () = &mut shutdown => {
-                serving.0.close(options.drain).await;
+                engine.0.close(options.drain).await;
                 return Ok(());
             }
             () = tokio::time::sleep(wait) => {}
@@ -257,42 +258,45 @@ pub async fn serve_with(
     }
 }
 
-/// Starts a client that makes one connection.
-fn connect(
+/// Starts a client that makes a single connection.
+fn start_client(
     endpoint: &str,
-    credential: &Credential,
-    options: &ClientOptions,
-    serving: &Arc<Serving>,
-) -> Result<Client, ConnectError> {
+    credential: &CredentialSource,
+    options: &BrokerClientOptions,
+    engine: &Arc<ServeEngine>,
+) -> Result<BrokerClient, BrokerConnectError> {
     let never = Backoff {
         base: NEVER,
         cap: NEVER,
     };
-    let options = ClientOptions {
-        reconnect: Reconnect {
+    let options = BrokerClientOptions {
+        reconnect: ReconnectPolicy {
             attempts_max: 1,
             backoff: never,
-            rest: never,
+            round_backoff: never,
             steady: NEVER,
         },
         wants_manifest: false,
         ..options.clone()
     };
     let (clock, tasks) = (Arc::clone(&options.clock), options.tasks.clone());
-    let attending = Attending::new(Arc::clone(serving), clock, tasks);
-    let attending = Some(Arc::new(attending) as Arc<dyn Served>);
-    Client::start(endpoint, credential.clone(), options, attending)
+    let session = ServeSession::new(Arc::clone(engine), clock, tasks);
+    let session = Some(Arc::new(session) as Arc<dyn HubRequestHandler>);
+    BrokerClient::start(endpoint, credential.clone(), options, session)
 }
 
-/// Waits until a client is not connected any more, or cannot be.
-async fn over(client: &Client, connect_timeout: Duration) -> Result<(), ConnectError> {
-    // Its own limit comes first; this one is for what that does not cover.
+/// Waits until a client is disconnected, or cannot connect.
+async fn wait_disconnected(
+    client: &BrokerClient,
+    connect_timeout: Duration,
+) -> Result<(), BrokerConnectError> {
+    // The client's own timeout fires first; this deadline is a backstop.
     let deadline = client.clock().now().plus(connect_timeout * 2);
-    client.ready(deadline).await?;
-    let mut changes = client.changes();
+    client.wait_ready(deadline).await?;
+    let mut changes = client.subscribe_changes();
     loop {
         changes.mark_unchanged();
-        if let Some(error) = client.ended() {
+        if let Some(error) = client.closed_reason() {
             return Err(error);
         }
         if client.generation().is_none() {
@@ -304,18 +308,18 @@ async fn over(client: &Client, connect_timeout: Duration) -> Result<(), ConnectE
     }
 }
 
-fn jitter() -> u64 {
+fn random_jitter() -> u64 {
     let mut random = [0; 8];
-    // Without a random number the wait is the whole one.
+    // Without entropy the jitter is zero and the wait is the full backoff.
     let _unlikely = getrandom::fill(&mut random);
     u64::from_be_bytes(random)
 }
 
-/// Takes back what runs when nobody serves any more, however that came.
+/// Cancels running requests when the supervisor ends for any reason.
 #[derive(Debug)]
-struct Ending(Arc<Serving>);
+struct AbandonGuard(Arc<ServeEngine>);
 
-impl Drop for Ending {
+impl Drop for AbandonGuard {
     fn drop(&mut self) {
         self.0.abandon();
     }

@@ -1,52 +1,56 @@
-//! Binds the idempotency key of a call to its principal, on the way to the server: servers that
-//! know repeated calls by their keys see one credential for all principals.
+//! Binds the idempotency key of a call to its principal: servers see a single credential for all
+//! principals, so equal keys of different principals must differ upstream.
 
 use std::ops::Range;
 
-use bowline_core::call::{Call, Route};
-use bowline_core::lane::{Channel, KEY_META, KeyScope};
+use bowline_core::call::{CallRequest, Route};
+use bowline_core::lane::{KEY_META, KeyChannel, KeyScope};
 use bowline_wire::object;
-use bowline_wire::span::Span;
-use bowline_wire::splice::{replace, write_string};
+use bowline_wire::span::ByteSpan;
+use bowline_wire::splice::{replace_span, write_string};
 
 use crate::outbox::{argument_at, given_key};
 
-/// Returns the call under the key that its server is to see, wherever the key travels; nothing
-/// where it has none. Everything else keeps its bytes.
-pub(super) fn scope_key(keys: &KeyScope, call: &Call, route: &Route) -> Option<Box<Call>> {
-    let channel = route.queue.as_ref().map(|queue| &queue.channel);
+/// Returns a copy of the call with the scoped key in every place the key occurs; `None` without a
+/// key. All other bytes stay unchanged.
+pub(super) fn scope_key(
+    keys: &KeyScope,
+    call: &CallRequest,
+    route: &Route,
+) -> Option<Box<CallRequest>> {
+    let channel = route.queue_policy.as_ref().map(|queue| &queue.key_channel);
     let member = match channel {
-        Some(Channel::Argument(member)) => Some(member),
-        Some(Channel::Header(_) | Channel::Meta | Channel::None) | None => None,
+        Some(KeyChannel::Argument(member)) => Some(member),
+        Some(KeyChannel::Header(_) | KeyChannel::Meta | KeyChannel::None) | None => None,
     };
-    // Without either, nothing that a server could take for a key is in the call.
-    if call.key.is_none() && member.is_none() {
+    // Without either, the call holds nothing a server could take for a key.
+    if call.idempotency_key.is_none() && member.is_none() {
         return None;
     }
-    let key = given_key(&call.params, call, channel.unwrap_or(&Channel::None))?;
-    let key = keys.scoped(&call.principal.name, &key);
+    let key = given_key(&call.params, call, channel.unwrap_or(&KeyChannel::None))?;
+    let key = keys.scope_key(&call.principal.name, &key);
     let mut literal = Vec::new();
     write_string(&mut literal, &key);
     let mut scoped = call.clone();
     if let Some(at) = member.and_then(|member| argument_at(&scoped.params, member)) {
-        put(&mut scoped, at, &literal);
+        replace_value(&mut scoped, at, &literal);
     }
-    if let Some(at) = meta_key(&scoped.params) {
-        put(&mut scoped, at, &literal);
+    if let Some(at) = meta_key_span(&scoped.params) {
+        replace_value(&mut scoped, at, &literal);
     }
-    scoped.key = Some(key);
+    scoped.idempotency_key = Some(key);
     Some(Box::new(scoped))
 }
 
-/// Returns where a key stands beside the arguments.
-fn meta_key(params: &[u8]) -> Option<Span> {
+/// Returns the position of a key in `_meta`.
+fn meta_key_span(params: &[u8]) -> Option<ByteSpan> {
     let meta = object::field(params, "_meta")?;
-    let at = object::field(meta.of(params), KEY_META)?;
+    let at = object::field(meta.slice(params), KEY_META)?;
     Some(at.shift(meta.start))
 }
 
-/// Replaces a value in the parameters; what stands behind it moves.
-fn put(call: &mut Call, at: Span, literal: &[u8]) {
+/// Replaces a value in the parameters and shifts the offsets behind it.
+fn replace_value(call: &mut CallRequest, at: ByteSpan, literal: &[u8]) {
     let shift = |range: &mut Range<usize>| {
         if range.start >= at.end {
             let (before, after) = (at.end - at.start, literal.len());
@@ -57,7 +61,7 @@ fn put(call: &mut Call, at: Span, literal: &[u8]) {
         .into_iter()
         .flatten()
         .for_each(shift);
-    call.params = replace(&call.params, at, literal).into();
+    call.params = replace_span(&call.params, at, literal).into();
 }
 
 #[cfg(test)]
@@ -65,62 +69,69 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use bowline_core::call::{Principal, Role, Scope, Subject};
-    use bowline_core::lane::Queueing;
+    use bowline_core::call::{CallSubject, EndpointScope, Principal, Role};
+    use bowline_core::lane::QueuePolicy;
     use bytes::Bytes;
 
     use super::*;
 
-    fn call(who: &str, params: &str, key: Option<&str>) -> Call {
+    fn tool_call(who: &str, params: &str, key: Option<&str>) -> CallRequest {
         let token = params.find("\"T\"");
         let at = object::field(params.as_bytes(), "name").unwrap();
-        Call {
+        CallRequest {
             principal: Arc::new(Principal::new(who, Role::Owner)),
-            scope: Scope::All,
-            subject: Subject::Tool("do".into()),
+            scope: EndpointScope::All,
+            subject: CallSubject::Tool("do".into()),
             params: Bytes::copy_from_slice(params.as_bytes()),
             name_at: at.start..at.end,
-            makes_task: false,
+            wants_task: false,
             progress_at: token.map(|at| at..at + 3),
             id: Bytes::from_static(b"1"),
             deadline: None,
-            caller: None,
+            client: None,
             trace: None,
             run: None,
-            key: key.map(Into::into),
+            idempotency_key: key.map(Into::into),
             stateless: None,
         }
     }
 
-    fn route(channel: Channel) -> Route {
-        let route = Route::unlisted(&"s".into(), &"do".into());
+    fn queued_route(channel: KeyChannel) -> Route {
+        let route = Route::new_unlisted(&"s".into(), &"do".into());
         let keep = Duration::from_secs(1);
         Route {
-            queue: Some(Arc::new(Queueing { keep, channel })),
+            queue_policy: Some(Arc::new(QueuePolicy {
+                max_age: keep,
+                key_channel: channel,
+            })),
             ..Route::clone(&route)
         }
     }
 
     #[test]
-    fn key_is_scoped_in_every_channel_and_offsets_move() {
+    fn key_is_scoped_in_every_channel() {
         let keys = KeyScope::default();
-        let scoped = keys.scoped("ann", "k");
+        let scoped = keys.scope_key("ann", "k");
         let meta = r#"{"_meta":{"dev.bowline\/idempotencyKey":"k","progressToken":"T"},"name":"do","arguments":{"id":"k"}}"#;
-        let unqueued = Route::unlisted(&"s".into(), &"do".into());
-        let header = Channel::Header("Idempotency-Key".into());
-        for route in [&*unqueued, &route(Channel::Meta), &route(header)] {
-            let sent = scope_key(&keys, &call("ann", meta, Some("k")), route).unwrap();
+        let unqueued = Route::new_unlisted(&"s".into(), &"do".into());
+        let header = KeyChannel::Header("Idempotency-Key".into());
+        for route in [
+            &*unqueued,
+            &queued_route(KeyChannel::Meta),
+            &queued_route(header),
+        ] {
+            let sent = scope_key(&keys, &tool_call("ann", meta, Some("k")), route).unwrap();
             let text = String::from_utf8(sent.params.to_vec()).unwrap();
             assert_eq!(text, meta.replacen("\"k\"", &format!("\"{scoped}\""), 1));
             assert_eq!(&sent.params[sent.name_at], b"\"do\"");
             assert_eq!(&sent.params[sent.progress_at.unwrap()], b"\"T\"");
-            assert_eq!(sent.key.as_deref(), Some(&*scoped));
+            assert_eq!(sent.idempotency_key.as_deref(), Some(&*scoped));
         }
-        // The argument is the key, and whatever else stands beside it is not passed on.
+        // The argument is the key; a different key in `_meta` is not forwarded.
         let sent = scope_key(
             &keys,
-            &call("ann", meta, Some("other")),
-            &route(Channel::Argument("id".into())),
+            &tool_call("ann", meta, Some("other")),
+            &queued_route(KeyChannel::Argument("id".into())),
         );
         let text = String::from_utf8(sent.unwrap().params.to_vec()).unwrap();
         assert_eq!(text, meta.replace("\"k\"", &format!("\"{scoped}\"")));
@@ -128,10 +139,14 @@ mod tests {
 
     #[test]
     fn call_without_key_is_not_copied() {
-        let plain = call("ann", r#"{"name":"do","arguments":{"n":1}}"#, None);
+        let plain = tool_call("ann", r#"{"name":"do","arguments":{"n":1}}"#, None);
         let keys = KeyScope::default();
-        for channel in [Channel::None, Channel::Meta, Channel::Argument("id".into())] {
-            assert!(scope_key(&keys, &plain, &route(channel)).is_none());
+        for channel in [
+            KeyChannel::None,
+            KeyChannel::Meta,
+            KeyChannel::Argument("id".into()),
+        ] {
+            assert!(scope_key(&keys, &plain, &queued_route(channel)).is_none());
         }
     }
 }

@@ -1,70 +1,72 @@
-//! The road of a write that waited: everything is asked again but what was paid for.
+//! Replays a queued write. All checks run again except the budget charge.
 
 use std::sync::Arc;
 
-use bowline_core::call::{Call, Reply, Scope};
+use bowline_core::call::{CallReply, CallRequest, EndpointScope};
 use bowline_core::error::CallError;
 
-use super::resolve::Ask;
-use super::{CallPath, Way, key_scope};
+use super::resolve::AccessRequest;
+use super::{CallPath, ResolvedCall, key_scope};
 use crate::supervisor::Supervisor;
 
-/// Which idempotency key a stored write is sent with.
+/// The idempotency key sent with a stored write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SentKey {
-    /// The one that its principal is bound to.
+pub(crate) enum ReplayKey {
+    /// Bound to the principal.
     Scoped,
-    /// The one that it was stored with: an older gateway may have sent it already.
+    /// As stored: an older gateway may have sent the write already.
     AsStored,
 }
 
 impl CallPath {
-    /// Returns how many calls a server has answered; 0 for one that is not configured.
+    /// Returns the number of calls a server has answered; 0 for an unconfigured server.
     pub(crate) fn answered_calls(&self, server: &str) -> u64 {
         let servers = self.servers.load();
         servers.get(server).map_or(0, Supervisor::answered_calls)
     }
 
-    /// Returns how many calls a server takes at the same time.
-    pub(crate) fn places_of(&self, server: &str) -> usize {
+    /// Returns the limit of concurrent calls of a server.
+    pub(crate) fn concurrency_limit(&self, server: &str) -> usize {
         let servers = self.servers.load();
         servers.get(server).map_or(1, |one| one.spec().calls_max)
     }
 
-    /// Sends a write that was queued, for whom it was stored. It was charged when it was stored,
-    /// nobody waits for it, and no answer of another call can be its own. Its end is noted by the
-    /// outbox, not each try.
-    pub(crate) async fn replay(
+    /// Sends a queued write on behalf of its principal. The charge happened when it was stored, no
+    /// caller waits, and the cache is not used. The outbox writes the audit entry at the end, not
+    /// for each attempt.
+    pub(crate) async fn replay_write(
         &self,
-        call: &Call,
+        call: &CallRequest,
         server: &Arc<str>,
-        key: SentKey,
-    ) -> Result<Reply, CallError> {
-        let started = self.clock.moment();
-        let there = self.servers.load().get(server).cloned();
-        let there = there.ok_or_else(|| CallError::UnknownServer {
+        key: ReplayKey,
+    ) -> Result<CallReply, CallError> {
+        let started = self.clock.reading();
+        let supervisor = self.servers.load().get(server).cloned();
+        let supervisor = supervisor.ok_or_else(|| CallError::UnknownServer {
             server: Arc::clone(server),
         })?;
-        // A connection that is not there is not waited for: its return is told.
-        self.outbox.check_way(there.spec())?;
-        // What it offers now, and not what it offered when it went away, decides.
-        let limit = started.now().plus(there.spec().call_timeout);
-        there.listed(limit).await?;
-        // By the server's own name: the visible one may lead elsewhere by now.
-        let scope = Scope::Server(Arc::clone(server));
-        let own = Ask {
+        // A connection that is down is not awaited: its return wakes the outbox.
+        self.outbox.check_connection_path(supervisor.spec())?;
+        // The current lists decide, not those from before the outage.
+        let limit = started.now().plus(supervisor.spec().call_timeout);
+        supervisor.wait_listed(limit).await?;
+        // Resolved by the server's own name: the visible name may belong to a different server now.
+        let scope = EndpointScope::Server(Arc::clone(server));
+        let request = AccessRequest {
             scope: &scope,
             ..call.into()
         };
-        let (route, server) = self.resolve(own, started.now()).await?;
+        let (route, server) = self.resolve(request, started.now()).await?;
         self.outbox.check_reachable(&route, server.spec())?;
-        self.permit(call.into(), &route).await?;
-        let way = Way::new(call, &route, &server, started.now());
+        self.authorize(call.into(), &route).await?;
+        let resolved = ResolvedCall::new(call, &route, &server, started.now());
         let scoped = match key {
-            SentKey::Scoped => key_scope::scope_key(&self.keys, call, &route),
-            SentKey::AsStored => None,
+            ReplayKey::Scoped => key_scope::scope_key(&self.key_scope, call, &route),
+            ReplayKey::AsStored => None,
         };
         let sent = scoped.as_deref().unwrap_or(call);
-        self.run(sent, way, started).await.map(|(reply, _)| reply)
+        self.send_counted(sent, resolved, started)
+            .await
+            .map(|(reply, _)| reply)
     }
 }

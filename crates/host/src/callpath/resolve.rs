@@ -1,238 +1,269 @@
-//! From a name to a server: the catalog first, then what sessions and principals are remembered
-//! for.
+//! Resolves a name, URI or task id to a route and server: first by the catalog, then by session
+//! state.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_core::call::{Call, Kind, Principal, Route, Scope, Subject};
-use bowline_core::caller::SessionKey;
+use bowline_core::call::{CallRequest, CallSubject, EndpointScope, FeatureKind, Principal, Route};
+use bowline_core::client_handle::SessionKey;
 use bowline_core::error::CallError;
-use bowline_core::lane::{Verdict, live};
+use bowline_core::lane::{WriteDisposition, on_live_error};
 use bowline_core::name;
-use bowline_core::policy::Thing;
+use bowline_core::policy::PolicyTarget;
 use bowline_core::sync::lock;
-use bowline_core::tasks::{Holder, MadeIn, Owner, Sealed};
-use bowline_core::time::Now;
+use bowline_core::task_table::{OriginProcess, SealedTaskId, TaskHolder, TaskOwner};
+use bowline_core::time::MonotonicTime;
 use bowline_wire::object;
 
-use super::{CallPath, STORED_WAIT, Servers};
-use crate::catalog::{Found, ListKind};
-use crate::decide::Refusal;
+use super::{CallPath, STORED_WAIT, ServerMap};
+use crate::authorizer::PolicyRefusal;
+use crate::catalog::{ListKind, NameLookup};
 use crate::spec::ServerSpec;
-use crate::supervisor::{State, Supervisor};
+use crate::supervisor::{ServerState, Supervisor};
 
-/// How long a URI that nobody is known to have waits for servers that are starting.
+/// How long an unknown URI waits for starting servers.
 const STARTING_WAIT: Duration = Duration::from_millis(1_500);
 
-/// Who asks for what.
+/// A request to authorize: principal, scope and subject.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ask<'a> {
+pub(crate) struct AccessRequest<'a> {
     pub(crate) principal: &'a Principal,
-    pub(crate) scope: &'a Scope,
-    pub(crate) subject: &'a Subject,
+    pub(crate) scope: &'a EndpointScope,
+    pub(crate) subject: &'a CallSubject,
     pub(crate) session: Option<SessionKey>,
-    pub(crate) deadline: Option<Now>,
+    pub(crate) deadline: Option<MonotonicTime>,
     /// The parameters of a call.
     pub(crate) params: Option<&'a [u8]>,
-    /// What the id of a task says of it.
-    pub(crate) sealed: Option<&'a Sealed>,
+    /// The sealed content of a task id.
+    pub(crate) sealed: Option<&'a SealedTaskId>,
 }
 
-impl<'a> Ask<'a> {
-    /// Returns the arguments, where conditions may look at some.
+impl<'a> AccessRequest<'a> {
+    /// Returns the arguments visible to policy conditions.
     fn arguments(self) -> Option<&'a [u8]> {
         let params = self.params?;
-        let named = match self.subject.kind() {
-            Kind::Tool | Kind::Prompt => object::field(params, "arguments"),
-            Kind::Resource => None,
-            // What made it was decided with its arguments then.
-            Kind::Task => return None,
+        let value_at = match self.subject.kind() {
+            FeatureKind::Tool | FeatureKind::Prompt => object::field(params, "arguments"),
+            FeatureKind::Resource => None,
+            // The tool call behind the task was authorized with its arguments.
+            FeatureKind::Task => return None,
         };
-        Some(named.map_or(b"{}", |at| at.of(params)))
+        Some(value_at.map_or(b"{}", |at| at.slice(params)))
     }
 }
 
-impl<'a> From<&'a Call> for Ask<'a> {
-    fn from(call: &'a Call) -> Self {
+impl<'a> From<&'a CallRequest> for AccessRequest<'a> {
+    fn from(call: &'a CallRequest) -> Self {
         Self {
             principal: &call.principal,
             scope: &call.scope,
             subject: &call.subject,
-            session: call.caller.as_ref().map(|caller| caller.session()),
+            session: call.client.as_ref().map(|caller| caller.session()),
             deadline: call.deadline,
             params: Some(&call.params),
-            sealed: call.sealed_task(),
+            sealed: call.sealed_task_id(),
         }
     }
 }
 
 impl CallPath {
-    /// Returns where the answer to `ask` is to be had. Waits for a server that is still starting.
+    /// Returns route and server of a request. Waits for a starting server.
     pub(crate) async fn resolve(
         &self,
-        ask: Ask<'_>,
-        started: Now,
+        request: AccessRequest<'_>,
+        started: MonotonicTime,
     ) -> Result<(Arc<Route>, Supervisor), CallError> {
-        let unknown = || unknown(ask.subject);
+        let unknown = || to_unknown_error(request.subject);
         let servers = self.servers.load();
-        let route = match self.look_up(ask)? {
-            Found::Route(route) => route,
-            // A URI does not say whose it is; a server that is still starting may list it. Its
-            // list may have changed without notice where the name says whose it is.
-            Found::Nothing => {
-                let waits = matches!(ask.subject, Subject::Resource(_)) && ask.scope.is_shared();
+        let route = match self.look_up(request)? {
+            NameLookup::Route(route) => route,
+            // A URI does not name its server; a starting server may list it. A tool or prompt name
+            // does name its server, and that server's list may have changed without notice.
+            NameLookup::Unknown => {
+                let waits = matches!(request.subject, CallSubject::Resource(_))
+                    && request.scope.is_multi_server();
                 let looks_again = match waits {
-                    true => Box::pin(settle(&servers)).await,
-                    false => Box::pin(self.relist(ask, &servers, started)).await,
+                    true => Box::pin(wait_starting_servers(&servers)).await,
+                    false => Box::pin(self.refresh_list(request, &servers, started)).await,
                 };
                 if !looks_again {
                     return Err(unknown());
                 }
-                match self.look_up(ask)? {
-                    Found::Route(route) => route,
-                    Found::Withdrawn(route) => return Err(self.withdrawn(ask, &route).await),
-                    Found::Nothing | Found::Unlisted(_) => return Err(unknown()),
-                }
+                self.look_up_again(request).await?
             }
-            Found::Withdrawn(route) => return Err(self.withdrawn(ask, &route).await),
-            Found::Unlisted(name) => {
+            NameLookup::Withdrawn(route) => {
+                return Err(self.to_withdrawn_error(request, &route).await);
+            }
+            NameLookup::Unlisted(name) => {
                 let server = servers
                     .get(&name)
                     .ok_or(CallError::UnknownServer { server: name })?;
-                self.may_wake(ask, server)?;
-                let queued = queued_route(ask, server.spec());
-                // A write that can be queued waits for its server no longer than a listed one.
+                self.authorize_start(request, server)?;
+                let queued = queued_route(request, server.spec());
+                // A queueable write waits no longer than for a listed server.
                 let limit = match &queued {
-                    Some(_) if self.outbox.check_way(server.spec()).is_err() => Duration::ZERO,
+                    Some(_) if self.outbox.check_connection_path(server.spec()).is_err() => {
+                        Duration::ZERO
+                    }
                     Some(_) if !server.is_idle() => STORED_WAIT,
                     Some(_) | None => server.spec().call_timeout,
                 };
                 let limit = started.plus(limit);
-                let end = ask.deadline.map_or(limit, |asked| asked.min(limit));
-                match Box::pin(server.listed(end)).await {
-                    // Its entry changed in the meantime: its successor is asked.
+                let end = request.deadline.map_or(limit, |asked| asked.min(limit));
+                match Box::pin(server.wait_listed(end)).await {
+                    // The entry changed meanwhile: resolve again with the successor.
                     Err(CallError::Stopped { .. }) if self.is_replaced(server) => {
-                        return Box::pin(self.resolve(ask, started)).await;
+                        return Box::pin(self.resolve(request, started)).await;
                     }
-                    // There may be an answer yet that was kept.
+                    // A cached response may exist.
                     Err(error @ CallError::Ejected { .. }) => {
-                        let last = &self.catalog.last;
-                        let route = last.find(&server.spec().name, ask.scope, ask.subject);
+                        let last = &self.catalog.ejected;
+                        let route =
+                            last.find_route(&server.spec().name, request.scope, request.subject);
                         return Ok((route.or(queued).ok_or(error)?, server.clone()));
                     }
-                    // The configuration says enough of a queued tool to store a call of it.
-                    Err(error) if waits_for(&error) => {
+                    // The configuration of a queued tool suffices to store a call.
+                    Err(error) if is_queueable_failure(&error) => {
                         return Ok((queued.ok_or(error)?, server.clone()));
                     }
                     listed => listed?,
                 }
-                match self.look_up(ask)? {
-                    Found::Route(route) => route,
-                    Found::Withdrawn(route) => return Err(self.withdrawn(ask, &route).await),
-                    Found::Nothing | Found::Unlisted(_) => return Err(unknown()),
-                }
+                self.look_up_again(request).await?
             }
         };
         let server = servers.get(&route.server).cloned();
-        let server = server.ok_or_else(|| match ask.scope {
-            Scope::All | Scope::Profile(_) => unknown(),
-            Scope::Server(server) => CallError::UnknownServer {
+        let server = server.ok_or_else(|| match request.scope {
+            EndpointScope::All | EndpointScope::Profile(_) => unknown(),
+            EndpointScope::Server(server) => CallError::UnknownServer {
                 server: Arc::clone(server),
             },
         })?;
         Ok((route, server))
     }
 
-    /// Asks the server that a name belongs to for its list again; `false` where there is none
-    /// that the principal may see, or its list was asked for a moment ago.
-    async fn relist(&self, ask: Ask<'_>, servers: &Servers, started: Now) -> bool {
-        let kind = match ask.subject {
-            Subject::Tool(_) => ListKind::Tools,
-            Subject::Prompt(_) | Subject::CompletePrompt(_) => ListKind::Prompts,
-            Subject::Resource(_) | Subject::CompleteResource(_) | Subject::Task { .. } => {
+    /// Looks a name up after its server listed again; a name still unlisted is unknown.
+    async fn look_up_again(&self, request: AccessRequest<'_>) -> Result<Arc<Route>, CallError> {
+        match self.look_up(request)? {
+            NameLookup::Route(route) => Ok(route),
+            NameLookup::Withdrawn(route) => Err(self.to_withdrawn_error(request, &route).await),
+            NameLookup::Unknown | NameLookup::Unlisted(_) => Err(to_unknown_error(request.subject)),
+        }
+    }
+
+    /// Refreshes the list of the server named by the request; `false` if the principal may see no
+    /// such server, or the list was refreshed moments ago.
+    async fn refresh_list(
+        &self,
+        request: AccessRequest<'_>,
+        servers: &ServerMap,
+        started: MonotonicTime,
+    ) -> bool {
+        let kind = match request.subject {
+            CallSubject::Tool(_) => ListKind::Tools,
+            CallSubject::Prompt(_) | CallSubject::CompletePrompt(_) => ListKind::Prompts,
+            CallSubject::Resource(_)
+            | CallSubject::CompleteResource(_)
+            | CallSubject::Task { .. } => {
                 return false;
             }
         };
-        let name = match ask.scope {
-            Scope::Server(server) => Some(&**server),
-            Scope::All | Scope::Profile(_) => name::server_of(ask.subject.name()),
+        let name = match request.scope {
+            EndpointScope::Server(server) => Some(&**server),
+            EndpointScope::All | EndpointScope::Profile(_) => {
+                name::visible_server(request.subject.name())
+            }
         };
         let Some(server) = name.and_then(|name| servers.get(name)) else {
             return false;
         };
         let spec = server.spec();
-        if !self.decider.reaches(ask.principal, ask.scope, &spec.name) {
+        if !self
+            .authorizer
+            .can_reach(request.principal, request.scope, &spec.name)
+        {
             return false;
         }
         let limit = started.plus(spec.call_timeout);
-        let end = ask.deadline.map_or(limit, |asked| asked.min(limit));
+        let end = request.deadline.map_or(limit, |asked| asked.min(limit));
         server.relist_for_unknown(kind, end).await
     }
 
-    fn look_up(&self, ask: Ask<'_>) -> Result<Found, CallError> {
-        if let Subject::Task { id, .. } = ask.subject {
-            return self.task(ask, id).map(Found::Route);
+    fn look_up(&self, request: AccessRequest<'_>) -> Result<NameLookup, CallError> {
+        if let CallSubject::Task { id, .. } = request.subject {
+            return self.find_task_route(request, id).map(NameLookup::Route);
         }
-        let found = self.catalog.current().find(ask.scope, ask.subject);
-        Ok(match (found, ask.subject) {
-            (Found::Nothing, Subject::Resource(uri) | Subject::CompleteResource(uri)) => {
-                self.shown(ask, uri).map_or(Found::Nothing, Found::Route)
-            }
+        let found = self
+            .catalog
+            .current()
+            .lookup(request.scope, request.subject);
+        Ok(match (found, request.subject) {
+            (
+                NameLookup::Unknown,
+                CallSubject::Resource(uri) | CallSubject::CompleteResource(uri),
+            ) => self
+                .find_shown_link(request, uri)
+                .map_or(NameLookup::Unknown, NameLookup::Route),
             (found, _) => found,
         })
     }
 
-    /// Finds the server that showed a link to this session.
-    fn shown(&self, ask: Ask<'_>, uri: &Arc<str>) -> Option<Arc<Route>> {
-        let server = lock(&self.memory.seen).server(ask.session?, uri)?;
-        Some(Route::unlisted(&server, uri))
+    /// Finds the server that showed this link to the session.
+    fn find_shown_link(&self, request: AccessRequest<'_>, uri: &Arc<str>) -> Option<Arc<Route>> {
+        let server = lock(&self.sessions.resource_links).server_for(request.session?, uri)?;
+        Some(Route::new_unlisted(&server, uri))
     }
 
-    /// Finds the server of a task that this principal made.
-    fn task(&self, ask: Ask<'_>, id: &Arc<str>) -> Result<Arc<Route>, CallError> {
-        let wanted = |server: &str| match ask.scope {
-            Scope::All | Scope::Profile(_) => true,
-            Scope::Server(only) => **only == *server,
+    /// Finds the server of a task created by this principal.
+    fn find_task_route(
+        &self,
+        request: AccessRequest<'_>,
+        id: &Arc<str>,
+    ) -> Result<Arc<Route>, CallError> {
+        let wanted = |server: &str| match request.scope {
+            EndpointScope::All | EndpointScope::Profile(_) => true,
+            EndpointScope::Server(only) => **only == *server,
         };
         let now = self.clock.now();
-        if let Some(sealed) = ask.sealed {
-            let holder = lock(&self.memory.tasks).holder(&ask.principal.name, sealed, id, now);
-            return match self.is_asked_by_its_own(holder, sealed) && wanted(&sealed.server) {
-                true => Ok(Route::unlisted(&sealed.server, id)),
-                false => Err(unknown(ask.subject)),
+        if let Some(sealed) = request.sealed {
+            let holder =
+                lock(&self.sessions.tasks).find_holder(&request.principal.name, sealed, id, now);
+            return match self.is_task_of_caller(holder, sealed) && wanted(&sealed.server) {
+                true => Ok(Route::new_unlisted(&sealed.server, id)),
+                false => Err(to_unknown_error(request.subject)),
             };
         }
-        let owner = lock(&self.memory.tasks).owner(&ask.principal.name, id, now, wanted);
+        let owner = lock(&self.sessions.tasks).find_owner(&request.principal.name, id, now, wanted);
         match owner {
-            Owner::One(server) => Ok(Route::unlisted(&server, id)),
-            Owner::Several(server) => Err(CallError::AmbiguousTask {
+            TaskOwner::One(server) => Ok(Route::new_unlisted(&server, id)),
+            TaskOwner::Several(server) => Err(CallError::AmbiguousTask {
                 task: Arc::clone(id),
                 server,
             }),
-            Owner::Unknown => Err(unknown(ask.subject)),
+            TaskOwner::Unknown => Err(to_unknown_error(request.subject)),
         }
     }
 
-    /// Whether the task that an id names is still that of who brings the id. A server may give out
-    /// an id again that it gave to somebody else: what this process made it remembers, and of what
-    /// one before it made, it knows only whether another has that id by now. A process that is
-    /// gone took its tasks along, and each that the gateway keeps goes with the gateway.
-    fn is_asked_by_its_own(&self, holder: Holder, sealed: &Sealed) -> bool {
-        match (holder, sealed.made_in) {
-            (Holder::Asker, _) => true,
-            (Holder::Nobody, MadeIn::Earlier) => {
+    /// True if the task still belongs to the caller with this id. A server may reuse an id for a
+    /// task of another principal. Tasks of this process are remembered; for a task of an earlier
+    /// process, only a newer task with the same id is known. Tasks of an ended child process are
+    /// gone, and so are all tasks kept by an earlier gateway process.
+    fn is_task_of_caller(&self, holder: TaskHolder, sealed: &SealedTaskId) -> bool {
+        match (holder, sealed.origin_process) {
+            (TaskHolder::Requester, _) => true,
+            (TaskHolder::Unknown, OriginProcess::Earlier) => {
                 let servers = self.servers.load();
                 let server = servers.get(&sealed.server);
-                server.is_some_and(|server| server.spec().reach.outlives_us())
+                server.is_some_and(|server| server.spec().transport.outlives_gateway())
             }
-            (Holder::Nobody, MadeIn::This) | (Holder::Another, _) => false,
+            (TaskHolder::Unknown, OriginProcess::Current) | (TaskHolder::OtherPrincipal, _) => {
+                false
+            }
         }
     }
 
-    /// Says why a tool that waits for a person is not called; who may not call it at all is not
-    /// told of it.
-    async fn withdrawn(&self, ask: Ask<'_>, route: &Route) -> CallError {
-        match Box::pin(self.permit(ask, route)).await {
+    /// Returns the error for a withdrawn tool; a caller without access gets the denial instead.
+    async fn to_withdrawn_error(&self, request: AccessRequest<'_>, route: &Route) -> CallError {
+        match Box::pin(self.authorize(request, route)).await {
             Err(denied) => denied,
             Ok(()) => CallError::PinChanged {
                 server: Arc::clone(&route.server),
@@ -241,166 +272,191 @@ impl CallPath {
         }
     }
 
-    /// Asks the policy, as listing does. Every refusal is counted and told.
-    pub(crate) async fn permit(&self, ask: Ask<'_>, route: &Route) -> Result<(), CallError> {
-        let tool = self.maker(ask, route);
-        let thing = Thing {
+    /// Authorizes a request by the same policy as lists. Every refusal is counted and reported.
+    pub(crate) async fn authorize(
+        &self,
+        request: AccessRequest<'_>,
+        route: &Route,
+    ) -> Result<(), CallError> {
+        let tool = self.creating_tool(request, route);
+        let thing = PolicyTarget {
             kind: if tool.is_some() {
-                Kind::Tool
+                FeatureKind::Tool
             } else {
-                ask.subject.kind()
+                request.subject.kind()
             },
             server: &route.server,
             name: tool.as_ref().unwrap_or(&route.name),
             arguments: None,
         };
-        let quick = self
-            .decider
-            .decide(ask.principal, ask.scope, thing, || ask.arguments());
-        // What is rare is boxed, so that a call carries no room for it.
-        let decided = match quick {
+        let decision = self
+            .authorizer
+            .decide(request.principal, request.scope, thing, || {
+                request.arguments()
+            });
+        // Boxed because it is rare: keeps the future of an ordinary call small.
+        let decided = match decision {
             Some(decided) => decided,
-            None => Box::pin(self.decide_off_thread(ask, thing)).await?,
+            None => Box::pin(self.decide_off_thread(request, thing)).await?,
         };
-        decided.map_err(|refusal| self.refused(ask, route, refusal))
+        decided.map_err(|refusal| self.record_refusal(request, route, refusal))
     }
 
-    /// Evaluates the conditions of a call off the serving thread, by the rules of this moment.
+    /// Evaluates policy conditions off the serving thread, on a snapshot of the rules.
     async fn decide_off_thread(
         &self,
-        ask: Ask<'_>,
-        thing: Thing<'_>,
-    ) -> Result<Result<(), Refusal>, CallError> {
-        let sight = self.decider.sight();
-        let (principal, scope) = (ask.principal.clone(), ask.scope.clone());
+        request: AccessRequest<'_>,
+        thing: PolicyTarget<'_>,
+    ) -> Result<Result<(), PolicyRefusal>, CallError> {
+        let rules = self.authorizer.snapshot();
+        let (principal, scope) = (request.principal.clone(), request.scope.clone());
         let (kind, server, name) = (thing.kind, thing.server.to_owned(), thing.name.to_owned());
-        let arguments = ask.arguments().map(<[u8]>::to_vec);
+        let arguments = request.arguments().map(<[u8]>::to_vec);
         let job = move || {
-            let thing = Thing {
+            let thing = PolicyTarget {
                 kind,
                 server: &server,
                 name: &name,
                 arguments: arguments.as_deref(),
             };
-            sight.decide(&principal, &scope, thing)
+            rules.decide(&principal, &scope, thing)
         };
-        let done = self.offload.run(ask.principal, job).await;
-        done.map_err(|error| error.to_call_error(ask.principal))
+        let done = self.offload.run_job(request.principal, job).await;
+        done.map_err(|error| error.to_call_error(request.principal))
     }
 
-    /// Returns the tool that made a task: who may not use that does not reach the task either.
-    fn maker(&self, ask: Ask<'_>, route: &Route) -> Option<Arc<str>> {
-        if !matches!(ask.subject, Subject::Task { .. }) {
+    /// Returns the tool that created a task: access to the task requires access to the tool.
+    fn creating_tool(&self, request: AccessRequest<'_>, route: &Route) -> Option<Arc<str>> {
+        if !matches!(request.subject, CallSubject::Task { .. }) {
             return None;
         }
-        if let Some(sealed) = ask.sealed {
+        if let Some(sealed) = request.sealed {
             return Some(Arc::clone(&sealed.tool));
         }
-        let tasks = lock(&self.memory.tasks);
-        let (who, id) = (&ask.principal.name, &route.name);
-        let made = tasks.find(who, ask.session, &route.server, id)?;
+        let tasks = lock(&self.sessions.tasks);
+        let (who, id) = (&request.principal.name, &route.name);
+        let made = tasks.find_task(who, request.session, &route.server, id)?;
         Some(Arc::clone(&made.tool))
     }
 
-    fn refused(&self, ask: Ask<'_>, route: &Route, refusal: Refusal) -> CallError {
-        let denials = &self.decider.denials;
-        denials.add(ask.principal, route, &refusal, self.clock.now());
-        // Whose a URI is, is nothing that one learns who may not use it.
-        if ask.scope.is_shared()
-            && matches!(ask.subject.kind(), Kind::Resource)
-            && name::read_addressed(ask.subject.name()).is_none()
+    fn record_refusal(
+        &self,
+        request: AccessRequest<'_>,
+        route: &Route,
+        refusal: PolicyRefusal,
+    ) -> CallError {
+        let denials = &self.authorizer.denials;
+        denials.record_denial(request.principal, route, &refusal, self.clock.now());
+        // Do not reveal which server owns a URI to a caller without access.
+        if request.scope.is_multi_server()
+            && matches!(request.subject.kind(), FeatureKind::Resource)
+            && name::parse_qualified_uri(request.subject.name()).is_none()
         {
-            return unknown(ask.subject);
+            return to_unknown_error(request.subject);
         }
         CallError::Denied {
-            principal: Arc::clone(&ask.principal.name),
+            principal: Arc::clone(&request.principal.name),
             server: Arc::clone(&route.server),
             name: Arc::clone(&route.name),
             reason: refusal.reason,
         }
     }
 
-    /// Nobody has a server started of which nothing is for him.
-    fn may_wake(&self, ask: Ask<'_>, server: &Supervisor) -> Result<(), CallError> {
+    /// Refuses to start a lazy server for a caller without access to any of its items.
+    fn authorize_start(
+        &self,
+        request: AccessRequest<'_>,
+        server: &Supervisor,
+    ) -> Result<(), CallError> {
         let name = &server.spec().name;
-        if self.decider.reaches(ask.principal, ask.scope, name) {
+        if self
+            .authorizer
+            .can_reach(request.principal, request.scope, name)
+        {
             return Ok(());
         }
-        let thing = Thing {
-            kind: ask.subject.kind(),
+        let thing = PolicyTarget {
+            kind: request.subject.kind(),
             server: name,
-            name: ask.subject.name(),
+            name: request.subject.name(),
             arguments: None,
         };
         let decided = self
-            .decider
-            .decide(ask.principal, ask.scope, thing, || None);
-        let refusal = decided.and_then(Result::err).unwrap_or_else(|| Refusal {
-            source: "role",
-            reason: "nothing of this server is allowed".into(),
-        });
-        let route = Route::unlisted(name, ask.subject.name());
-        Err(self.refused(ask, &route, refusal))
+            .authorizer
+            .decide(request.principal, request.scope, thing, || None);
+        let refusal = decided
+            .and_then(Result::err)
+            .unwrap_or_else(|| PolicyRefusal {
+                source: "role",
+                reason: "nothing of this server is allowed".into(),
+            });
+        let route = Route::new_unlisted(name, request.subject.name());
+        Err(self.record_refusal(request, &route, refusal))
     }
 }
 
-/// Returns the way to a tool that the configuration queues, of a server that has listed nothing.
-fn queued_route(ask: Ask<'_>, spec: &ServerSpec) -> Option<Arc<Route>> {
-    let Subject::Tool(asked) = ask.subject else {
+/// Returns a route for a configured queued tool of a server without lists.
+fn queued_route(request: AccessRequest<'_>, spec: &ServerSpec) -> Option<Arc<Route>> {
+    let CallSubject::Tool(asked) = request.subject else {
         return None;
     };
-    let is_asked = |own: &str| match ask.scope {
-        Scope::Server(_) => *own == **asked,
-        Scope::All | Scope::Profile(_) => name::visible(&spec.name, own) == **asked,
+    let is_asked = |own: &str| match request.scope {
+        EndpointScope::Server(_) => *own == **asked,
+        EndpointScope::All | EndpointScope::Profile(_) => {
+            name::visible_name(&spec.name, own) == **asked
+        }
     };
     let (own, rule) = spec.tools.iter().find(|(own, _)| is_asked(own))?;
     let effect = rule.effect.unwrap_or_default();
-    let queue = rule.queueing(effect)?;
-    let unlisted = Route::unlisted(&spec.name, &own.as_str().into());
+    let queue = rule.queue_policy(effect)?;
+    let unlisted = Route::new_unlisted(&spec.name, &own.as_str().into());
     Some(Arc::new(Route {
         effect,
-        idempotent: rule.idempotent == Some(true),
+        is_idempotent: rule.idempotent == Some(true),
         timeout: rule.timeout,
-        queue: Some(Arc::new(queue)),
+        queue_policy: Some(Arc::new(queue)),
         ..Route::clone(&unlisted)
     }))
 }
 
-/// Whether a write may wait for a server that is not there; one that a person stopped is told of.
-fn waits_for(error: &CallError) -> bool {
-    !matches!(error, CallError::Stopped { .. }) && matches!(live(error), Verdict::Wait(_))
+/// True if a write may be queued for an unavailable server; a stopped server is reported instead.
+fn is_queueable_failure(error: &CallError) -> bool {
+    !matches!(error, CallError::Stopped { .. })
+        && matches!(on_live_error(error), WriteDisposition::Wait(_))
 }
 
-/// Waits until no server is starting any more, but not long; `false` when none was.
-async fn settle(servers: &Servers) -> bool {
-    let starting = servers.values().map(Supervisor::state);
+/// Waits, bounded by [`STARTING_WAIT`], until no server is starting; `false` if none was.
+async fn wait_starting_servers(servers: &ServerMap) -> bool {
+    let starting = servers.values().map(Supervisor::subscribe_state);
     let starting: Vec<_> = starting
-        .filter(|state| *state.borrow() == State::Starting)
+        .filter(|state| *state.borrow() == ServerState::Starting)
         .collect();
     if starting.is_empty() {
         return false;
     }
     let all = async {
         for mut state in starting {
-            // The sender lives as long as the supervisor does.
-            let _ = state.wait_for(|state| *state != State::Starting).await;
+            // The sender lives as long as the supervisor.
+            let _ = state
+                .wait_for(|state| *state != ServerState::Starting)
+                .await;
         }
     };
     let _ = tokio::time::timeout(STARTING_WAIT, all).await;
     true
 }
 
-/// Says that there is nothing of that name.
-fn unknown(subject: &Subject) -> CallError {
+/// Returns the "unknown" error for a subject.
+fn to_unknown_error(subject: &CallSubject) -> CallError {
     let name = Arc::clone(subject.name());
     match subject {
-        Subject::Tool(_) => CallError::UnknownTool { tool: name },
-        Subject::Prompt(_) | Subject::CompletePrompt(_) => {
+        CallSubject::Tool(_) => CallError::UnknownTool { tool: name },
+        CallSubject::Prompt(_) | CallSubject::CompletePrompt(_) => {
             CallError::UnknownPrompt { prompt: name }
         }
-        Subject::Resource(_) | Subject::CompleteResource(_) => {
+        CallSubject::Resource(_) | CallSubject::CompleteResource(_) => {
             CallError::UnknownResource { uri: name }
         }
-        Subject::Task { .. } => CallError::UnknownTask { task: name },
+        CallSubject::Task { .. } => CallError::UnknownTask { task: name },
     }
 }

@@ -1,21 +1,21 @@
-//! Real servers, and what is remembered of how they speak.
+//! Tests of handshakes with real processes, and of the era cache.
 
 use std::time::Duration;
 
 use bowline_core::era::Era;
-use bowline_link::http::Transport;
-use bowline_link::http::credentials::Anonymous;
-use bowline_link::http::endpoint::Endpoint;
-use bowline_link::http::hyper_client::{ClientLimits, HyperClient};
-use bowline_link::{Stamps, StderrLimits};
+use bowline_link::http::HttpTransport;
+use bowline_link::http::endpoint::HttpEndpoint;
+use bowline_link::http::http1::{Http1Client, HttpClientLimits};
+use bowline_link::http::upstream_credentials::NoCredentials;
+use bowline_link::{LogSequencer, StderrLimits};
 
 use super::*;
-use crate::executor::ExecutorsOptions;
+use crate::executor::ExecutorRegistryOptions;
 use crate::ports::SystemClock;
-use crate::tasks::Tasks;
+use crate::task_tracker::TaskTracker;
 
 #[test]
-fn a_link_takes_more_requests_than_its_server_may_have_calls() {
+fn link_limit_exceeds_call_limit() {
     for (limit, calls_max, expect) in [(256, 256, 320), (256, 1, 256), (1_024, 5_000, 5_064)] {
         let spec = ServerSpec {
             calls_max,
@@ -25,14 +25,13 @@ fn a_link_takes_more_requests_than_its_server_may_have_calls() {
     }
 }
 
-/// Responses to `server/discover`, and to `initialize`.
+/// Responses to `server/discover` and to `initialize`.
 const MODERN: &str = r#"{"supportedVersions":["2026-07-28"],"capabilities":{}}"#;
 const LEGACY: &str = r#"{"protocolVersion":"2025-11-25","capabilities":{}}"#;
 
-/// A server that says what it is asked to stderr, and responds with `discover` and `initialize`;
-/// it refuses what they are `no` for, is quiet at `nothing` and ends at `exit`. All are one entry,
-/// whatever they say.
-fn server(discover: &str, initialize: &str) -> ServerSpec {
+/// A server that logs its requests to stderr and responds with `discover` and `initialize`; refuses
+/// for `no`, ignores for `nothing` and exits for `exit`. All variants share a cache entry.
+fn scripted_server(discover: &str, initialize: &str) -> ServerSpec {
     let script = r#"
         say() {
           case "$1" in
@@ -57,19 +56,19 @@ fn server(discover: &str, initialize: &str) -> ServerSpec {
         ("DISCOVER".into(), discover.into()),
         ("INITIALIZE".into(), initialize.into()),
     ];
-    ServerSpec::reached("s", Reach::Child(child))
+    ServerSpec::with_transport("s", ServerTransport::Child(child))
 }
 
-struct Rig {
-    dial: RealDial<Tasks>,
+struct DialRig {
+    dial: RealDial<TaskTracker>,
     log: Arc<StderrLog>,
 }
 
-impl Rig {
+impl DialRig {
     fn new() -> Self {
-        let tasks = Tasks::default();
+        let tasks = TaskTracker::default();
         let clock = Arc::new(SystemClock::start());
-        let http = HyperClient::new(ClientLimits::default()).unwrap();
+        let http = Http1Client::new(HttpClientLimits::default()).unwrap();
         let client = ClientInfo {
             name: "probe".into(),
             version: "1".into(),
@@ -79,21 +78,21 @@ impl Rig {
                 spawner: tasks.clone(),
                 client,
                 http: Arc::new(http),
-                executors: Executors::new(tasks, clock, ExecutorsOptions::default()),
+                executors: ExecutorRegistry::new(tasks, clock, ExecutorRegistryOptions::default()),
                 stdio_limits: StdioLimits::default(),
                 http_limits: HttpLimits::default(),
-                eras: Eras::default(),
+                eras: EraCache::default(),
                 launcher: None,
                 instance: None,
             },
-            log: StderrLog::new("s".into(), Stamps::new(|| 0), StderrLimits::default()),
+            log: StderrLog::new("s".into(), LogSequencer::new(|| 0), StderrLimits::default()),
         }
     }
 
-    /// Meets the server. Returns what came of it, and what the server was asked.
+    /// Connects to the server. Returns the era and the requests seen by the server.
     #[expect(clippy::disallowed_methods, reason = "tests own their clock")]
-    async fn meet(&self, spec: &ServerSpec) -> (Result<Era, ConnectError>, Vec<String>) {
-        let before = self.log.stamps().newest();
+    async fn connect(&self, spec: &ServerSpec) -> (Result<Era, LinkConnectError>, Vec<String>) {
+        let before = self.log.sequencer().newest_seq();
         let deadline = Instant::now() + Duration::from_secs(30);
         let dialled = self.dial.dial(spec, &self.log, None, deadline).await;
         let met = match dialled {
@@ -104,53 +103,53 @@ impl Rig {
             }
             Err(error) => Err(error),
         };
-        let lines = self.log.read(before, usize::MAX);
+        let lines = self.log.read_after(before, usize::MAX);
         let asked = lines.iter().map(|line| line.text.to_string());
         (met, asked.collect())
     }
 }
 
 #[tokio::test]
-async fn one_process_tells_how_a_server_speaks() {
+async fn single_process_reveals_era() {
     for (spec, era, asked) in [
         (
-            server(MODERN, "no"),
+            scripted_server(MODERN, "no"),
             Era::Modern,
             &["start", "initialize", "discover"][..],
         ),
         (
-            server("no", LEGACY),
+            scripted_server("no", LEGACY),
             Era::Legacy,
             &["start", "initialize"][..],
         ),
-        // It says nothing to what it does not know, and is never asked.
+        // Ignores unknown methods, and never receives one.
         (
-            server("nothing", LEGACY),
+            scripted_server("nothing", LEGACY),
             Era::Legacy,
             &["start", "initialize"],
         ),
         (
-            server(MODERN, LEGACY),
+            scripted_server(MODERN, LEGACY),
             Era::Legacy,
             &["start", "initialize"],
         ),
     ] {
-        let rig = Rig::new();
+        let rig = DialRig::new();
         for _ in 0..3 {
-            let (met, heard) = rig.meet(&spec).await;
-            assert_eq!((met.unwrap(), &heard[..]), (era, &words(asked)[..]));
+            let (met, heard) = rig.connect(&spec).await;
+            assert_eq!((met.unwrap(), &heard[..]), (era, &to_strings(asked)[..]));
         }
     }
 }
 
-fn words(asked: &[&str]) -> Vec<String> {
+fn to_strings(asked: &[&str]) -> Vec<String> {
     asked.iter().map(ToString::to_string).collect()
 }
 
 #[tokio::test]
 async fn changed_era_is_found_on_same_process() {
-    let rig = Rig::new();
-    let (modern, legacy) = (server(MODERN, "no"), server("no", LEGACY));
+    let rig = DialRig::new();
+    let (modern, legacy) = (scripted_server(MODERN, "no"), scripted_server("no", LEGACY));
     for (spec, era, asked) in [
         (&legacy, Era::Legacy, &["start", "initialize"][..]),
         (&modern, Era::Modern, &["start", "initialize", "discover"]),
@@ -158,7 +157,7 @@ async fn changed_era_is_found_on_same_process() {
         (&legacy, Era::Legacy, &["start", "initialize", "discover"]),
         (&legacy, Era::Legacy, &["start", "initialize"]),
     ] {
-        let (met, said) = rig.meet(spec).await;
+        let (met, said) = rig.connect(spec).await;
         let said = said.iter().map(String::as_str);
         let said: Vec<_> = said.take(asked.len()).collect();
         assert_eq!((met.unwrap(), &said[..]), (era, asked));
@@ -167,8 +166,8 @@ async fn changed_era_is_found_on_same_process() {
 
 #[tokio::test]
 async fn ended_processes_are_discovered_in_turn() {
-    let rig = Rig::new();
-    let spec = server(MODERN, "exit");
+    let rig = DialRig::new();
+    let spec = scripted_server(MODERN, "exit");
     let met_by_initialize = &["start", "initialize"][..];
     for (meets, asked) in [
         (false, met_by_initialize),
@@ -177,83 +176,89 @@ async fn ended_processes_are_discovered_in_turn() {
         (false, met_by_initialize),
         (true, &["start", "discover"]),
     ] {
-        let (met, said) = rig.meet(&spec).await;
-        assert_eq!((met.is_ok(), said), (meets, words(asked)));
+        let (met, said) = rig.connect(&spec).await;
+        assert_eq!((met.is_ok(), said), (meets, to_strings(asked)));
     }
 }
 
 #[tokio::test]
 async fn recalled_modern_server_waits_for_nothing() {
-    let (rig, spec) = (Rig::new(), server(MODERN, "nothing"));
-    rig.dial.recall_era(&spec, Era::Modern);
+    let (rig, spec) = (DialRig::new(), scripted_server(MODERN, "nothing"));
+    rig.dial.restore_era(&spec, Era::Modern);
     assert_eq!(
         rig.dial.eras.opening(&spec),
-        Opening::Remembered(Era::Modern)
+        EraNegotiation::Remembered(Era::Modern)
     );
-    let (met, asked) = rig.meet(&spec).await;
+    let (met, asked) = rig.connect(&spec).await;
     assert_eq!(met.unwrap(), Era::Modern);
     assert_eq!(asked, ["start", "initialize", "discover"]);
-    // What was seen in this life counts for more.
-    rig.dial.recall_era(&spec, Era::Legacy);
+    // The era seen in this run wins.
+    rig.dial.restore_era(&spec, Era::Legacy);
     assert_eq!(
         rig.dial.eras.opening(&spec),
-        Opening::Remembered(Era::Modern)
+        EraNegotiation::Remembered(Era::Modern)
     );
 }
 
 #[tokio::test]
-async fn what_the_configuration_says_is_neither_asked_nor_doubted() {
-    let rig = Rig::new();
+async fn configured_era_is_used_without_probing() {
+    let rig = DialRig::new();
     let pinned = |era| ServerSpec {
-        speaks: Speaks::Only(era),
-        ..server(MODERN, LEGACY)
+        era: EraSetting::Only(era),
+        ..scripted_server(MODERN, LEGACY)
     };
-    let (met, asked) = rig.meet(&pinned(Era::Legacy)).await;
+    let (met, asked) = rig.connect(&pinned(Era::Legacy)).await;
     assert_eq!(
         (met.unwrap(), asked),
-        (Era::Legacy, words(&["start", "initialize"]))
+        (Era::Legacy, to_strings(&["start", "initialize"]))
     );
-    let (met, asked) = rig.meet(&pinned(Era::Modern)).await;
+    let (met, asked) = rig.connect(&pinned(Era::Modern)).await;
     assert_eq!(
         (met.unwrap(), asked),
-        (Era::Modern, words(&["start", "discover"]))
+        (Era::Modern, to_strings(&["start", "discover"]))
     );
     let refusing = ServerSpec {
-        speaks: Speaks::Only(Era::Modern),
-        ..server("no", LEGACY)
+        era: EraSetting::Only(Era::Modern),
+        ..scripted_server("no", LEGACY)
     };
-    let (met, asked) = rig.meet(&refusing).await;
-    assert!(matches!(met, Err(ConnectError::BadHandshake { .. })));
+    let (met, asked) = rig.connect(&refusing).await;
+    assert!(matches!(met, Err(LinkConnectError::BadHandshake { .. })));
     assert_eq!(asked, ["start", "discover"]);
 }
 
 #[test]
-fn a_process_that_answers_nothing_is_not_asked_the_next_time() {
-    let remote = Reach::Remote(RemoteSpec {
-        url: Endpoint::parse("http://127.0.0.1:9/mcp").unwrap(),
-        transport: Transport::Auto,
-        credentials: Arc::new(Anonymous),
+fn handshake_timeout_changes_next_opening() {
+    let remote = ServerTransport::Remote(RemoteSpec {
+        url: HttpEndpoint::parse("http://127.0.0.1:9/mcp").unwrap(),
+        transport: HttpTransport::Auto,
+        credentials: Arc::new(NoCredentials),
         via: None,
     });
     for (reach, later) in [
         (
-            Reach::Child(ChildSpec::new("sh")),
-            Opening::Remembered(Era::Legacy),
+            ServerTransport::Child(ChildSpec::new("sh")),
+            EraNegotiation::Remembered(Era::Legacy),
         ),
-        // Of an address it may be an outage.
-        (remote, Opening::Unknown),
+        // For an HTTP server it may be an outage.
+        (remote, EraNegotiation::Unknown),
     ] {
-        let (eras, spec) = (Eras::default(), ServerSpec::reached("s", reach));
+        let (eras, spec) = (EraCache::default(), ServerSpec::with_transport("s", reach));
         let late = || {
-            Err(ConnectError::HandshakeTimeout {
+            Err(LinkConnectError::HandshakeTimeout {
                 server: "s".into(),
                 stderr_tail: Vec::new(),
             })
         };
-        assert_eq!(eras.learn(&spec, eras.opening(&spec), &late()), None);
+        assert_eq!(
+            eras.record_handshake(&spec, eras.opening(&spec), &late()),
+            None
+        );
         assert_eq!(eras.opening(&spec), later);
-        // That was not the reason either.
-        assert_eq!(eras.learn(&spec, eras.opening(&spec), &late()), None);
-        assert_eq!(eras.opening(&spec), Opening::Unknown);
+        // The legacy era was not the reason either.
+        assert_eq!(
+            eras.record_handshake(&spec, eras.opening(&spec), &late()),
+            None
+        );
+        assert_eq!(eras.opening(&spec), EraNegotiation::Unknown);
     }
 }

@@ -1,139 +1,139 @@
-//! What an executor offers: where it may go, which servers it may start, which secrets it has.
+//! An executor's offer: allowed destinations, startable servers, and secrets.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_core::egress::{Egress, Rule, RuleError};
+use bowline_core::egress::{EgressAllowlist, EgressRule, EgressRuleError};
 use bowline_core::flow::FlowLimits;
-use bowline_link::http::endpoint::Endpoint;
-use bowline_link::http::hyper_client::ClientLimits;
+use bowline_link::http::endpoint::HttpEndpoint;
+use bowline_link::http::http1::HttpClientLimits;
 use bowline_link::stdio::StdioSpec;
-use bowline_link::websocket::{Form, SocketLimits};
+use bowline_link::websocket::{MessageFormat, WebSocketLimits};
 use bowline_wire::executor::FRAME_BYTES_MAX;
 use thiserror::Error;
 
-/// What an executor offers.
+/// An executor's offer.
 #[derive(Clone, Debug)]
-pub struct Offer {
-    /// What it is called.
+pub struct ExecutorOffer {
+    /// Name of the executor.
     pub name: Arc<str>,
-    /// Where requests may go.
-    pub egress: Allowed,
-    /// The servers that it can start, by the names that a gateway asks for.
+    /// Allowed destinations of requests.
+    pub egress: EgressRules,
+    /// Startable servers, by the name used by gateways.
     pub servers: BTreeMap<Arc<str>, StdioSpec>,
-    /// What it fills into headers.
-    pub secrets: Arc<dyn Secrets>,
-    /// Its bounds.
-    pub limits: OfferLimits,
+    /// Secrets for headers.
+    pub secrets: Arc<dyn ExecutorSecrets>,
+    /// Limits.
+    pub limits: ExecutorLimits,
 }
 
-impl Offer {
-    /// Returns an offer of nothing.
+impl ExecutorOffer {
+    /// Returns an empty offer.
     #[must_use]
     pub fn new(name: &str) -> Self {
         Self {
             name: name.into(),
-            egress: Allowed::default(),
+            egress: EgressRules::default(),
             servers: BTreeMap::new(),
             secrets: Arc::new(NoSecrets),
-            limits: OfferLimits::default(),
+            limits: ExecutorLimits::default(),
         }
     }
 }
 
-/// The bounds of an executor.
+/// Limits of an executor.
 #[derive(Clone, Copy, Debug)]
-pub struct OfferLimits {
-    /// What one connection with a gateway takes on.
+pub struct ExecutorLimits {
+    /// Flow control limits of one gateway connection.
     pub flow: FlowLimits,
-    /// How connections with servers are made.
-    pub client: ClientLimits,
-    /// How the connection with a gateway is kept.
-    pub socket: SocketLimits,
-    /// How long each step of the handshake may take.
-    pub step: Duration,
-    /// How long a session is kept without a connection.
-    pub keep: Duration,
+    /// Limits of connections to servers.
+    pub client: HttpClientLimits,
+    /// WebSocket limits of the gateway connection.
+    pub socket: WebSocketLimits,
+    /// Timeout of each handshake step.
+    pub handshake_step: Duration,
+    /// How long a session outlives its connection.
+    pub session_retention: Duration,
 }
 
-impl Default for OfferLimits {
+impl Default for ExecutorLimits {
     fn default() -> Self {
         Self {
             flow: FlowLimits::default(),
-            client: ClientLimits {
+            client: HttpClientLimits {
                 idle_max: 32,
-                ..ClientLimits::default()
+                ..HttpClientLimits::default()
             },
-            socket: SocketLimits {
-                form: Form::Binary,
+            socket: WebSocketLimits {
+                format: MessageFormat::Binary,
                 message_bytes_max: FRAME_BYTES_MAX,
                 queue_bytes_max: 1024 * 1024,
-                ..SocketLimits::default()
+                ..WebSocketLimits::default()
             },
-            step: Duration::from_secs(5),
-            keep: Duration::from_secs(30),
+            handshake_step: Duration::from_secs(5),
+            session_retention: Duration::from_secs(30),
         }
     }
 }
 
-/// Secrets that stay in the executor: a gateway names them, and never sees them.
-pub trait Secrets: fmt::Debug + Send + Sync {
-    /// Returns what they are called.
+/// Secrets that stay in the executor: a gateway uses a secret by name and never sees the value.
+pub trait ExecutorSecrets: fmt::Debug + Send + Sync {
+    /// Returns the names of the secrets.
     fn names(&self) -> Vec<Arc<str>>;
 
-    /// Reads one for a request that goes there; asked anew for every request.
+    /// Reads a secret for a request to `to`; called again for every request.
     ///
     /// # Errors
-    /// There is none for that address.
-    fn read(&self, name: &str, to: &Endpoint) -> Result<String, NoSecret>;
+    /// No such secret for this address.
+    fn read(&self, name: &str, to: &HttpEndpoint) -> Result<String, SecretError>;
 }
 
-/// Why there is no secret. Who asks from afar is told only that there is none.
+/// Why a secret is unavailable. A remote caller learns no details.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
-pub enum NoSecret {
-    /// Nothing is called that.
+pub enum SecretError {
+    /// No secret has this name.
     #[error("there is no such secret")]
     Unknown,
-    /// It is not for this address.
+    /// The secret is not for this address.
     #[error("the secret is not for this address")]
-    NotThere,
-    /// It cannot be read now.
+    NotForAddress,
+    /// The secret cannot be read now.
     #[error("the secret cannot be read: {0}")]
     Unreadable(Arc<str>),
 }
 
-/// No secrets.
+/// Empty set of secrets.
 #[derive(Clone, Copy, Debug)]
 pub struct NoSecrets;
 
-impl Secrets for NoSecrets {
+impl ExecutorSecrets for NoSecrets {
     fn names(&self) -> Vec<Arc<str>> {
         Vec::new()
     }
 
-    fn read(&self, _: &str, _: &Endpoint) -> Result<String, NoSecret> {
-        Err(NoSecret::Unknown)
+    fn read(&self, _: &str, _: &HttpEndpoint) -> Result<String, SecretError> {
+        Err(SecretError::Unknown)
     }
 }
 
-/// Where requests may go; nowhere, unless it is said.
+/// Allowed destinations of requests; none by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Allowed {
-    /// For every server of the gateway.
-    pub all: Vec<Rule>,
-    /// For one of them, as the gateway calls it, beside that.
-    pub servers: BTreeMap<Arc<str>, Vec<Rule>>,
+pub struct EgressRules {
+    /// Rules for every server of the gateway.
+    pub all: Vec<EgressRule>,
+    /// Additional rules per server, by the gateway's server name.
+    pub servers: BTreeMap<Arc<str>, Vec<EgressRule>>,
 }
 
-impl Allowed {
-    /// Returns where requests for one server of the gateway may go.
+impl EgressRules {
+    /// Returns the allow-list for one server of the gateway.
     ///
     /// # Errors
-    /// There are too many rules.
-    pub fn of(&self, server: &str) -> Result<Egress, RuleError> {
+    /// Too many rules.
+    pub fn egress_for(&self, server: &str) -> Result<EgressAllowlist, EgressRuleError> {
         let own = self.servers.get(server).into_iter().flatten();
-        Egress::new(self.all.iter().chain(own).cloned().collect())
+        EgressAllowlist::new(self.all.iter().chain(own).cloned().collect())
     }
 }

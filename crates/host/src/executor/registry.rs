@@ -1,9 +1,9 @@
-//! The executors that a gateway knows: those that joined, and those that it dials.
+//! Registry of a gateway's executors: joined executors and dialled executors.
 
-mod dialling;
-mod entry;
-mod seat;
-mod status;
+mod dial_loop;
+mod executor_entry;
+mod executor_status;
+mod name_claim;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,67 +11,69 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use bowline_core::backoff::Backoff;
-use bowline_core::error::whole;
+use bowline_core::error::display_chain;
 use bowline_core::flow::FlowLimits;
-use bowline_core::hex::hex;
+use bowline_core::hex::to_hex;
 use bowline_core::sync::lock;
 use bowline_link::BoxFuture;
-use bowline_link::executor::{FENCED, GOING_DOWN, REFUSED, Tunnel, greet};
-use bowline_link::http::client::{HttpClient, HttpError};
-use bowline_link::http::endpoint::Endpoint;
-use bowline_link::websocket::{Ended, Form, Incoming, Outgoing, SocketLimits};
-use bowline_wire::broker::Refusal;
-use bowline_wire::executor::{FRAME_BYTES_MAX, Fill, Hello};
+use bowline_link::executor_client::{ExecutorTunnel, FENCED, GOING_DOWN, REFUSED, receive_hello};
+use bowline_link::http::endpoint::HttpEndpoint;
+use bowline_link::http::http_client::{HttpClient, HttpError};
+use bowline_link::websocket::{
+    DisconnectReason, MessageFormat, WebSocketConnection, WebSocketLimits,
+};
+use bowline_wire::broker::BrokerRefusal;
+use bowline_wire::executor::{ExecutorHello, FRAME_BYTES_MAX, SecretHeader};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::placed::Placed;
-use crate::credential::Credential;
-use crate::events::{Events, What};
+use super::executor_http_client::ExecutorHttpClient;
+use crate::credential_source::CredentialSource;
+use crate::events::{EventBus, EventKind};
 use crate::ports::Clock;
-use crate::tasks::Tasks;
+use crate::task_tracker::TaskTracker;
 
-pub(super) use entry::{Entry, Here};
-use seat::Seat;
-pub use status::{ExecutorStatus, Protocol, Via};
+pub(super) use executor_entry::{CurrentConnection, ExecutorEntry};
+pub use executor_status::{DialDirection, ExecutorProtocol, ExecutorStatus};
+use name_claim::NameClaim;
 
-/// Names that are known at once; of those that are away, the oldest is forgotten.
+/// Known names; at the limit the executor absent for longest is forgotten.
 const NAMES_MAX: usize = 1_024;
 
-/// How a gateway treats its executors.
+/// Options of a registry.
 #[derive(Clone, Copy, Debug)]
-pub struct ExecutorsOptions {
-    /// What may wait to be read of what comes over one connection.
+pub struct ExecutorRegistryOptions {
+    /// Flow control limits of one connection.
     pub flow: FlowLimits,
-    /// The bounds of connections.
-    pub socket: SocketLimits,
-    /// How long one attempt to connect may take.
+    /// WebSocket limits.
+    pub socket: WebSocketLimits,
+    /// Timeout of one connection attempt.
     pub connect_timeout: Duration,
-    /// How long callers wait for an executor whose connection was lost.
-    pub recovery: Duration,
-    /// How often one that we dial is tried while they wait.
-    pub recovery_every: Duration,
-    /// How long servers that run over there outlive a lost connection.
-    pub keep: Duration,
-    /// The wait between attempts to dial.
+    /// How long callers wait for a recently lost executor.
+    pub recovery_wait: Duration,
+    /// Dial interval while callers wait.
+    pub recovery_interval: Duration,
+    /// How long servers on an executor outlive a lost connection.
+    pub session_retention: Duration,
+    /// Backoff between dial attempts.
     pub backoff: Backoff,
-    /// A connection that lasted so long was a good one.
+    /// A connection of at least this length resets the backoff.
     pub steady: Duration,
 }
 
-impl Default for ExecutorsOptions {
+impl Default for ExecutorRegistryOptions {
     fn default() -> Self {
         Self {
             flow: FlowLimits::default(),
-            socket: SocketLimits {
-                form: Form::Binary,
+            socket: WebSocketLimits {
+                format: MessageFormat::Binary,
                 message_bytes_max: FRAME_BYTES_MAX,
-                ..SocketLimits::default()
+                ..WebSocketLimits::default()
             },
             connect_timeout: Duration::from_secs(10),
-            recovery: Duration::from_secs(25),
-            recovery_every: Duration::from_millis(100),
-            keep: Duration::from_secs(30),
+            recovery_wait: Duration::from_secs(25),
+            recovery_interval: Duration::from_millis(100),
+            session_retention: Duration::from_secs(30),
             backoff: Backoff {
                 base: Duration::from_millis(500),
                 cap: Duration::from_secs(30),
@@ -81,218 +83,238 @@ impl Default for ExecutorsOptions {
     }
 }
 
-/// How an executor that listens is reached.
+/// How to reach a listening executor.
 #[derive(Clone, Debug)]
 pub struct DialSpec {
-    /// Where it listens: `http(s)`, with the path to ask for.
-    pub endpoint: Endpoint,
-    /// What proves who we are.
-    pub credential: Option<Credential>,
-    /// What is spoken.
-    pub protocol: Protocol,
-    /// How we call ourselves to an exec-server.
+    /// The `http(s)` endpoint, with path.
+    pub endpoint: HttpEndpoint,
+    /// Credential of the gateway.
+    pub credential: Option<CredentialSource>,
+    /// Wire protocol.
+    pub protocol: ExecutorProtocol,
+    /// Client name sent to an exec-server.
     pub client_name: Arc<str>,
 }
 
-/// How a gateway calls itself to an exec-server.
+/// Default client name sent to an exec-server.
 pub const CLIENT_NAME: &str = "bowline";
 
-/// Knows which executors may come in under which name; the edge.
-pub trait Porter: fmt::Debug + Send + Sync {
-    /// Lets an executor in under the name that it says, or says why not. The future ends when its
-    /// right does, with the reason.
+/// Authenticates joining executors; implemented by the edge.
+pub trait ExecutorAuthenticator: fmt::Debug + Send + Sync {
+    /// Admits an executor under the claimed name. The future resolves with the reason when the
+    /// right ends.
     ///
     /// # Errors
-    /// It is not let in.
-    fn admit(&self, hello: &Hello) -> Result<BoxFuture<'static, Refusal>, Refusal>;
+    /// The executor is not admitted.
+    fn authenticate(
+        &self,
+        hello: &ExecutorHello,
+    ) -> Result<BoxFuture<'static, BrokerRefusal>, BrokerRefusal>;
 
-    /// Is told of whoever was not let in, or was let in and is not any more.
-    fn refused(&self, name: &str, refusal: &Refusal) {
+    /// Called for every refused executor, and when the right of a connected executor ends.
+    fn on_refused(&self, name: &str, refusal: &BrokerRefusal) {
         let _ = (name, refusal);
     }
 }
 
 /// The executors of a gateway, by name. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Executors {
-    shared: Arc<Shared>,
+pub struct ExecutorRegistry {
+    shared: Arc<RegistryShared>,
 }
 
 #[derive(Debug)]
-struct Shared {
-    tasks: Tasks,
+struct RegistryShared {
+    tasks: TaskTracker,
     clock: Arc<dyn Clock>,
-    options: ExecutorsOptions,
-    names: Mutex<BTreeMap<Arc<str>, Arc<Entry>>>,
+    options: ExecutorRegistryOptions,
+    entries: Mutex<BTreeMap<Arc<str>, Arc<ExecutorEntry>>>,
     closing: watch::Sender<bool>,
-    /// Is told who comes and goes; there is none before the host is.
-    events: OnceLock<Events>,
+    /// Event bus of the host; set after the host is built.
+    events: OnceLock<EventBus>,
 }
 
-impl Executors {
-    /// Returns a registry that knows nobody.
+impl ExecutorRegistry {
+    /// Returns an empty registry.
     #[must_use]
-    pub fn new(tasks: Tasks, clock: Arc<dyn Clock>, options: ExecutorsOptions) -> Self {
+    pub fn new(
+        tasks: TaskTracker,
+        clock: Arc<dyn Clock>,
+        options: ExecutorRegistryOptions,
+    ) -> Self {
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(RegistryShared {
                 tasks,
                 clock,
                 options,
-                names: Mutex::default(),
+                entries: Mutex::default(),
                 closing: watch::Sender::new(false),
                 events: OnceLock::new(),
             }),
         }
     }
 
-    /// Tells those who watch a host who comes and goes, from now on.
-    pub fn report_to(&self, events: Events) {
+    /// Emits connect and disconnect events to `events` from now on.
+    pub fn report_to(&self, events: EventBus) {
         let _second = self.shared.events.set(events);
     }
 
-    /// Returns the bounds that a connection of an executor that joins must be made with.
+    /// Returns the WebSocket limits for joining executors.
     #[must_use]
-    pub fn socket(&self) -> SocketLimits {
+    pub fn socket_limits(&self) -> WebSocketLimits {
         self.shared.options.socket
     }
 
-    /// Speaks with one that joined, from where it comes, until its connection ends.
-    pub async fn attend(&self, io: (Outgoing, Incoming), from: &str, porter: &dyn Porter) {
-        let (outgoing, mut incoming) = io;
-        let hello = match greet(&mut incoming).await {
+    /// Serves a joining executor with remote address `from`, until the connection ends.
+    pub async fn serve_executor(
+        &self,
+        mut socket: WebSocketConnection,
+        from: &str,
+        authenticator: &dyn ExecutorAuthenticator,
+    ) {
+        let hello = match receive_hello(&mut socket.receiver).await {
             Ok(hello) => hello,
-            Err(error) => return error.tell(&outgoing),
+            Err(error) => return error.close_connection(&socket.sender),
         };
-        let refuse = |refusal: &Refusal| {
-            porter.refused(&hello.name, refusal);
-            outgoing.close(REFUSED, &refusal.reason);
+        let refuse = |refusal: &BrokerRefusal| {
+            authenticator.on_refused(&hello.name, refusal);
+            socket.sender.close(REFUSED, &refusal.reason);
         };
-        let admitted = porter.admit(&hello);
+        let admitted = authenticator.authenticate(&hello);
         let entry = match admitted {
             Err(refusal) => return refuse(&refusal),
-            Ok(credential) => self.entry(&hello.name).map(|entry| (entry, credential)),
+            Ok(credential) => self
+                .find_or_create(&hello.name)
+                .map(|entry| (entry, credential)),
         };
         let (entry, credential) = match entry {
             Ok((entry, _)) if entry.is_dialled() => {
-                return refuse(&refusal("this name belongs to an executor that is dialled"));
+                return refuse(&not_allowed(
+                    "this name belongs to an executor that is dialled",
+                ));
             }
             Ok(found) => found,
-            Err(reason) => return refuse(&refusal(reason)),
+            Err(reason) => return refuse(&not_allowed(reason)),
         };
-        let io = (outgoing, incoming);
-        let seat = Seat::take(&self.shared, &entry, Via::Joined, from);
-        let (_, over) = serve(&self.shared, seat, &hello, io, credential).await;
+        let claim = NameClaim::claim(&self.shared, &entry, DialDirection::Joined, from);
+        let (_, over) = serve_session(&self.shared, claim, &hello, socket, credential).await;
         if let Some(refusal) = over {
-            porter.refused(&hello.name, &refusal);
+            authenticator.on_refused(&hello.name, &refusal);
         }
     }
 
-    /// Keeps a connection to an executor that listens; where one of this name is dialled elsewhere,
-    /// that ends.
+    /// Keeps a connection to a listening executor. A dial of the same name to another endpoint
+    /// ends.
     pub fn dial(&self, name: &str, spec: DialSpec) {
-        let Ok(entry) = self.entry(name) else {
+        let Ok(entry) = self.find_or_create(name) else {
             return;
         };
-        if let Some(orders) = entry.order(&self.shared, spec) {
-            let task = dialling::keep(Arc::clone(&self.shared), entry, orders);
+        if let Some(specs) = entry.start_dialling(&self.shared, spec) {
+            let task = dial_loop::run_dial_loop(Arc::clone(&self.shared), entry, specs);
             self.shared.tasks.spawn("executor dial", task);
         }
     }
 
-    /// Ends the connection to an executor that is dialled, and dials it no more.
+    /// Closes the connection to a dialled executor, and stops dialling.
     pub fn hang_up(&self, name: &str) {
-        let entry = lock(&self.shared.names).get(name).cloned();
+        let entry = lock(&self.shared.entries).get(name).cloned();
         if let Some(entry) = entry {
-            entry.cancel_order();
+            entry.stop_dialling();
         }
     }
 
-    /// Returns the names that are dialled.
+    /// Returns the dialled names.
     #[must_use]
-    pub fn dialled(&self) -> Vec<Arc<str>> {
-        let names = lock(&self.shared.names);
+    pub fn dialled_names(&self) -> Vec<Arc<str>> {
+        let names = lock(&self.shared.entries);
         let dialled = names.iter().filter(|(_, entry)| entry.is_dialled());
         dialled.map(|(name, _)| Arc::clone(name)).collect()
     }
 
-    /// Returns what carries the requests for a server through an executor, whether it is connected
-    /// now or not.
+    /// Returns an HTTP client for a server through an executor, connected or not.
     #[must_use]
-    pub fn client(&self, executor: &str, server: &str, fills: Vec<Fill>) -> Arc<dyn HttpClient> {
-        let entry = self.known(executor);
+    pub fn http_client(
+        &self,
+        executor: &str,
+        server: &str,
+        fills: Vec<SecretHeader>,
+    ) -> Arc<dyn HttpClient> {
+        let entry = self.entry_or_detached(executor);
         let clock = Arc::clone(&self.shared.clock);
-        Arc::new(Placed::new(entry, clock, server, fills))
+        Arc::new(ExecutorHttpClient::new(entry, clock, server, fills))
     }
 
-    /// Returns the connection with an executor that speaks our protocol; waits for one that was
-    /// lost just now.
+    /// Returns the tunnel of an executor with Bowline's protocol; waits for a recently lost
+    /// executor.
     ///
     /// # Errors
-    /// It is away, or speaks another protocol.
+    /// The executor is away, or speaks another protocol.
     pub async fn tunnel(
         &self,
         executor: &str,
         until: Option<Instant>,
-    ) -> Result<Arc<Tunnel>, HttpError> {
-        let entry = self.known(executor);
-        let here = entry.connected(&*self.shared.clock, until).await?;
-        here.tunnel.ok_or_else(|| {
+    ) -> Result<Arc<ExecutorTunnel>, HttpError> {
+        let entry = self.entry_or_detached(executor);
+        let current = entry.wait_connection(&*self.shared.clock, until).await?;
+        current.tunnel.ok_or_else(|| {
             let reason = format!("executor `{executor}` runs no servers: it is an exec-server");
-            bowline_link::executor::away(&reason)
+            bowline_link::executor_client::away_error(&reason)
         })
     }
 
-    /// Waits until an executor connects that is away now, or connects anew.
-    pub async fn back(&self, executor: &str) {
-        self.known(executor).back().await;
+    /// Waits until an executor connects or reconnects.
+    pub async fn wait_reconnected(&self, executor: &str) {
+        self.entry_or_detached(executor).wait_reconnected().await;
     }
 
     /// Whether an executor is connected now.
     #[must_use]
     pub fn is_connected(&self, executor: &str) -> bool {
-        let entry = lock(&self.shared.names).get(executor).cloned();
+        let entry = lock(&self.shared.entries).get(executor).cloned();
         entry.is_some_and(|entry| entry.is_connected())
     }
 
-    /// Returns all that are known, by name.
+    /// Returns the status of all known executors, by name.
     #[must_use]
-    pub fn list(&self) -> Vec<ExecutorStatus> {
-        let entries: Vec<_> = lock(&self.shared.names).values().cloned().collect();
+    pub fn list_statuses(&self) -> Vec<ExecutorStatus> {
+        let entries: Vec<_> = lock(&self.shared.entries).values().cloned().collect();
         entries.iter().map(|entry| entry.status()).collect()
     }
 
     /// Waits until an executor is connected.
     ///
     /// # Errors
-    /// It is not, and is not expected to be soon.
-    pub async fn ready(&self, executor: &str, until: Instant) -> Result<(), HttpError> {
-        let entry = self.known(executor);
-        let connected = entry.connected(&*self.shared.clock, Some(until)).await;
+    /// The executor is away and not expected back soon.
+    pub async fn wait_ready(&self, executor: &str, until: Instant) -> Result<(), HttpError> {
+        let entry = self.entry_or_detached(executor);
+        let connected = entry
+            .wait_connection(&*self.shared.clock, Some(until))
+            .await;
         connected.map(drop)
     }
 
-    /// Tells every executor that the gateway goes down.
+    /// Closes all connections: the gateway shuts down.
     pub fn close(&self) {
         self.shared.closing.send_replace(true);
-        let entries: Vec<_> = lock(&self.shared.names).values().cloned().collect();
+        let entries: Vec<_> = lock(&self.shared.entries).values().cloned().collect();
         for entry in entries {
-            entry.cancel_order();
+            entry.stop_dialling();
             entry.close(GOING_DOWN, "the gateway goes down");
         }
     }
 
-    /// Returns the one of a name; one that nobody knows is away, and is not kept where the name is
-    /// none or there are too many.
-    pub(super) fn known(&self, name: &str) -> Arc<Entry> {
-        self.entry(name)
-            .unwrap_or_else(|_| Arc::new(Entry::new(name)))
+    /// Returns the entry of a name. For an invalid name, or at the limit, the entry is detached:
+    /// away and not registered.
+    pub(super) fn entry_or_detached(&self, name: &str) -> Arc<ExecutorEntry> {
+        self.find_or_create(name)
+            .unwrap_or_else(|_| Arc::new(ExecutorEntry::new(name)))
     }
 
-    fn entry(&self, name: &str) -> Result<Arc<Entry>, &'static str> {
-        if !bowline_core::name::is_server(name) {
+    fn find_or_create(&self, name: &str) -> Result<Arc<ExecutorEntry>, &'static str> {
+        if !bowline_core::name::is_server_name(name) {
             return Err("the name of an executor is of lower-case letters, digits and hyphens");
         }
-        let mut names = lock(&self.shared.names);
+        let mut names = lock(&self.shared.entries);
         if let Some(entry) = names.get(name) {
             return Ok(Arc::clone(entry));
         }
@@ -303,16 +325,16 @@ impl Executors {
             let oldest = oldest.ok_or("there are too many executors")?;
             names.remove(&oldest);
         }
-        let entry = Arc::new(Entry::new(name));
+        let entry = Arc::new(ExecutorEntry::new(name));
         names.insert(Arc::clone(entry.name()), Arc::clone(&entry));
         Ok(entry)
     }
 }
 
-impl Shared {
-    fn tell(&self, name: &Arc<str>, state: &'static str, reason: Option<Arc<str>>) {
+impl RegistryShared {
+    fn emit_event(&self, name: &Arc<str>, state: &'static str, reason: Option<Arc<str>>) {
         if let Some(events) = self.events.get() {
-            events.tell(What::Executor {
+            events.publish(EventKind::Executor {
                 name: Arc::clone(name),
                 state,
                 reason,
@@ -320,56 +342,56 @@ impl Shared {
         }
     }
 
-    /// Waits until the gateway goes down.
-    async fn closed(&self) {
-        // The sender is ours, so the channel cannot close under us.
+    /// Waits for shutdown.
+    async fn wait_closing(&self) {
+        // The sender lives in `self`, so the channel cannot close.
         let _ = self.closing.subscribe().wait_for(|closing| *closing).await;
     }
 }
 
-/// Opens the session of an executor that said who it is, and serves until its end.
-async fn serve(
-    shared: &Shared,
-    seat: Seat,
-    hello: &Hello,
-    io: (Outgoing, Incoming),
-    credential: BoxFuture<'static, Refusal>,
-) -> (Ended, Option<Refusal>) {
-    let outgoing = io.0.clone();
-    let Some(attached) = seat.attach(hello) else {
+/// Opens the session of an executor after `hello`, and serves until the end.
+async fn serve_session(
+    shared: &RegistryShared,
+    claim: NameClaim,
+    hello: &ExecutorHello,
+    socket: WebSocketConnection,
+    credential: BoxFuture<'static, BrokerRefusal>,
+) -> (DisconnectReason, Option<BrokerRefusal>) {
+    let outgoing = socket.sender.clone();
+    let Some(attached) = claim.attach_session(hello) else {
         outgoing.close(FENCED, "another connection has this name now");
-        return (Ended::Local, None);
+        return (DisconnectReason::Local, None);
     };
-    match Tunnel::open(hello, attached, io, &shared.tasks).await {
+    match ExecutorTunnel::open(hello, attached, socket, &shared.tasks).await {
         Ok(tunnel) => {
             drop(outgoing);
             let tunnel = Arc::new(tunnel);
-            let here = Here {
-                carrier: Arc::clone(&tunnel) as _,
+            let current = CurrentConnection {
+                connection: Arc::clone(&tunnel) as _,
                 tunnel: Some(tunnel),
             };
-            seat.serve(here, credential).await
+            claim.serve_connection(current, credential).await
         }
         Err(error) => {
-            error.tell(&outgoing);
-            seat.fail(&whole(&error));
-            (Ended::Local, None)
+            error.close_connection(&outgoing);
+            claim.record_failure(&display_chain(&error));
+            (DisconnectReason::Local, None)
         }
     }
 }
 
-fn refusal(reason: &str) -> Refusal {
-    Refusal {
+fn not_allowed(reason: &str) -> BrokerRefusal {
+    BrokerRefusal {
         reason: reason.into(),
         code: Some("not_allowed".into()),
         id: None,
     }
 }
 
-/// Returns a name that nobody else has or guesses.
-fn random_name() -> Arc<str> {
+/// Returns an unguessable unique id.
+fn random_id() -> Arc<str> {
     let mut random = [0; 16];
     let drawn = getrandom::fill(&mut random);
     debug_assert!(drawn.is_ok(), "the kernel gives random bytes");
-    hex(&random).into()
+    to_hex(&random).into()
 }

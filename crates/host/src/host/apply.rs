@@ -1,56 +1,55 @@
-//! Brings another configuration into force while calls go on: only servers whose entry changed
-//! are started anew.
+//! Applies a changed configuration while calls continue: only servers with a changed entry restart.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bowline_core::sync::lock;
-use bowline_core::time::Now;
-use bowline_link::stderr::{Stamps, StderrLimits, StderrLog};
+use bowline_core::time::MonotonicTime;
+use bowline_link::stderr::{LogSequencer, StderrLimits, StderrLog};
 use tokio::time::timeout_at;
 
 use super::{Host, HostLimits};
-use crate::callpath::Servers;
-use crate::events::What;
-use crate::spec::{NameClash, ServerSpec, settle_names};
+use crate::callpath::ServerMap;
+use crate::events::EventKind;
+use crate::spec::{NameClash, ServerSpec, resolve_names};
 use crate::supervisor::Supervisor;
 
-/// How long servers may take to stand before whoever waits for all of them goes on.
-const TURN_WAIT: Duration = Duration::from_secs(5);
+/// Maximum wait for new servers to settle.
+const SETTLE_WAIT: Duration = Duration::from_secs(5);
 
-/// What another configuration came to.
+/// Result of applying a configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Applied {
-    /// Servers that are new.
+pub struct ApplyReport {
+    /// Added servers.
     pub added: Vec<Arc<str>>,
-    /// Servers that are started anew.
-    pub changed: Vec<Changed>,
-    /// Servers that are gone.
+    /// Restarted servers.
+    pub changed: Vec<ChangedServer>,
+    /// Removed servers.
     pub removed: Vec<Arc<str>>,
-    /// Servers that were not touched.
+    /// Unchanged servers.
     pub kept: Vec<Arc<str>>,
-    /// Servers that were left out, because the slug of their given name is another server's.
+    /// Servers omitted because another server has the same slug.
     pub clashes: Vec<NameClash>,
 }
 
-/// A server whose entry changed.
+/// A server with a changed entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Changed {
+pub struct ChangedServer {
     /// The server.
     pub server: Arc<str>,
-    /// The keys of its entry that say something else now.
+    /// Changed keys of the entry.
     pub keys: Vec<&'static str>,
 }
 
-impl Applied {
-    /// Whether every server is as it was.
+impl ApplyReport {
+    /// True if no server changed.
     #[must_use]
-    pub const fn is_nothing(&self) -> bool {
+    pub const fn is_unchanged(&self) -> bool {
         self.added.is_empty() && self.changed.is_empty() && self.removed.is_empty()
     }
 
-    fn sort(&mut self) {
+    fn sort_names(&mut self) {
         self.added.sort();
         self.changed.sort_by(|a, b| a.server.cmp(&b.server));
         self.removed.sort();
@@ -58,78 +57,78 @@ impl Applied {
     }
 }
 
-/// Servers that the last configuration brought.
+/// Servers started by the last configuration.
 #[derive(Debug, Default)]
-pub(super) struct Turn {
-    fresh: Vec<Supervisor>,
-    until: Now,
+pub(super) struct StartingServers {
+    servers: Vec<Supervisor>,
+    until: MonotonicTime,
 }
 
-impl Turn {
-    /// These are on their way from now on, beside those that still are.
-    pub(super) fn begin(&mut self, fresh: &[Supervisor], now: Now) {
+impl StartingServers {
+    /// Adds starting servers and drops settled ones.
+    pub(super) fn track(&mut self, fresh: &[Supervisor], now: MonotonicTime) {
         if now >= self.until {
-            self.fresh.clear();
+            self.servers.clear();
         }
-        self.fresh
-            .retain(|server| !server.state().borrow().is_settled());
-        self.fresh.extend_from_slice(fresh);
-        self.until = now.plus(TURN_WAIT);
+        self.servers
+            .retain(|server| !server.subscribe_state().borrow().is_settled());
+        self.servers.extend_from_slice(fresh);
+        self.until = now.plus(SETTLE_WAIT);
     }
 }
 
 impl Host {
-    /// Takes these servers into care in place of those of before.
+    /// Replaces the supervised servers.
     ///
-    /// A server whose spec is the same goes on undisturbed. One whose spec changed has a successor
-    /// at once; its calls in flight end with it. What it offered is shown until the successor
-    /// tells what it offers. A name is treated as [`spawn`](Self::spawn) treats it: where two
-    /// specs have one name, the last counts; where they were given two names with one slug, the
-    /// first counts and the other is among [`Applied::clashes`].
-    pub fn apply(&self, specs: Vec<ServerSpec>) -> Applied {
-        let mut turn = lock(&self.turn);
-        let mut applied = Applied::default();
-        if self.path.closing.load(Ordering::Relaxed) {
+    /// A server with an unchanged spec continues undisturbed. A server with a changed spec gets a
+    /// successor at once; its calls in flight end with it. Its catalog entries stay until the
+    /// successor lists. Names are handled as in [`spawn`](Self::spawn): of two specs with the same
+    /// given name the last wins; of two given names with the same slug the first wins, and the
+    /// second is in [`ApplyReport::clashes`].
+    pub fn apply_config(&self, specs: Vec<ServerSpec>) -> ApplyReport {
+        let mut turn = lock(&self.starting);
+        let mut applied = ApplyReport::default();
+        if self.call_path.closing.load(Ordering::Relaxed) {
             return applied;
         }
-        let specs = settle_names(specs, &mut applied.clashes);
-        self.around.pins.know(&specs);
-        let old = self.path.servers.load_full();
-        let mut new = Servers::with_capacity_and_hasher(specs.len(), old.hasher().clone());
+        let specs = resolve_names(specs, &mut applied.clashes);
+        self.deps.pins.register_servers(&specs);
+        let old = self.call_path.servers.load_full();
+        let mut new = ServerMap::with_capacity_and_hasher(specs.len(), old.hasher().clone());
         let (mut fresh, mut retired) = (Vec::new(), Vec::new());
         for spec in specs {
             let name = Arc::clone(&spec.name);
             let server = match old.get(&name) {
                 None => {
                     applied.added.push(Arc::clone(&name));
-                    self.take_in(spec, None)
+                    self.start_server(spec, None)
                 }
-                // What a person wrote down goes before what a peer brought; it is no successor.
-                Some(before) if before.is_peers() => {
-                    self.oust(before);
+                // A configured server displaces a peer's server and is not its successor.
+                Some(before) if before.is_peer_server() => {
+                    self.displace_peer_server(before);
                     applied.added.push(Arc::clone(&name));
                     retired.push(before.clone());
-                    self.take_in(spec, None)
+                    self.start_server(spec, None)
                 }
                 Some(before) => {
-                    let keys = before.spec().differences(&spec);
+                    let keys = before.spec().changed_keys(&spec);
                     if keys.is_empty() {
                         applied.kept.push(Arc::clone(&name));
                         new.insert(name, before.clone());
                         continue;
                     }
                     let server = Arc::clone(&name);
-                    applied.changed.push(Changed { server, keys });
+                    applied.changed.push(ChangedServer { server, keys });
                     retired.push(before.clone());
-                    self.take_in(spec, Some(before))
+                    self.start_server(spec, Some(before))
                 }
             };
             fresh.push(server.clone());
             new.insert(name, server);
         }
         let rest = old.iter().filter(|(name, _)| !new.contains_key(*name));
-        let (peers, gone): (Vec<_>, Vec<_>) = rest.partition(|(_, server)| server.is_peers());
-        // They come and go with their peers, whatever is configured here.
+        let (peers, gone): (Vec<_>, Vec<_>) = rest.partition(|(_, server)| server.is_peer_server());
+        // Peer servers come and go with their peers, independent of the configuration.
         new.extend(
             peers
                 .into_iter()
@@ -139,51 +138,52 @@ impl Host {
             applied.removed.push(Arc::clone(name));
             retired.push(server.clone());
         }
-        // Told before the catalog changes: whoever tells of lists waits for the fresh ones.
-        turn.begin(&fresh, self.path.clock.now());
-        self.path.servers.store(Arc::new(new));
-        self.path.catalog.withdraw_all(&applied.removed);
-        // After the swap: a call that is at the old one yet began before it, and leaves nothing.
+        // Before the catalog changes, so that list notifications wait for the new servers.
+        turn.track(&fresh, self.call_path.clock.now());
+        self.call_path.servers.store(Arc::new(new));
+        self.call_path.catalog.withdraw_servers(&applied.removed);
+        // After the swap: a call still at the old server started earlier and caches nothing.
         for changed in &applied.changed {
-            self.path.answers.purge(&changed.server);
+            self.call_path.cache.purge_server(&changed.server);
         }
         for removed in &applied.removed {
-            self.path.answers.forget(removed);
+            self.call_path.cache.forget_server(removed);
         }
         drop(turn);
         for server in retired {
             let retirement = async move { server.retire().await };
-            self.around.tasks.spawn("retirement", retirement);
+            self.deps.tasks.spawn("retirement", retirement);
         }
         for server in &fresh {
-            // What sessions want of a server is wanted of its successor.
-            self.standing.poke(server);
+            // Wanted subscriptions move to the successor.
+            self.subscriptions.wake(server);
         }
-        applied.sort();
-        self.tell(&applied);
+        applied.sort_names();
+        self.emit_config_event(&applied);
         applied
     }
 
-    /// Changes how much is taken on. What is in flight beyond a new bound goes on.
-    pub fn relimit(&self, limits: HostLimits) {
-        self.path.seats.allow(limits.principal_calls_max);
-        self.path.answers.relimit(limits.cache);
+    /// Changes the limits. Calls in flight beyond a new limit continue.
+    pub fn set_limits(&self, limits: HostLimits) {
+        self.call_path.limiter.set_limit(limits.principal_calls_max);
+        self.call_path.cache.set_limits(limits.cache);
         self.accounts.set_limits(limits.shares);
         self.accounts.set_rates(limits.rates);
         self.limits.store(Arc::new(limits));
     }
 
-    /// Waits until the servers that the last configuration brought stand or failed, but not long.
+    /// Waits, at most five seconds, until the servers of the last configuration are ready or
+    /// failed.
     ///
-    /// Who tells sessions of changed lists waits for it, to tell them once.
-    pub async fn turned(&self) {
+    /// Used before notifying sessions of changed lists, to notify once.
+    pub async fn wait_applied(&self) {
         let (fresh, until) = {
-            let turn = lock(&self.turn);
-            (turn.fresh.clone(), turn.until)
+            let turn = lock(&self.starting);
+            (turn.servers.clone(), turn.until)
         };
-        let until = self.path.clock.instant(until);
+        let until = self.call_path.clock.instant(until);
         for server in fresh {
-            let mut state = server.state();
+            let mut state = server.subscribe_state();
             let settled = state.wait_for(|state| state.is_settled());
             if timeout_at(until, settled).await.is_err() {
                 return;
@@ -191,21 +191,21 @@ impl Host {
         }
     }
 
-    /// Starts a server; the lines that one of its name wrote before stay in its log.
-    pub(super) fn take_in(&self, spec: ServerSpec, before: Option<&Supervisor>) -> Supervisor {
+    /// Starts a server; a predecessor's log lines stay in the log.
+    pub(super) fn start_server(&self, spec: ServerSpec, before: Option<&Supervisor>) -> Supervisor {
         let log = match before {
-            Some(before) => before.log().under(Arc::clone(&spec.secrets)),
+            Some(before) => before.log().with_secrets(Arc::clone(&spec.secrets)),
             None => new_log(&spec, &self.stamps),
         };
-        Supervisor::start(spec, log, &self.around)
+        Supervisor::start(spec, log, &self.deps)
     }
 
-    pub(super) fn tell(&self, applied: &Applied) {
-        if applied.is_nothing() {
+    pub(super) fn emit_config_event(&self, applied: &ApplyReport) {
+        if applied.is_unchanged() {
             return;
         }
         let changed = applied.changed.iter();
-        self.around.events.tell(What::Config {
+        self.deps.events.publish(EventKind::Config {
             added: applied.added.clone(),
             changed: changed.map(|changed| Arc::clone(&changed.server)).collect(),
             removed: applied.removed.clone(),
@@ -213,8 +213,8 @@ impl Host {
     }
 }
 
-/// Returns an empty log for a server.
-pub(super) fn new_log(spec: &ServerSpec, stamps: &Arc<Stamps>) -> Arc<StderrLog> {
+/// Creates an empty log for a server.
+pub(super) fn new_log(spec: &ServerSpec, stamps: &Arc<LogSequencer>) -> Arc<StderrLog> {
     let (name, secrets) = (Arc::clone(&spec.name), Arc::clone(&spec.secrets));
-    StderrLog::redacted(name, Arc::clone(stamps), StderrLimits::default(), secrets)
+    StderrLog::with_redactor(name, Arc::clone(stamps), StderrLimits::default(), secrets)
 }

@@ -1,70 +1,72 @@
-//! The short ways in, for programs that embed the host.
+//! Convenience methods for embedding programs.
 
 use std::sync::Arc;
 
-use bowline_core::call::{Kind, Principal, Route, Scope};
+use bowline_core::call::{EndpointScope, FeatureKind, Principal, Route};
 use bowline_core::error::CallError;
-use bowline_core::name::slug;
-use bowline_core::policy::Thing;
+use bowline_core::name::to_slug;
+use bowline_core::policy::PolicyTarget;
 use bowline_wire::object;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::{Discovered, FRESH_LIST_WAIT, Host};
-use crate::callpath::Servers;
-use crate::catalog::{Age, Item};
-use crate::decide::Delivered;
+use super::{FRESH_LIST_WAIT, Host, ServerDiscovery};
+use crate::authorizer::DeliveryStatus;
+use crate::callpath::ServerMap;
+use crate::catalog::{CatalogItem, Staleness};
 use crate::output::ToolOutput;
 use crate::supervisor::Supervisor;
-use crate::tools::{Arguments, ExecuteContext, ExecuteError, ToolSchema, refused, tool_call};
+use crate::tools::{
+    ExecuteContext, ExecuteError, ToolArguments, ToolSchema, build_tool_call, to_refused_error,
+};
 
-/// One line of what all servers offer: a tool, or why there are none of a server.
+/// A tool, or the error of a server.
 #[derive(Clone, Debug, Serialize)]
 #[serde(untagged)]
-pub enum DiscoveredEntry {
+pub enum DiscoveryEntry {
     /// A tool.
     Tool {
-        /// Its server.
+        /// The server.
         server: Arc<str>,
-        /// The server's own name of it.
+        /// The server's own tool name.
         tool: Arc<str>,
-        /// What it takes, as the server wrote it.
+        /// The input schema, as written by the server.
         schema: Option<Box<RawValue>>,
-        /// What else is said of it, with our own marks.
+        /// The `_meta` of the definition, with the gateway's marks.
         #[serde(rename = "_meta", skip_serializing_if = "Option::is_none")]
         meta: Option<Box<RawValue>>,
-        /// Whether it is known from before, because the server is still being started.
+        /// True if last known, because the server is still starting.
         #[serde(skip_serializing_if = "std::ops::Not::not")]
         stale: bool,
     },
-    /// A server whose tools are not to be had.
+    /// A server without available tools.
     Failed {
         /// The server.
         server: Arc<str>,
-        /// Why.
-        error: DiscoveredError,
+        /// The error.
+        error: DiscoveryError,
     },
 }
 
-/// Why the tools of a server are not to be had.
+/// Why a server's tools are unavailable.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct DiscoveredError {
-    /// The class of the failure.
+pub struct DiscoveryError {
+    /// Failure class.
     pub class: &'static str,
-    /// What happened.
+    /// Failure message.
     pub message: Arc<str>,
 }
 
-impl Discovered {
-    /// Returns a line for each tool, or one that says why there is none.
+impl ServerDiscovery {
+    /// Returns an entry for each tool, or a single error entry.
     #[must_use]
-    pub fn into_entries(self) -> Vec<DiscoveredEntry> {
+    pub fn into_entries(self) -> Vec<DiscoveryEntry> {
         let server = self.server;
         match self.tools {
-            Ok(tools) => tools.iter().map(DiscoveredEntry::of).collect(),
-            Err(why) => vec![DiscoveredEntry::Failed {
+            Ok(tools) => tools.iter().map(DiscoveryEntry::from_item).collect(),
+            Err(why) => vec![DiscoveryEntry::Failed {
                 server,
-                error: DiscoveredError {
+                error: DiscoveryError {
                     class: why.class,
                     message: why.message,
                 },
@@ -73,12 +75,12 @@ impl Discovered {
     }
 }
 
-impl DiscoveredEntry {
-    fn of(item: &Item) -> Self {
+impl DiscoveryEntry {
+    fn from_item(item: &CatalogItem) -> Self {
         let definition = &item.definition;
         let member = |key| {
             let at = object::field(definition, key)?;
-            let text = String::from_utf8(at.of(definition).to_vec()).ok()?;
+            let text = String::from_utf8(at.slice(definition).to_vec()).ok()?;
             RawValue::from_string(text).ok()
         };
         Self::Tool {
@@ -86,16 +88,16 @@ impl DiscoveredEntry {
             tool: Arc::clone(&item.route.name),
             schema: member("inputSchema"),
             meta: member("_meta"),
-            stale: item.age == Age::LastKnown,
+            stale: item.staleness == Staleness::LastKnown,
         }
     }
 }
 
 impl Host {
-    /// Returns the tools of one server that `principal` may use, under the server's own names. A
-    /// server that has never told what it offers is started and waited for. One that is being
-    /// started anew, after [`reload`](Self::reload) or [`apply`](Self::apply), is waited for, but
-    /// not longer than [`FRESH_LIST_WAIT`]; where that is too short its tools of before are
+    /// Lists the tools of a server usable by `principal`, under the server's own names. A server
+    /// never listed so far is started and awaited. A server restarting after
+    /// [`reload_server`](Self::reload_server) or [`apply_config`](Self::apply_config) is awaited
+    /// for at most [`FRESH_LIST_WAIT`]; after that, its previous tools are
     /// [stale](ToolSchema::is_stale).
     ///
     /// ```
@@ -104,21 +106,21 @@ impl Host {
     /// use serde_json::json;
     ///
     /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
-    /// let clock = Toolbox::default().with(("now", "The time."), &json!({}), |_, _| async {
-    ///     Ok(ToolOutput::of_text("noon"))
+    /// let clock = Toolbox::default().with("now", "The time.", &json!({}), |_, _| async {
+    ///     Ok(ToolOutput::from_text("noon"))
     /// });
     /// let host = Host::builder().build()?;
     /// host.spawn(Server::in_process("clock", clock), SpawnOptions::default()).await?;
     /// let owner = Principal::new("me", Role::Owner);
-    /// let tools = host.tools(&owner, "clock").await?;
+    /// let tools = host.list_tools(&owner, "clock").await?;
     /// assert_eq!(&**tools[0].name(), "now");
     /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
-    /// There is no such server, or it cannot be started.
-    pub async fn tools(
+    /// Unknown server, or the server cannot be started.
+    pub async fn list_tools(
         &self,
         principal: &Principal,
         server: &str,
@@ -126,23 +128,25 @@ impl Host {
         let supervisor = self.server(server)?;
         let server = &supervisor.spec().name;
         let now = self.clock().now();
-        self.list_fresh(&supervisor, now.plus(FRESH_LIST_WAIT))
+        self.wait_fresh_lists(&supervisor, now.plus(FRESH_LIST_WAIT))
             .await;
-        if self.catalog().offer(server).is_none() {
+        if self.catalog().server(server).is_none() {
             let spec = supervisor.spec();
             let wait = spec.install_timeout.unwrap_or_default();
             let wait = wait.max(spec.start_timeout);
-            supervisor.listed(self.clock().now().plus(wait)).await?;
+            supervisor
+                .wait_listed(self.clock().now().plus(wait))
+                .await?;
         }
         let catalog = self.catalog();
-        let items = catalog.offer(server).into_iter();
+        let items = catalog.server(server).into_iter();
         let items = items.flat_map(|offer| &offer.tools);
-        let scope = Scope::Server(Arc::clone(server));
-        let seen = items.filter(|item| self.may_see(principal, &scope, &item.route));
-        Ok(seen.map(ToolSchema::own).collect())
+        let scope = EndpointScope::Server(Arc::clone(server));
+        let seen = items.filter(|item| self.can_see(principal, &scope, &item.route));
+        Ok(seen.map(ToolSchema::from_own_item).collect())
     }
 
-    /// Calls a tool by the names of its server and its own, and reads what comes back.
+    /// Calls a tool by server name and tool name.
     ///
     /// ```
     /// use bowline_host::tools::Toolbox;
@@ -150,8 +154,8 @@ impl Host {
     /// use serde_json::json;
     ///
     /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
-    /// let clock = Toolbox::default().with(("now", "The time."), &json!({}), |_, _| async {
-    ///     Ok(ToolOutput::of_text("noon"))
+    /// let clock = Toolbox::default().with("now", "The time.", &json!({}), |_, _| async {
+    ///     Ok(ToolOutput::from_text("noon"))
     /// });
     /// let host = Host::builder().build()?;
     /// host.spawn(Server::in_process("clock", clock), SpawnOptions::default()).await?;
@@ -163,75 +167,80 @@ impl Host {
     /// ```
     ///
     /// # Errors
-    /// [`ExecuteError::Call`] says why there is no output, be it policy, the budget or the server;
-    /// an error that the server itself answered with is [`CallError::Refused`]. A tool that ran
-    /// and failed is an output that says so.
+    /// [`ExecuteError::Call`] for failures such as policy, budget or server; an error response of
+    /// the server is [`CallError::Refused`]. A tool that ran and failed gives an output with
+    /// `is_error`.
     pub async fn call_tool(
         &self,
         principal: &Principal,
         server: &str,
         tool: &str,
-        arguments: impl Into<Arguments> + Send,
+        arguments: impl Into<ToolArguments> + Send,
     ) -> Result<ToolOutput, ExecuteError> {
         let principal = Arc::new(principal.clone());
         let (arguments, context) = (arguments.into(), ExecuteContext::default());
-        let server: Arc<str> = slug(server).into();
-        let scope = Scope::Server(Arc::clone(&server));
-        let call = tool_call(self, (&principal, scope), tool, (&arguments, &context))?;
+        let server: Arc<str> = to_slug(server).into();
+        let scope = EndpointScope::Server(Arc::clone(&server));
+        let call = build_tool_call(self, &principal, scope, tool, &arguments, &context)?;
         let reply = self.call(call).await?;
-        ToolOutput::of_reply(&reply).map_err(|error| refused(&server, error).into())
+        ToolOutput::from_reply(&reply).map_err(|error| to_refused_error(&server, error).into())
     }
 
-    /// Calls a tool of this very server, and of no other that has its name by now.
-    pub(crate) async fn call_tool_at(
+    /// Calls a tool of this very server, never of a successor of the same name.
+    pub(crate) async fn call_tool_on(
         &self,
         principal: &Arc<Principal>,
-        (server, tool): (&Supervisor, &str),
-        sent: (&Arguments, &ExecuteContext),
+        server: &Supervisor,
+        tool: &str,
+        arguments: &ToolArguments,
+        context: &ExecuteContext,
     ) -> Result<ToolOutput, ExecuteError> {
         let name = &server.spec().name;
-        let scope = Scope::Server(Arc::clone(name));
-        let call = tool_call(self, (principal, scope), tool, sent)?;
-        let reply = self.path.call_at(&call, server).await?;
-        ToolOutput::of_reply(&reply).map_err(|error| refused(name, error).into())
+        let scope = EndpointScope::Server(Arc::clone(name));
+        let call = build_tool_call(self, principal, scope, tool, arguments, context)?;
+        let reply = self.call_path.call_on_server(&call, server).await?;
+        ToolOutput::from_reply(&reply).map_err(|error| to_refused_error(name, error).into())
     }
 
-    /// Returns the tools of all servers that a principal sees, as far as they are known.
-    pub(crate) fn tools_seen(&self, principal: &Principal) -> Vec<Item> {
+    /// Returns the known tools of all servers visible to a principal.
+    pub(crate) fn visible_tools(&self, principal: &Principal) -> Vec<CatalogItem> {
         let catalog = self.catalog();
-        let items = catalog.offers().flat_map(|offer| &offer.tools);
-        let seen = items.filter(|item| self.sees_route(principal, &item.route));
+        let items = catalog.servers().flat_map(|offer| &offer.tools);
+        let seen = items.filter(|item| self.can_see_route(principal, &item.route));
         seen.cloned().collect()
     }
 
-    /// Whether a principal sees a tool among those of all servers.
-    pub(crate) fn sees_route(&self, principal: &Principal, route: &Route) -> bool {
-        self.may_see(principal, &Scope::All, route)
+    /// True if a principal may see a tool among all servers.
+    pub(crate) fn can_see_route(&self, principal: &Principal, route: &Route) -> bool {
+        self.can_see(principal, &EndpointScope::All, route)
     }
 
-    /// Returns the servers in care of this moment.
-    pub(crate) fn in_care(&self) -> Arc<Servers> {
-        self.path.servers.load_full()
+    /// Returns the current servers.
+    pub(crate) fn server_map(&self) -> Arc<ServerMap> {
+        self.call_path.servers.load_full()
     }
 
-    /// The same decision as for a call.
-    fn may_see(&self, principal: &Principal, scope: &Scope, route: &Route) -> bool {
-        let thing = Thing {
-            kind: Kind::Tool,
+    /// Applies the same decision as for calls.
+    fn can_see(&self, principal: &Principal, scope: &EndpointScope, route: &Route) -> bool {
+        let thing = PolicyTarget {
+            kind: FeatureKind::Tool,
             server: &route.server,
             name: &route.name,
             arguments: None,
         };
-        self.path.decider.allows(principal, scope, thing)
+        self.call_path.authorizer.allows(principal, scope, thing)
     }
 
-    /// Whether `principal` may be told what became of a queued call.
-    pub(crate) fn may_be_told(
+    /// True if `principal` may learn the outcome of a queued call.
+    pub(crate) fn can_learn_outcome(
         &self,
         principal: &Principal,
-        scope: &Scope,
-        about: (Thing<'_>, Delivered),
+        scope: &EndpointScope,
+        thing: PolicyTarget<'_>,
+        delivered: DeliveryStatus,
     ) -> bool {
-        self.path.decider.tells(principal, scope, about)
+        self.call_path
+            .authorizer
+            .can_learn_outcome(principal, scope, thing, delivered)
     }
 }

@@ -1,34 +1,34 @@
-//! How much memory servers use, looked at away from the thread that carries calls.
+//! Measures the memory of server processes, off the serving thread.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_core::error::CallError;
-use bowline_link::{Processes, Usage};
+use bowline_link::{ProcessSet, ProcessUsage};
 
 use super::Host;
 use crate::supervisor::ServerStatus;
 
-/// A look at all servers takes no longer; what is not known by then is left out.
+/// Maximum duration of a measurement; late values are omitted.
 const MEASURE_MAX: Duration = Duration::from_millis(500);
 
 impl Host {
-    /// Returns the state of every server, by name, with the memory that it uses now.
-    pub async fn measured(&self) -> Vec<ServerStatus> {
+    /// Returns the status of every server with its current memory, by name.
+    pub async fn status_with_memory(&self) -> Vec<ServerStatus> {
         let mut list = self.status();
-        self.measure(&mut list).await;
+        self.measure_memory(&mut list).await;
         list
     }
 
-    /// Returns the state of one server, with the memory that it uses now.
-    pub async fn measured_of(&self, name: &str) -> Result<ServerStatus, CallError> {
-        let mut one = [self.status_of(name)?];
-        self.measure(&mut one).await;
+    /// Returns the status of a server with its current memory.
+    pub async fn server_status_with_memory(&self, name: &str) -> Result<ServerStatus, CallError> {
+        let mut one = [self.server_status(name)?];
+        self.measure_memory(&mut one).await;
         let [one] = one;
         Ok(one)
     }
 
-    async fn measure(&self, list: &mut [ServerStatus]) {
+    async fn measure_memory(&self, list: &mut [ServerStatus]) {
         let trees: Vec<_> = list
             .iter()
             .map(|status| match self.server(&status.name) {
@@ -40,11 +40,17 @@ impl Host {
             return;
         }
         let look = async {
-            let turn = Arc::clone(&self.measuring).acquire_owned().await.ok()?;
+            let turn = Arc::clone(&self.measure_permit)
+                .acquire_owned()
+                .await
+                .ok()?;
             let look = move || {
-                // Held to the end, also when nobody waits for it any more.
+                // Held to the end, even if the caller leaves.
                 let _turn = turn;
-                trees.iter().map(|trees| usage(trees)).collect::<Vec<_>>()
+                trees
+                    .iter()
+                    .map(|trees| total_usage(trees))
+                    .collect::<Vec<_>>()
             };
             tokio::task::spawn_blocking(look).await.ok()
         };
@@ -58,10 +64,10 @@ impl Host {
     }
 }
 
-/// What all links of one server use together; nothing where none of them is a child.
-fn usage(trees: &[Processes]) -> Option<Usage> {
+/// Sums the usage over all links of a server; `None` without child processes.
+fn total_usage(trees: &[ProcessSet]) -> Option<ProcessUsage> {
     let each = trees.iter().map(|tree| tree.usage());
-    each.reduce(|a, b| Usage {
+    each.reduce(|a, b| ProcessUsage {
         processes: a.processes.saturating_add(b.processes),
         memory_bytes: a.memory_bytes.saturating_add(b.memory_bytes),
     })

@@ -1,4 +1,4 @@
-//! Lists that a person or a program has asked for again.
+//! List refreshes requested by an operator or a program.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -11,34 +11,34 @@ use super::Host;
 use crate::catalog::ListKind;
 use crate::supervisor::{ServerStatus, Supervisor};
 
-/// How long a server may take to list anew.
+/// Timeout of a refresh.
 const REFRESH_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What asking a server for its lists again came to.
+/// Result of a refresh.
 #[derive(Clone, Debug, Serialize)]
-pub struct Refreshed {
-    /// The server, as it is now.
+pub struct RefreshReport {
+    /// Current status of the server.
     pub server: ServerStatus,
-    /// How many of its tools were not there before.
+    /// Number of added tools.
     pub tools_added: usize,
-    /// How many tools it had before and has no longer.
+    /// Number of removed tools.
     pub tools_removed: usize,
-    /// The lists that could not be read; the old ones stay.
+    /// Failed lists; their previous contents stay.
     pub failed: Vec<FailedList>,
 }
 
-/// A list that could not be read.
+/// A failed list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FailedList {
-    /// Which list: the member of its result.
+    /// The list, named by its result member.
     pub list: &'static str,
-    /// Why.
+    /// The error.
     pub message: Arc<str>,
 }
 
 impl Host {
-    /// Asks a server for its lists again and waits for them. One that waits to be needed is
-    /// started, which reads its lists.
+    /// Refreshes the lists of a server and waits for them. An idle server is started, which reads
+    /// its lists.
     ///
     /// ```
     /// use bowline_host::tools::Toolbox;
@@ -46,67 +46,70 @@ impl Host {
     /// use serde_json::json;
     ///
     /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
-    /// let clock = Toolbox::default().with(("now", "The time."), &json!({}), |_, _| async {
-    ///     Ok(ToolOutput::of_text("noon"))
+    /// let clock = Toolbox::default().with("now", "The time.", &json!({}), |_, _| async {
+    ///     Ok(ToolOutput::from_text("noon"))
     /// });
     /// let host = Host::builder().build()?;
     /// host.spawn(Server::in_process("clock", clock), SpawnOptions::default()).await?;
-    /// let refreshed = host.refresh("clock").await?;
+    /// let refreshed = host.refresh_server("clock").await?;
     /// assert_eq!((refreshed.server.tools, refreshed.tools_added), (1, 0));
     /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
-    /// There is no such server, or it does not serve and cannot be started.
-    pub async fn refresh(&self, name: &str) -> Result<Refreshed, CallError> {
+    /// Unknown server, or the server cannot be started.
+    pub async fn refresh_server(&self, name: &str) -> Result<RefreshReport, CallError> {
         let server = self.server(name)?;
         let before = self.tool_names(name);
         if server.open_link().is_some() {
-            server.want_lists();
+            server.request_all_lists();
         } else {
             let wait = server.spec().start_timeout;
-            server.listed(self.path.clock.now().plus(wait)).await?;
+            server
+                .wait_listed(self.call_path.clock.now().plus(wait))
+                .await?;
         }
-        self.refreshed(&server, &before).await
+        self.wait_refreshed(&server, &before).await
     }
 
-    /// Asks every server that serves for its lists again and waits for them.
-    pub async fn refresh_all(&self) -> Vec<Refreshed> {
-        let mut serving: Vec<Supervisor> = self.path.servers.load().values().cloned().collect();
+    /// Refreshes the lists of every ready server and waits for them.
+    pub async fn refresh_all(&self) -> Vec<RefreshReport> {
+        let mut serving: Vec<Supervisor> =
+            self.call_path.servers.load().values().cloned().collect();
         serving.retain(|server| server.open_link().is_some());
         serving.sort_by(|a, b| a.spec().name.cmp(&b.spec().name));
         let asked: Vec<_> = serving
             .into_iter()
             .map(|server| {
                 let before = self.tool_names(&server.spec().name);
-                server.want_lists();
+                server.request_all_lists();
                 (server, before)
             })
             .collect();
         let mut all = Vec::with_capacity(asked.len());
         for (server, before) in asked {
-            // A server that was removed in the meantime has nothing to tell.
-            all.extend(self.refreshed(&server, &before).await);
+            // A server removed meanwhile is skipped.
+            all.extend(self.wait_refreshed(&server, &before).await);
         }
         all
     }
 
-    async fn refreshed(
+    async fn wait_refreshed(
         &self,
         server: &Supervisor,
         before: &HashSet<Arc<str>>,
-    ) -> Result<Refreshed, CallError> {
+    ) -> Result<RefreshReport, CallError> {
         let name = &server.spec().name;
-        let deadline = self.path.clock.now().plus(REFRESH_TIMEOUT);
-        let failed = server.lists_read(deadline).await;
+        let deadline = self.call_path.clock.now().plus(REFRESH_TIMEOUT);
+        let failed = server.wait_lists_read(deadline).await;
         let after = self.tool_names(name);
         let failed = failed.into_iter().map(|(kind, message)| FailedList {
             list: kind.member(),
             message,
         });
-        Ok(Refreshed {
-            server: self.status_of(name)?,
+        Ok(RefreshReport {
+            server: self.server_status(name)?,
             tools_added: after.difference(before).count(),
             tools_removed: before.difference(&after).count(),
             failed: failed.collect(),
@@ -115,8 +118,8 @@ impl Host {
 
     fn tool_names(&self, server: &str) -> HashSet<Arc<str>> {
         let catalog = self.catalog();
-        let offer = catalog.offer(server).into_iter();
-        let tools = offer.flat_map(|offer| offer.shelf(ListKind::Tools));
+        let offer = catalog.server(server).into_iter();
+        let tools = offer.flat_map(|offer| offer.list(ListKind::Tools));
         tools.map(|item| Arc::clone(&item.route.name)).collect()
     }
 }

@@ -1,28 +1,27 @@
-//! Servers come and go one by one, while calls to the others go on.
+//! Adds and removes single servers while calls to the rest continue.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use bowline_core::error::{CallError, Class};
+use bowline_core::error::{CallError, FailureClass};
 use bowline_core::sync::lock;
 use tokio::sync::oneshot;
 
-use super::{Applied, Changed, Host};
-use crate::callpath::Servers;
-use crate::spawn::{SpawnError, SpawnOptions};
+use super::{ApplyReport, ChangedServer, Host};
+use crate::callpath::ServerMap;
+use crate::spawn_options::{SpawnError, SpawnOptions};
 use crate::spec::ServerSpec;
-use crate::supervisor::{Order, State, Supervisor};
+use crate::supervisor::{ServerAction, ServerState, Supervisor};
 
 impl Host {
-    /// Takes a server into care and returns its name: the slug of the given one, where that is
-    /// no server name.
+    /// Adds a server and returns its name: the slug of the given name if that is not a valid server
+    /// name.
     ///
-    /// The guard is asked first. Unless it is lazy, the server is started and has told its tools
-    /// when this returns; where that fails, it is not in care. Breaker, restart budget and answers
-    /// of one of its name that was there before are gone. One that runs is replaced only where
-    /// [`SpawnOptions::replace`] says so; its calls in flight end, and none of them goes over to
-    /// the one that takes its place. Dropping the future takes a server that is still starting
-    /// out again.
+    /// The guard is asked first. Unless lazy, the server is started and has listed its tools on
+    /// return; if that fails, it is removed. Breaker, restart budget and cached responses of a
+    /// predecessor are dropped. A running server is replaced only with [`SpawnOptions::replace`];
+    /// its calls in flight end, and none moves to the replacement. Dropping the future removes a
+    /// server that is still starting.
     ///
     /// ```
     /// use bowline_host::tools::Toolbox;
@@ -34,16 +33,16 @@ impl Host {
     /// assert_eq!(&*host.spawn(own(), SpawnOptions::default()).await?, "own");
     /// let again = host.spawn(own(), SpawnOptions::default()).await;
     /// assert!(matches!(again, Err(SpawnError::InUse(_))));
-    /// host.stop("own").await?;
+    /// host.stop_server("own").await?;
     /// host.spawn(own(), SpawnOptions::default()).await?;
-    /// host.remove("own").await?;
-    /// assert_eq!(host.stop("own").await.unwrap_err().to_string(), "no server named `own`");
+    /// host.remove_server("own").await?;
+    /// assert_eq!(host.stop_server("own").await.unwrap_err().to_string(), "no server named `own`");
     /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
-    /// See [`SpawnError`]; whatever it is, no server of that name was added.
+    /// See [`SpawnError`]; in every case no server was added.
     pub async fn spawn(
         &self,
         spec: ServerSpec,
@@ -54,34 +53,35 @@ impl Host {
         if server.is_empty() {
             return Err(SpawnError::NoName);
         }
-        if let Err(refusal) = self.path.decider.welcomes(&server) {
+        if let Err(refusal) = self.call_path.authorizer.check_server(&server) {
             let reason = refusal.reason;
             return Err(SpawnError::Denied { server, reason });
         }
-        let spec = options.applied(spec).await?;
-        let mut entered = Entered {
-            server: self.enter(spec, options.replace)?,
+        let spec = options.apply_to(spec).await?;
+        let mut guard = SpawnGuard {
+            server: self.insert_server(spec, options.replace)?,
             host: self,
-            stands: false,
+            is_ready: false,
         };
-        entered.stands = entered.server.spec().lazy;
-        if entered.stands {
+        guard.is_ready = guard.server.spec().lazy;
+        if guard.is_ready {
             return Ok(server);
         }
-        let mut state = entered.server.state();
-        // The sender lives as long as the supervisor does.
-        let _ = state.wait_for(State::is_settled).await;
+        let mut state = guard.server.subscribe_state();
+        // The sender lives as long as the supervisor.
+        let _ = state.wait_for(ServerState::is_settled).await;
         let state = state.borrow().clone();
         let (class, reason) = match state {
-            State::Ready => {
-                entered.stands = true;
+            ServerState::Ready => {
+                guard.is_ready = true;
                 return Ok(server);
             }
-            State::Backoff { class, reason, .. } => (class, reason),
-            State::Ejected { reason } => (Class::ConnectFailed, reason),
-            State::Idle | State::Stopped | State::Starting | State::Draining => {
-                (Class::Unavailable, "it was stopped".into())
-            }
+            ServerState::Backoff { class, reason, .. } => (class, reason),
+            ServerState::Ejected { reason } => (FailureClass::ConnectFailed, reason),
+            ServerState::Idle
+            | ServerState::Stopped
+            | ServerState::Starting
+            | ServerState::Draining => (FailureClass::Unavailable, "it was stopped".into()),
         };
         Err(SpawnError::Start {
             server,
@@ -90,17 +90,17 @@ impl Host {
         })
     }
 
-    /// Stops a server and waits until it is gone. Calls are refused until it is started, reloaded
-    /// or spawned again; its answers and its tools are gone.
+    /// Stops a server and waits for its end. Calls are refused until it is started, reloaded or
+    /// spawned again; its cached responses and tools are dropped.
     ///
     /// # Errors
-    /// There is no server of that name.
-    pub async fn stop(&self, name: &str) -> Result<(), CallError> {
-        self.server(name)?.order(Order::Stop).await
+    /// Unknown server.
+    pub async fn stop_server(&self, name: &str) -> Result<(), CallError> {
+        self.server(name)?.apply_action(ServerAction::Stop).await
     }
 
-    /// Starts a server anew, with a clean breaker and restart budget and without its answers. Calls
-    /// in flight end first; one that waits to be needed stays so.
+    /// Restarts a server with a fresh breaker and restart budget and without cached responses.
+    /// Calls in flight finish first; an idle server stays idle.
     ///
     /// ```
     /// use bowline_host::tools::Toolbox;
@@ -108,137 +108,138 @@ impl Host {
     /// use serde_json::json;
     ///
     /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
-    /// let clock = Toolbox::default().with(("now", "The time."), &json!({}), |_, _| async {
-    ///     Ok(ToolOutput::of_text("noon"))
+    /// let clock = Toolbox::default().with("now", "The time.", &json!({}), |_, _| async {
+    ///     Ok(ToolOutput::from_text("noon"))
     /// });
     /// let host = Host::builder().build()?;
     /// host.spawn(Server::in_process("clock", clock), SpawnOptions::default()).await?;
-    /// host.reload("clock").await?;
-    /// let unknown = host.reload("calendar").await.unwrap_err();
+    /// host.reload_server("clock").await?;
+    /// let unknown = host.reload_server("calendar").await.unwrap_err();
     /// assert_eq!(unknown.to_string(), "no server named `calendar`");
     /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
-    /// There is no server of that name.
-    pub async fn reload(&self, name: &str) -> Result<(), CallError> {
-        self.server(name)?.order(Order::Reload).await
+    /// Unknown server.
+    pub async fn reload_server(&self, name: &str) -> Result<(), CallError> {
+        self.server(name)?.apply_action(ServerAction::Reload).await
     }
 
-    /// Says that a server knows us by other credentials from now on. It goes on; its kept answers
-    /// are forgotten and its lists are asked for again, and sessions whose view is another one by
-    /// then are told once. One that failed is tried again at once; one that a person stopped stays
-    /// stopped.
-    pub async fn credentials_changed(&self, name: &str) {
+    /// Reports changed credentials of a server. The server continues; its cached responses are
+    /// purged and its lists refreshed, and sessions with a changed view are notified once. A failed
+    /// server is retried at once; a stopped server stays stopped.
+    pub async fn on_credentials_changed(&self, name: &str) {
         if let Ok(server) = self.server(name) {
-            server.credentials_changed().await;
+            server.on_credentials_changed().await;
         }
     }
 
-    /// Takes a server out of care and waits for its end. Calls in flight end first; whoever
-    /// resolved a name to it before does not reach another server of that name.
+    /// Removes a server and waits for its end. Calls in flight finish first; a name resolved
+    /// earlier never reaches a later server of the same name.
     ///
     /// # Errors
-    /// There is no server of that name.
-    pub async fn remove(&self, name: &str) -> Result<(), CallError> {
+    /// Unknown server.
+    pub async fn remove_server(&self, name: &str) -> Result<(), CallError> {
         let server = self.server(name)?;
-        if let Some(gone) = self.leave(&server) {
-            // Where nobody tells, the host went down with all its servers.
+        if let Some(gone) = self.detach_server(&server) {
+            // An error means that the host went down with all servers.
             let _ = gone.await;
         }
         Ok(())
     }
 
-    /// Takes every server out of care and waits for their end; the host goes on.
-    pub async fn remove_all(&self) {
-        let servers = self.path.servers.load_full();
-        let gone: Vec<_> = servers.values().filter_map(|one| self.leave(one)).collect();
+    /// Removes every server and waits for their end; the host continues.
+    pub async fn remove_all_servers(&self) {
+        let servers = self.call_path.servers.load_full();
+        let gone: Vec<_> = servers
+            .values()
+            .filter_map(|one| self.detach_server(one))
+            .collect();
         for gone in gone {
             let _ = gone.await;
         }
     }
 
-    fn enter(&self, spec: ServerSpec, replace: bool) -> Result<Supervisor, SpawnError> {
+    fn insert_server(&self, spec: ServerSpec, replace: bool) -> Result<Supervisor, SpawnError> {
         let name = Arc::clone(&spec.name);
-        let mut applied = Applied::default();
+        let mut applied = ApplyReport::default();
         let (server, before) = {
-            let _turn = lock(&self.turn);
-            if self.path.closing.load(Ordering::Relaxed) {
+            let _turn = lock(&self.starting);
+            if self.call_path.closing.load(Ordering::Relaxed) {
                 return Err(SpawnError::ShuttingDown);
             }
-            let old = self.path.servers.load_full();
+            let old = self.call_path.servers.load_full();
             let before = old.get(&name).cloned();
             if let Some(before) = &before {
-                // The server name itself always means the server that has it.
+                // A plain server name always refers to the server holding it.
                 if spec.given_name.is_some() {
                     let clash = spec.check_clash(before.spec());
                     clash.map_err(SpawnError::NameClash)?;
                 }
-                if before.runs() && !replace {
+                if before.is_running() && !replace {
                     return Err(SpawnError::InUse(name));
                 }
-                before.forsake();
-                self.path.catalog.withdraw(&name);
-                let keys = before.spec().differences(&spec);
+                before.detach();
+                self.call_path.catalog.withdraw_server(&name);
+                let keys = before.spec().changed_keys(&spec);
                 let server = Arc::clone(&name);
-                applied.changed.push(Changed { server, keys });
+                applied.changed.push(ChangedServer { server, keys });
             } else {
                 applied.added.push(Arc::clone(&name));
             }
-            let server = self.take_in(spec, before.as_ref());
-            let mut new = Servers::clone(&old);
+            let server = self.start_server(spec, before.as_ref());
+            let mut new = ServerMap::clone(&old);
             new.insert(name, server.clone());
-            self.path.servers.store(Arc::new(new));
+            self.call_path.servers.store(Arc::new(new));
             if before.is_some() {
-                // After the swap: a call that is at the old one yet leaves nothing.
-                self.path.answers.purge(&server.spec().name);
+                // After the swap: a call still at the old server caches nothing.
+                self.call_path.cache.purge_server(&server.spec().name);
             }
             (server, before)
         };
         if let Some(before) = before {
-            drop(self.retired(before));
+            drop(self.retire_in_background(before));
         }
-        self.standing.poke(&server);
-        self.tell(&applied);
+        self.subscriptions.wake(&server);
+        self.emit_config_event(&applied);
         Ok(server)
     }
 
-    /// Takes this very server out of care, unless another has its name by now; what is returned
-    /// ends when it is gone.
-    fn leave(&self, server: &Supervisor) -> Option<oneshot::Receiver<()>> {
+    /// Removes this very server, unless a successor holds the name; the receiver fires at its end.
+    fn detach_server(&self, server: &Supervisor) -> Option<oneshot::Receiver<()>> {
         let name = &server.spec().name;
         {
-            let _turn = lock(&self.turn);
-            let old = self.path.servers.load_full();
-            if !old.get(name).is_some_and(|now| now.is(server)) {
+            let _turn = lock(&self.starting);
+            let old = self.call_path.servers.load_full();
+            if !old.get(name).is_some_and(|now| now.is_same(server)) {
                 return None;
             }
-            server.forsake();
-            let mut new = Servers::clone(&old);
+            server.detach();
+            let mut new = ServerMap::clone(&old);
             new.remove(name);
-            self.path.servers.store(Arc::new(new));
-            self.path.catalog.withdraw(name);
-            self.path.catalog.unlisted.remove(name);
-            self.path.answers.forget(name);
+            self.call_path.servers.store(Arc::new(new));
+            self.call_path.catalog.withdraw_server(name);
+            self.call_path.catalog.unlisted.remove(name);
+            self.call_path.cache.forget_server(name);
         }
-        self.tell(&Applied {
+        self.emit_config_event(&ApplyReport {
             removed: vec![Arc::clone(name)],
-            ..Applied::default()
+            ..ApplyReport::default()
         });
-        Some(self.retired(server.clone()))
+        Some(self.retire_in_background(server.clone()))
     }
 
-    /// Lets a server go for good, whether anybody waits for it or not.
-    pub(super) fn retired(&self, server: Supervisor) -> oneshot::Receiver<()> {
+    /// Retires a server in the background.
+    pub(super) fn retire_in_background(&self, server: Supervisor) -> oneshot::Receiver<()> {
         let (done, gone) = oneshot::channel();
-        let path = Arc::clone(&self.path);
-        self.around.tasks.spawn("retirement", async move {
+        let path = Arc::clone(&self.call_path);
+        self.deps.tasks.spawn("retirement", async move {
             server.retire().await;
             let name = &server.spec().name;
-            // It may have told its tools at the very moment at which it was taken out.
+            // The server may have listed its tools just before its removal.
             if !path.servers.load().contains_key(name) {
-                path.catalog.withdraw(name);
+                path.catalog.withdraw_server(name);
             }
             let _ = done.send(());
         });
@@ -246,17 +247,17 @@ impl Host {
     }
 }
 
-/// A server that was taken in; dropped before it stands, it is taken out again.
-struct Entered<'a> {
+/// A server being added; removed on drop unless ready.
+struct SpawnGuard<'a> {
     host: &'a Host,
     server: Supervisor,
-    stands: bool,
+    is_ready: bool,
 }
 
-impl Drop for Entered<'_> {
+impl Drop for SpawnGuard<'_> {
     fn drop(&mut self) {
-        if !self.stands {
-            drop(self.host.leave(&self.server));
+        if !self.is_ready {
+            drop(self.host.detach_server(&self.server));
         }
     }
 }

@@ -1,166 +1,177 @@
-//! One stored write on its way to its server, and what becomes of it.
+//! Delivers a stored write and records the outcome.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_core::call::Reply;
+use bowline_core::call::CallReply;
 use bowline_core::error::CallError;
-use bowline_core::lane::{PACE, POISON_TRIES_MAX, Verdict, is_own_limit, may_be_poison, replayed};
+use bowline_core::lane::{
+    POISON_TRIES_MAX, RETRY_BACKOFF, WriteDisposition, is_gateway_limit, may_be_poison,
+    on_replay_error,
+};
 use bowline_core::sync::lock;
-use bowline_journal::audit::Kind;
-use bowline_journal::{Delivery, Done, Entry, JournalError, Lane, MessageId, Receipt, Standing};
+use bowline_journal::audit::AuditRowKind;
+use bowline_journal::{
+    CompletedMessage, JournalError, LaneName, LeaseReceipt, LeasedMessage, MessageId,
+    MessageStatus, MessageView,
+};
 
-use super::Shared;
-use super::index::Ended;
-use super::intent::{is_question, kept, result_of};
-use super::letter::{Letter, Sight};
-use super::record::Record;
-use super::tell::Over;
-use crate::audit::End;
+use super::OutboxShared;
+use super::delivered_index::DeliveredWrite;
+use super::notify::FinishedWrite;
+use super::queue_view::{QueuedCallView, ViewContext};
+use super::stored_call::{completed_result, requires_input, storable_result};
+use super::write_record::WriteRecord;
+use crate::audit::AuditOutcome;
 use crate::callpath::CallPath;
 
-/// Why a write is not delivered whose credential a person revoked.
+/// Dead-letter reason for a revoked credential.
 const REVOKED: &str = "the credential that made it was revoked";
 
-/// What came of sending a stored write.
+/// Result of sending a stored write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sent {
-    /// The server answered.
-    Answered,
-    /// It is over without an answer of the server.
-    Passed,
-    /// It failed alone, and is tried again after this; it is still leased.
-    Rests(Duration),
-    /// It failed, and whether the server is away is for others to show; it is still leased.
+pub(super) enum SendOutcome {
+    /// The server responded.
+    Responded,
+    /// Finished without a response of the server.
+    Finished,
+    /// Failed by itself; retried after this time, still leased.
+    Delayed(Duration),
+    /// Failed; other writes must show whether the server is down. Still leased.
     Suspect {
-        /// When it is tried again, should others get through.
+        /// Retry delay if other writes succeed.
         rest: Duration,
-        /// For how long the server is left alone, should they not.
+        /// Delay for the server if they fail.
         after: Option<Duration>,
     },
-    /// The server was away; it was given back.
-    Away(Option<Duration>),
+    /// The server was down; the message was released.
+    ServerDown(Option<Duration>),
 }
 
-/// How many calls a server had answered before and after another one.
+/// Answered calls of a server before and after an attempt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Served {
+pub(super) struct ServedCounts {
     pub(super) before: u64,
     pub(super) after: u64,
 }
 
-/// Sends a stored write, and writes down what became of it.
-pub(super) async fn deliver(
-    shared: &Arc<Shared>,
+/// Sends a stored write and records the outcome.
+pub(super) async fn deliver_write(
+    shared: &Arc<OutboxShared>,
     path: &CallPath,
-    lane: &Lane,
-    delivery: &Delivery,
-) -> Result<Sent, JournalError> {
+    lane: &LaneName,
+    delivery: &LeasedMessage,
+) -> Result<SendOutcome, JournalError> {
     let receipt = delivery.receipt;
-    let Some(record) = Record::read(&delivery.body) else {
-        tracing::error!(id = receipt.id.0, "a queued write cannot be read");
-        let (journal, at) = (&shared.journal, shared.at());
+    let Some(record) = WriteRecord::parse(&delivery.body) else {
+        tracing::error!(id = receipt.id.0, "queued write cannot be parsed");
+        let (journal, at) = (&shared.journal, shared.timestamps());
         let reason = "it is written in a form that is not known".into();
-        journal.bury(receipt, reason, at).await?;
-        return Ok(Sent::Passed);
+        journal.dead_letter(receipt, reason, at).await?;
+        return Ok(SendOutcome::Finished);
     };
     let is_revoked = lock(&shared.notes)
         .revoked
         .contains(record.head.credential());
     if is_revoked {
-        revoke(shared, receipt, &record).await?;
-        return Ok(Sent::Passed);
+        dead_letter_revoked(shared, receipt, &record).await?;
+        return Ok(SendOutcome::Finished);
     }
-    // It may have been stored before such names were refused at the door.
-    if !record.is_clear() {
+    // May have been stored before such names were refused on entry.
+    if !record.is_unambiguous() {
         let error = CallError::AmbiguousNames {
             server: Arc::clone(&record.head.server),
             tool: Arc::clone(&record.head.tool),
         };
-        return failed(shared, receipt, &record, (error, Served::default())).await;
+        return on_failure(shared, receipt, &record, error, ServedCounts::default()).await;
     }
-    let call = record.call();
-    let (server, key) = (&record.head.server, record.head.sent_key());
+    let call = record.to_call();
+    let (server, key) = (&record.head.server, record.head.replay_key());
     let before = path.answered_calls(server);
-    match path.replay(&call, server, key).await {
-        Ok(reply) => answered(shared, (lane, delivery), &record, reply).await,
+    match path.replay_write(&call, server, key).await {
+        Ok(reply) => on_response(shared, lane, delivery, &record, reply).await,
         Err(error) => {
-            let served = Served {
+            let served = ServedCounts {
                 before,
                 after: path.answered_calls(server),
             };
-            failed(shared, receipt, &record, (error, served)).await
+            on_failure(shared, receipt, &record, error, served).await
         }
     }
 }
 
-/// The server answered: it took the write, or it never will.
-async fn answered(
-    shared: &Shared,
-    (lane, delivery): (&Lane, &Delivery),
-    record: &Record,
-    reply: Reply,
-) -> Result<Sent, JournalError> {
-    let (receipt, at) = (delivery.receipt, shared.at());
-    let Some(result) = result_of(&reply) else {
-        let body = reply.answer.get(reply.body_at.clone()).unwrap_or_default();
-        let why = match is_question(&reply) {
+/// Handles a response: the server accepted the write, or never will.
+async fn on_response(
+    shared: &OutboxShared,
+    lane: &LaneName,
+    delivery: &LeasedMessage,
+    record: &WriteRecord,
+    reply: CallReply,
+) -> Result<SendOutcome, JournalError> {
+    let (receipt, at) = (delivery.receipt, shared.timestamps());
+    let Some(result) = completed_result(&reply) else {
+        let body = reply
+            .response
+            .get(reply.body_at.clone())
+            .unwrap_or_default();
+        let why = match requires_input(&reply) {
             true => "the server asks for something, and nobody is there to answer",
             false => "the server refused it",
         };
-        let reason = format!("{why}: {}", shown(body));
-        let end = End::Reply(reply);
-        bury(shared, receipt, record, (reason.into(), end)).await?;
-        return Ok(Sent::Answered);
+        let reason = format!("{why}: {}", truncate_body(body));
+        let end = AuditOutcome::Reply(reply);
+        dead_letter(shared, receipt, record, reason.into(), end).await?;
+        return Ok(SendOutcome::Responded);
     };
-    let result = kept(result);
-    let done = Done {
+    let result = storable_result(result);
+    let done = CompletedMessage {
         id: receipt.id,
         result: result.clone(),
         unix_ms: at.unix_ms,
     };
-    let (journal, place) = (&*shared.journal, (lane, &*delivery.dedupe));
-    // Both at once: they are written together.
+    let (journal, dedupe) = (&*shared.journal, &*delivery.dedupe);
+    // Concurrently: both are written in a single commit.
     let (acked, noted) = tokio::join!(
         journal.ack(receipt, result, at),
-        shared.index.note(journal, receipt.id, place),
+        shared.delivered.add(journal, receipt.id, lane, dedupe),
     );
     if let Err(error) = noted {
-        tracing::warn!(id = receipt.id.0, %error, "a delivered write cannot be shown later");
+        tracing::warn!(id = receipt.id.0, %error, "delivered write could not be indexed");
     }
     acked?;
-    let letter = Letter::ended(&Ended {
+    let letter = QueuedCallView::from_delivered(&DeliveredWrite {
         lane: lane.clone(),
         dedupe: Arc::clone(&delivery.dedupe),
         done,
     });
-    shared.is_over(Over {
+    shared.on_finished(FinishedWrite {
         id: receipt.id,
         record,
-        letter: &letter,
-        kind: Kind::Delivered,
-        end: End::Reply(reply),
+        view: &letter,
+        kind: AuditRowKind::Delivered,
+        outcome: AuditOutcome::Reply(reply),
     });
-    Ok(Sent::Answered)
+    Ok(SendOutcome::Responded)
 }
 
-async fn failed(
-    shared: &Shared,
-    receipt: Receipt,
-    record: &Record,
-    (error, served): (CallError, Served),
-) -> Result<Sent, JournalError> {
-    let after = match replayed(&error) {
-        Verdict::Wait(after) => after,
-        Verdict::Refused | Verdict::Ran => {
-            let why = (error.to_string().into(), End::Failed(error));
-            bury(shared, receipt, record, why).await?;
-            return Ok(Sent::Passed);
+async fn on_failure(
+    shared: &OutboxShared,
+    receipt: LeaseReceipt,
+    record: &WriteRecord,
+    error: CallError,
+    served: ServedCounts,
+) -> Result<SendOutcome, JournalError> {
+    let after = match on_replay_error(&error) {
+        WriteDisposition::Wait(after) => after,
+        WriteDisposition::Refused | WriteDisposition::Executed => {
+            let reason = error.to_string().into();
+            dead_letter(shared, receipt, record, reason, AuditOutcome::Failed(error)).await?;
+            return Ok(SendOutcome::Finished);
         }
     };
-    shared.failed(receipt.id, &error);
-    if is_own_limit(&error) {
-        return Ok(Sent::Rests(after.unwrap_or(PACE.base)));
+    shared.record_failure(receipt.id, &error);
+    if is_gateway_limit(&error) {
+        return Ok(SendOutcome::Delayed(after.unwrap_or(RETRY_BACKOFF.base)));
     }
     if may_be_poison(&error) {
         let (tries, serves) = lock(&shared.notes).count_try(receipt.id, served);
@@ -169,76 +180,85 @@ async fn failed(
                 "it failed {tries} times while the server served other calls, the last time so: \
                  {error}"
             );
-            let why = (reason.into(), End::Failed(error));
-            bury(shared, receipt, record, why).await?;
-            return Ok(Sent::Passed);
+            let end = AuditOutcome::Failed(error);
+            dead_letter(shared, receipt, record, reason.into(), end).await?;
+            return Ok(SendOutcome::Finished);
         }
-        let rest = PACE.wait(tries.max(1), shared.jitter(&record.head.key));
+        let rest = RETRY_BACKOFF.wait_after(tries.max(1), shared.jitter_seed(&record.head.key));
         return Ok(match serves {
-            true => Sent::Rests(rest),
-            false => Sent::Suspect { rest, after },
+            true => SendOutcome::Delayed(rest),
+            false => SendOutcome::Suspect { rest, after },
         });
     }
-    shared.give_back(receipt).await?;
-    Ok(Sent::Away(after))
+    shared.release_message(receipt).await?;
+    Ok(SendOutcome::ServerDown(after))
 }
 
-/// Makes a dead letter of a write whose credential a person revoked.
-pub(super) async fn revoke(
-    shared: &Shared,
-    receipt: Receipt,
-    record: &Record,
+/// Moves a write of a revoked credential to the dead letters.
+pub(super) async fn dead_letter_revoked(
+    shared: &OutboxShared,
+    receipt: LeaseReceipt,
+    record: &WriteRecord,
 ) -> Result<(), JournalError> {
-    let why = (REVOKED.into(), End::Word("revoked"));
-    bury(shared, receipt, record, why).await
+    let end = AuditOutcome::Word("revoked");
+    dead_letter(shared, receipt, record, REVOKED.into(), end).await
 }
 
-/// Makes a dead letter of a write, and tells of it.
-async fn bury(
-    shared: &Shared,
-    receipt: Receipt,
-    record: &Record,
-    (reason, end): (Arc<str>, End),
+/// Moves a write to the dead letters and notifies.
+async fn dead_letter(
+    shared: &OutboxShared,
+    receipt: LeaseReceipt,
+    record: &WriteRecord,
+    reason: Arc<str>,
+    end: AuditOutcome,
 ) -> Result<(), JournalError> {
-    let (journal, at) = (&shared.journal, shared.at());
-    journal.bury(receipt, Arc::clone(&reason), at).await?;
-    match journal.entry(receipt.id, at).await? {
-        Some(entry) => shared.is_dead(&entry, record, (Kind::Dead, end)),
-        None => tracing::warn!(id = receipt.id.0, %reason, "a dead letter is gone already"),
+    let (journal, at) = (&shared.journal, shared.timestamps());
+    journal
+        .dead_letter(receipt, Arc::clone(&reason), at)
+        .await?;
+    match journal.get_message(receipt.id, at).await? {
+        Some(entry) => shared.on_dead_letter(&entry, record, AuditRowKind::Dead, end),
+        None => tracing::warn!(id = receipt.id.0, %reason, "dead letter is already gone"),
     }
     Ok(())
 }
 
-impl Shared {
-    pub(super) fn is_dead(&self, entry: &Entry, record: &Record, (kind, end): (Kind, End)) {
-        debug_assert!(matches!(entry.standing, Standing::Dead(_)));
-        let letter = Letter::of(entry, None, self.sight(None));
-        self.is_over(Over {
+impl OutboxShared {
+    pub(super) fn on_dead_letter(
+        &self,
+        entry: &MessageView,
+        record: &WriteRecord,
+        kind: AuditRowKind,
+        end: AuditOutcome,
+    ) {
+        debug_assert!(matches!(entry.status, MessageStatus::DeadLetter(_)));
+        let letter = QueuedCallView::from_entry(entry, None, self.view_context(None));
+        self.on_finished(FinishedWrite {
             id: entry.id,
             record,
-            letter: &letter,
+            view: &letter,
             kind,
-            end,
+            outcome: end,
         });
     }
 
-    pub(super) fn sight(&self, lane: Option<&str>) -> Sight {
-        Sight {
+    pub(super) fn view_context(&self, lane: Option<&str>) -> ViewContext {
+        ViewContext {
             now: self.clock.now(),
             unix_ms: self.clock.unix_ms(),
-            times: lane.and_then(|lane| lock(&self.board).times(lane)),
+            times: lane.and_then(|lane| lock(&self.scheduler).lane_times(lane)),
         }
     }
 
-    pub(super) fn error_of(&self, id: MessageId) -> Option<Arc<str>> {
+    pub(super) fn last_error(&self, id: MessageId) -> Option<Arc<str>> {
         lock(&self.notes).error(id)
     }
 }
 
-/// Of what a server answered, so many characters are kept as the reason.
+/// Maximum characters of a server's response in the reason.
 const REASON_CHARS_MAX: usize = 500;
 
-fn shown(body: &[u8]) -> String {
+fn truncate_body(body: &[u8]) -> String {
     let text = String::from_utf8_lossy(body);
     match text.char_indices().nth(REASON_CHARS_MAX) {
         Some((cut, _)) => format!("{}…", text.get(..cut).unwrap_or_default()),

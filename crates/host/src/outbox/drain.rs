@@ -1,47 +1,47 @@
-//! Starts the drain of every lane that may send: one at a time to a server that is not known to be
-//! up, and side by side to one that is.
+//! Starts lane workers: a single lane at a time for a server not known to be up, concurrently for a
+//! server that is up.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bowline_core::sync::lock;
-use bowline_core::time::Now;
-use bowline_journal::audit::Kind;
+use bowline_core::time::MonotonicTime;
+use bowline_journal::audit::AuditRowKind;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, watch};
 use tokio::task::JoinSet;
 
-use super::letter::parties;
-use super::record::Record;
-use super::worker::drain_lane;
-use super::{LANES, Shared};
-use crate::audit::End;
+use super::lane_worker::drain_lane;
+use super::queue_view::lane_parties;
+use super::write_record::WriteRecord;
+use super::{LANE_PREFIX, OutboxShared};
+use crate::audit::AuditOutcome;
 use crate::callpath::CallPath;
-use crate::events::{Event, What};
+use crate::events::{EventKind, HostEvent};
 
-/// How often writes are looked for that are past their time.
+/// Interval of the sweep for expired writes.
 const SWEEP_EVERY: Duration = Duration::from_secs(30);
 
-/// How long what is under way may take to end when the gateway goes down.
-const END_WAIT: Duration = Duration::from_secs(2);
+/// Maximum wait for workers at shutdown.
+const WORKERS_WAIT: Duration = Duration::from_secs(2);
 
-/// Delivers until the gateway goes down or is gone.
-pub(super) async fn run(
-    shared: Arc<Shared>,
+/// Delivers until shutdown or the end of the host.
+pub(super) async fn run_drain(
+    shared: Arc<OutboxShared>,
     path: Weak<CallPath>,
-    mut events: broadcast::Receiver<Event>,
+    mut events: broadcast::Receiver<HostEvent>,
     end: watch::Sender<bool>,
 ) {
-    let mut steps = JoinSet::new();
+    let mut workers = JoinSet::new();
     let mut closing = shared.closing.clone();
-    load(&shared).await;
+    load_lanes(&shared).await;
     let mut sweep = shared.clock.now().plus(SWEEP_EVERY);
     loop {
-        start(&shared, &path, &mut steps);
+        start_workers(&shared, &path, &mut workers);
         let due = {
-            let known = reachable(&path);
-            let board = lock(&shared.board);
-            let next = board.due(&known);
+            let known = configured_servers(&path);
+            let board = lock(&shared.scheduler);
+            let next = board.next_due(&known);
             let sweep = (!board.is_empty()).then_some(sweep);
             next.into_iter().chain(sweep).min()
         };
@@ -51,113 +51,119 @@ pub(super) async fn run(
                 drop(gone);
                 break;
             }
-            () = shared.poke.notified() => {}
-            Some(_) = steps.join_next(), if !steps.is_empty() => {}
-            event = events.recv() => heard(&shared, event),
-            () = until(&shared, due), if due.is_some() => {}
+            () = shared.drain_wake.notified() => {}
+            Some(_) = workers.join_next(), if !workers.is_empty() => {}
+            event = events.recv() => on_event(&shared, event),
+            () = sleep_until_due(&shared, due), if due.is_some() => {}
         }
         let now = shared.clock.now();
         if sweep <= now {
             sweep = now.plus(SWEEP_EVERY);
-            // Each look makes a bounded number of dead letters.
-            while expire(&shared, LANES).await > 0 {}
+            // Each sweep dead-letters a bounded number.
+            while expire_writes(&shared, LANE_PREFIX).await > 0 {}
         }
     }
-    let all = async { while steps.join_next().await.is_some() {} };
-    let _ = tokio::time::timeout(END_WAIT, all).await;
-    drop(steps);
+    let all = async { while workers.join_next().await.is_some() {} };
+    let _ = tokio::time::timeout(WORKERS_WAIT, all).await;
+    drop(workers);
     end.send_replace(true);
 }
 
-/// Notes what was left when the gateway last went down.
-async fn load(shared: &Shared) {
-    if let Err(error) = shared.index.load(&*shared.journal).await {
-        tracing::warn!(%error, "delivered writes cannot be shown");
+/// Loads the lanes left by the previous run.
+async fn load_lanes(shared: &OutboxShared) {
+    if let Err(error) = shared.delivered.load_numbers(&*shared.journal).await {
+        tracing::warn!(%error, "index of delivered writes cannot be loaded");
     }
-    let lanes = shared.journal.lanes(LANES, shared.at()).await;
+    let lanes = shared
+        .journal
+        .lane_stats(LANE_PREFIX, shared.timestamps())
+        .await;
     let lanes = match lanes {
         Ok(lanes) => lanes,
         Err(error) => {
-            tracing::error!(%error, "queued writes cannot be read");
+            tracing::error!(%error, "queued writes cannot be loaded");
             return;
         }
     };
     let now = shared.clock.now();
-    let mut board = lock(&shared.board);
-    for lane in lanes.iter().filter(|lane| lane.waiting > 0) {
-        let (_, server) = parties(lane.lane.as_str());
-        board.note(&lane.lane.as_str().into(), &server.into(), now);
+    let mut board = lock(&shared.scheduler);
+    for lane in lanes.iter().filter(|lane| lane.queued > 0) {
+        let (_, server) = lane_parties(lane.lane.as_str());
+        board.mark_pending(&lane.lane.as_str().into(), &server.into(), now);
     }
 }
 
-/// Says of a server whether it is configured.
-fn reachable(path: &Weak<CallPath>) -> impl Fn(&str) -> bool + use<> {
+/// Returns a predicate for configured servers.
+fn configured_servers(path: &Weak<CallPath>) -> impl Fn(&str) -> bool + use<> {
     let servers = path.upgrade().map(|path| path.servers.load_full());
     move |server| servers.as_ref().is_some_and(|all| all.contains_key(server))
 }
 
-async fn until(shared: &Shared, due: Option<Now>) {
+async fn sleep_until_due(shared: &OutboxShared, due: Option<MonotonicTime>) {
     if let Some(due) = due {
         tokio::time::sleep_until(shared.clock.instant(due)).await;
     }
 }
 
-/// Has every lane send that may.
-fn start(shared: &Arc<Shared>, path: &Weak<CallPath>, steps: &mut JoinSet<()>) {
-    let known = reachable(path);
+/// Starts a worker for every lane due.
+fn start_workers(shared: &Arc<OutboxShared>, path: &Weak<CallPath>, workers: &mut JoinSet<()>) {
+    let known = configured_servers(path);
     let now = shared.clock.now();
     loop {
-        let next = lock(&shared.board).next(now, &known);
+        let next = lock(&shared.scheduler).next_lane(now, &known);
         let Some((lane, path)) = next.zip(path.upgrade()) else {
             return;
         };
         let shared = Arc::clone(shared);
-        steps.spawn(drain_lane(shared, path, lane));
+        workers.spawn(drain_lane(shared, path, lane));
     }
 }
 
-fn heard(shared: &Shared, event: Result<Event, RecvError>) {
+fn on_event(shared: &OutboxShared, event: Result<HostEvent, RecvError>) {
     let now = shared.clock.now();
-    let mut board = lock(&shared.board);
+    let mut board = lock(&shared.scheduler);
     match event {
-        Ok(Event {
-            what:
-                What::State {
+        Ok(HostEvent {
+            kind:
+                EventKind::State {
                     server,
                     state: "ready",
                     ..
                 },
             ..
-        }) => board.ready(&server, now),
-        // Whatever was missed, and whichever servers are behind an executor: one try for each
-        // server is cheap.
-        Ok(Event {
-            what: What::Executor {
+        }) => board.on_server_ready(&server, now),
+        // After lagging, or when an executor connects: which servers are affected is unknown, and a
+        // single attempt per server is cheap.
+        Ok(HostEvent {
+            kind: EventKind::Executor {
                 state: "connected", ..
             },
             ..
         })
         | Err(RecvError::Lagged(_)) => {
-            let lanes: Vec<_> = board.names().cloned().collect();
+            let lanes: Vec<_> = board.lane_names().cloned().collect();
             for lane in lanes {
-                board.ready(parties(&lane).1, now);
+                board.on_server_ready(lane_parties(&lane).1, now);
             }
         }
         Ok(_) | Err(RecvError::Closed) => {}
     }
 }
 
-/// Makes dead letters of what is past its time, and tells of it.
-pub(super) async fn expire(shared: &Shared, lanes: &str) -> usize {
-    let past = shared.journal.expire(lanes, shared.at()).await;
+/// Dead-letters expired writes and notifies.
+pub(super) async fn expire_writes(shared: &OutboxShared, lanes: &str) -> usize {
+    let past = shared
+        .journal
+        .expire_messages(lanes, shared.timestamps())
+        .await;
     let past = past.unwrap_or_else(|error| {
-        tracing::error!(%error, "queued writes cannot be looked through");
+        tracing::error!(%error, "expired writes cannot be swept");
         Vec::new()
     });
     for entry in &past {
-        if let Some(record) = Record::read(&entry.body) {
-            let end = End::Word("expired");
-            shared.is_dead(entry, &record, (Kind::Expired, end));
+        if let Some(record) = WriteRecord::parse(&entry.body) {
+            let end = AuditOutcome::Word("expired");
+            shared.on_dead_letter(entry, &record, AuditRowKind::Expired, end);
         }
     }
     past.len()

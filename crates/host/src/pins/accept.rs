@@ -1,63 +1,65 @@
-//! A person approves what definitions are now.
+//! Approval of current definitions by an operator.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_core::pins::{Accepted, Hash, PinKind, Pins as Machine, Unaccepted};
+use bowline_core::pins::{
+    DefinitionHash, PinAcceptError, PinAcceptance, PinKind, ServerPins as Machine,
+};
 use bowline_core::sync::lock;
 use thiserror::Error;
 
-use super::{Kept, Pins, Trouble};
-use crate::catalog::Offer;
+use super::{PinRegistry, PinTrouble, ServerPinState};
+use crate::catalog::ServerCatalog;
 
-/// A disk that does not answer in this time does not keep what it was given.
+/// Timeout of saving pins.
 const SAVE_WAIT: Duration = Duration::from_secs(5);
 
-/// Why nothing was accepted.
+/// Why pins were not accepted.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
-pub enum AcceptError {
-    /// No such entry was ever seen.
+pub enum AcceptPinsError {
+    /// Unknown item.
     #[error("server `{server}` never had a {} `{tool}`", kind.as_str())]
     Unknown {
         /// The server.
         server: Arc<str>,
-        /// What it would be.
+        /// The kind.
         kind: PinKind,
-        /// Its name or URI.
+        /// Name or URI.
         tool: Arc<str>,
     },
-    /// The definition is another by now.
+    /// The definition has changed meanwhile.
     #[error("the definition changed again since it was looked at")]
     Other {
-        /// The hash of what it is now.
-        now: Hash,
+        /// The hash of the current definition.
+        now: DefinitionHash,
     },
-    /// Nobody knows what was approved of the others.
+    /// The pins of the other items are unknown.
     #[error("the pins of server `{server}` cannot be read; only all of them can be accepted")]
     Unreadable {
         /// The server.
         server: Arc<str>,
     },
-    /// It could not be kept, so it does not count.
+    /// Saving failed, so the approval is void.
     #[error("{0}")]
     Unsaved(Arc<str>),
 }
 
-/// One entry that a person looked at.
+/// The item to approve.
 #[derive(Clone, Copy, Debug)]
 pub struct PinTarget<'a> {
-    /// What it is.
+    /// The kind.
     pub kind: PinKind,
-    /// Its name or URI.
+    /// Name or URI.
     pub name: &'a str,
-    /// The hash that it must have, or have had before the last approval.
-    pub hash: Option<&'a Hash>,
+    /// The required current hash, or the hash before the last approval.
+    pub hash: Option<&'a DefinitionHash>,
 }
 
 impl<'a> PinTarget<'a> {
-    /// Returns the target that is a tool.
+    /// Creates the target of a tool.
     #[must_use]
-    pub const fn tool(name: &'a str, hash: Option<&'a Hash>) -> Self {
+    pub const fn tool(name: &'a str, hash: Option<&'a DefinitionHash>) -> Self {
         Self {
             kind: PinKind::Tool,
             name,
@@ -66,64 +68,67 @@ impl<'a> PinTarget<'a> {
     }
 }
 
-impl Pins {
-    /// Approves one entry as it is now, or all of a server. Saved when this returns.
-    pub(crate) async fn accept(
+impl PinRegistry {
+    /// Approves the current definition of an item, or of all items of a server. Saved on return.
+    pub(crate) async fn accept_pins(
         &self,
         server: &Arc<str>,
         target: Option<PinTarget<'_>>,
-        offer: Option<&Offer>,
-    ) -> Result<Vec<Accepted>, AcceptError> {
-        let turn = self.kept(server).turn;
+        offer: Option<&ServerCatalog>,
+    ) -> Result<Vec<PinAcceptance>, AcceptPinsError> {
+        let turn = self.server_pins(server).update_permit;
         let _turn = turn.acquire().await;
-        let Kept { pins, trouble, .. } = self.kept(server);
+        let ServerPinState { pins, trouble, .. } = self.server_pins(server);
         let now_ms = self.clock.unix_ms();
         let mut next = Machine::clone(&pins);
         let accepted = match target {
-            Some(_) if matches!(trouble, Some(Trouble::Unreadable(_))) => {
-                return Err(AcceptError::Unreadable {
+            Some(_) if matches!(trouble, Some(PinTrouble::Unreadable(_))) => {
+                return Err(AcceptPinsError::Unreadable {
                     server: Arc::clone(server),
                 });
             }
             Some(target) => {
                 let PinTarget { kind, name, hash } = target;
-                let accepted = next.accept((kind, name), hash, now_ms);
-                let accepted = accepted.map_err(|error| unaccepted(server, target, &error))?;
+                let accepted = next.accept_definition(kind, name, hash, now_ms);
+                let accepted = accepted.map_err(|error| to_accept_error(server, target, &error))?;
                 accepted.into_iter().collect()
             }
             None => {
                 if let Some(offer) = offer {
-                    next.make_room(|kind, name| offer.is_pinned(kind, name));
-                    next.see(&self.sights(server, offer), now_ms);
+                    next.evict_unlisted(|kind, name| offer.has_pin_key(kind, name));
+                    next.observe_list(&self.listed_definitions(server, offer), now_ms);
                 }
                 next.accept_all(now_ms)
             }
         };
         if !accepted.is_empty() || trouble.is_some() {
             let pins = Arc::new(next);
-            self.store_it(server, &pins)
+            self.write_to_store(server, &pins)
                 .await
-                .map_err(AcceptError::Unsaved)?;
-            self.put(server, pins, None);
+                .map_err(AcceptPinsError::Unsaved)?;
+            self.set_pins(server, pins, None);
         }
         for one in &accepted {
-            tracing::info!(%server, kind = one.kind.as_str(), name = ?one.tool, "accepted");
-            self.tell(server, Some((one.kind, &one.tool)), "accepted", None);
+            tracing::info!(%server, kind = one.kind.as_str(), name = ?one.name, "pin accepted");
+            self.emit_event(server, Some((one.kind, &one.name)), "accepted", None);
         }
         Ok(accepted)
     }
 
-    /// Keeps what was seen. What cannot be kept counts all the same as long as we live, but is
-    /// not relied on.
-    pub(super) async fn save(&self, server: &Arc<str>, pins: Machine) -> Result<(), Trouble> {
+    /// Saves pins. Unsaved pins stay in effect for this process, but are marked as unreliable.
+    pub(super) async fn save_pins(
+        &self,
+        server: &Arc<str>,
+        pins: Machine,
+    ) -> Result<(), PinTrouble> {
         let pins = Arc::new(pins);
-        let saved = self.store_it(server, &pins).await;
-        let trouble = saved.err().map(Trouble::Unsaved);
-        self.put(server, pins, trouble.clone());
+        let saved = self.write_to_store(server, &pins).await;
+        let trouble = saved.err().map(PinTrouble::Unsaved);
+        self.set_pins(server, pins, trouble.clone());
         trouble.map_or(Ok(()), Err)
     }
 
-    async fn store_it(&self, server: &Arc<str>, pins: &Arc<Machine>) -> Result<(), Arc<str>> {
+    async fn write_to_store(&self, server: &Arc<str>, pins: &Arc<Machine>) -> Result<(), Arc<str>> {
         let save = self.store.save(server, Arc::clone(pins));
         match tokio::time::timeout(SAVE_WAIT, save).await {
             Ok(saved) => saved.map_err(|error| error.to_string().into()),
@@ -131,7 +136,7 @@ impl Pins {
         }
     }
 
-    fn put(&self, server: &Arc<str>, pins: Arc<Machine>, trouble: Option<Trouble>) {
+    fn set_pins(&self, server: &Arc<str>, pins: Arc<Machine>, trouble: Option<PinTrouble>) {
         let mut servers = lock(&self.servers);
         if let Some(kept) = servers.get_mut(server) {
             kept.pins = pins;
@@ -140,13 +145,17 @@ impl Pins {
     }
 }
 
-fn unaccepted(server: &Arc<str>, target: PinTarget<'_>, error: &Unaccepted) -> AcceptError {
+fn to_accept_error(
+    server: &Arc<str>,
+    target: PinTarget<'_>,
+    error: &PinAcceptError,
+) -> AcceptPinsError {
     match error {
-        Unaccepted::Unknown => AcceptError::Unknown {
+        PinAcceptError::Unknown => AcceptPinsError::Unknown {
             server: Arc::clone(server),
             kind: target.kind,
             tool: target.name.into(),
         },
-        Unaccepted::Other { now } => AcceptError::Other { now: *now },
+        PinAcceptError::Changed { now } => AcceptPinsError::Other { now: *now },
     }
 }

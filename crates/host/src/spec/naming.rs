@@ -1,5 +1,4 @@
-//! Names that servers are given, and the names that they have: one rule for files and for
-//! programs that embed the host.
+//! Given names and server names: a single rule for config files and embedding programs.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,52 +8,51 @@ use thiserror::Error;
 
 use super::ServerSpec;
 
-/// Two given names that are the same server name. Neither server takes the place of the other.
+/// Two given names with the same server name. Neither server replaces the other.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("the names `{first}` and `{second}` both stand for server `{server}`: rename one of them")]
 pub struct NameClash {
     /// The server name.
     pub server: Arc<str>,
-    /// The name that was given first.
+    /// The first given name.
     pub first: Arc<str>,
-    /// The name that was refused.
+    /// The refused given name.
     pub second: Arc<str>,
 }
 
 impl ServerSpec {
-    /// Returns the spec under a server name; a name that is none becomes its slug.
+    /// Replaces an invalid server name by its slug.
     #[must_use]
     pub(crate) fn with_slug(mut self) -> Self {
-        // An empty name is a mistake, and never a server named `server`.
-        if !self.name.is_empty() && !name::is_server(&self.name) {
-            let slug = name::slug(&self.name).as_ref().into();
+        // An empty name is an error, never a server named `server`.
+        if !self.name.is_empty() && !name::is_server_name(&self.name) {
+            let slug = name::to_slug(&self.name).as_ref().into();
             self.given_name = Some(std::mem::replace(&mut self.name, slug));
         }
         self
     }
 
-    /// Returns the name as it was given.
-    pub(crate) fn given_name(&self) -> &Arc<str> {
+    /// Returns the given name.
+    pub(crate) fn display_name(&self) -> &Arc<str> {
         self.given_name.as_ref().unwrap_or(&self.name)
     }
 
-    /// Refuses the server name of `other` where each was given another name.
+    /// Fails if `other` has the same server name with a different given name.
     pub(crate) fn check_clash(&self, other: &Self) -> Result<(), NameClash> {
-        if self.name != other.name || self.given_name() == other.given_name() {
+        if self.name != other.name || self.display_name() == other.display_name() {
             return Ok(());
         }
         Err(NameClash {
             server: Arc::clone(&self.name),
-            first: Arc::clone(other.given_name()),
-            second: Arc::clone(self.given_name()),
+            first: Arc::clone(other.display_name()),
+            second: Arc::clone(self.display_name()),
         })
     }
 }
 
-/// Gives every spec its server name. Of two that were given different names with one slug, the
-/// later one is left out and noted among `clashes`; where the given names are the same, the last
-/// counts.
-pub(crate) fn settle_names(
+/// Assigns server names. Of two different given names with the same slug, the later spec is omitted
+/// and recorded in `clashes`; of equal given names, the last wins.
+pub(crate) fn resolve_names(
     given: Vec<ServerSpec>,
     clashes: &mut Vec<NameClash>,
 ) -> Vec<ServerSpec> {

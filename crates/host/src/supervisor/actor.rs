@@ -1,11 +1,11 @@
-//! The task behind a supervisor: one server, one phase at a time.
+//! The actor task of a supervisor: a state machine over the phases of a server.
 
-mod fail;
-mod leave;
+mod drain;
+mod failure;
+mod health_check;
 pub(super) mod reachability;
 mod ready;
 mod start;
-mod vigil;
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
@@ -13,88 +13,94 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bowline_core::breaker::Breaker;
-use bowline_core::recovery::{Place, Recovery};
+use bowline_core::recovery::{ServerLocation, ServerRecovery};
 use tokio::sync::mpsc;
 
-use super::cause::{Blame, Cause};
-use super::relist::Relist;
-use super::{Command, Dialled, Order, Shared, State, Surroundings, Wish};
-use crate::catalog::{Age, ListKind};
-use crate::events::What;
-use crate::manifest::Manifest;
-use crate::spec::Reach;
+use super::failure_cause::{FailureCause, FailureSource};
+use super::relist::RelistBatch;
+use super::{
+    DialedLink, PendingCommand, ServerAction, ServerState, SupervisorCommand, SupervisorDeps,
+    SupervisorShared,
+};
+use crate::catalog::{ListKind, Staleness};
+use crate::events::EventKind;
+use crate::manifest::ServerManifest;
+use crate::spec::ServerTransport;
 
-/// The task's own state.
+/// State of the actor task.
 #[derive(Debug)]
-pub(super) struct Actor {
-    shared: Arc<Shared>,
-    around: Surroundings,
-    commands: mpsc::Receiver<Command>,
-    recovery: Recovery,
-    /// Under which digest of its spec the manifest is kept.
+pub(super) struct SupervisorActor {
+    shared: Arc<SupervisorShared>,
+    deps: SupervisorDeps,
+    commands: mpsc::Receiver<PendingCommand>,
+    recovery: ServerRecovery,
+    /// Spec digest, the key of the stored manifest.
     digest: String,
-    /// What the server said when it last served, in this life of the gateway or in another.
-    manifest: Option<Manifest>,
-    /// The newest line of the server's log before its latest start.
+    /// The server's lists from the last time it was ready, possibly in an earlier run.
+    manifest: Option<ServerManifest>,
+    /// Newest log line before the latest start.
     log_before: u64,
 }
 
-/// What the server is doing, with what only the actor holds.
-enum Phase {
+/// Phase of the server, with the data owned by the actor.
+enum ActorPhase {
     Idle,
     Stopped,
     Starting,
-    Ready(Dialled, Relists),
-    Backoff(Duration, Cause),
+    Ready(DialedLink, RelistPair),
+    Backoff(Duration, FailureCause),
     Ejected(Arc<str>),
     End,
 }
 
-/// The lists that are asked for again: the tools, and beside them all others, so that no other
-/// list holds up the tools.
+/// Pending list refreshes: tools, and separately the other lists, so that those never delay the
+/// tools.
 #[derive(Debug, Default)]
-struct Relists {
-    tools: Relist,
-    others: Relist,
+struct RelistPair {
+    tools: RelistBatch,
+    others: RelistBatch,
 }
 
-impl Relists {
-    /// Every list may have changed.
-    fn note_all(&mut self) {
-        self.tools.note(&[ListKind::Tools]);
+impl RelistPair {
+    /// Marks every list as changed.
+    fn mark_all_changed(&mut self) {
+        self.tools.mark_changed(&[ListKind::Tools]);
         let others = [ListKind::Prompts, ListKind::Resources, ListKind::Templates];
-        self.others.note(&others);
+        self.others.mark_changed(&others);
     }
 
-    /// These lists may have changed.
-    fn note(&mut self, kinds: &[ListKind]) {
+    /// Marks these lists as changed.
+    fn mark_changed(&mut self, kinds: &[ListKind]) {
         for kind in kinds {
             match kind {
-                ListKind::Tools => self.tools.note(&[*kind]),
+                ListKind::Tools => self.tools.mark_changed(&[*kind]),
                 ListKind::Prompts | ListKind::Resources | ListKind::Templates => {
-                    self.others.note(&[*kind]);
+                    self.others.mark_changed(&[*kind]);
                 }
             }
         }
     }
 }
 
-impl Actor {
+impl SupervisorActor {
     pub(super) fn new(
-        shared: Arc<Shared>,
-        around: &Surroundings,
-        commands: mpsc::Receiver<Command>,
-        (digest, manifest): (String, Option<Manifest>),
+        shared: Arc<SupervisorShared>,
+        deps: &SupervisorDeps,
+        commands: mpsc::Receiver<PendingCommand>,
+        digest: String,
+        manifest: Option<ServerManifest>,
     ) -> Self {
         let spec = &shared.spec;
-        let place = match spec.reach {
-            Reach::Child(_) | Reach::Placed(_) | Reach::InProcess(_) => Place::Child,
-            Reach::Remote(_) | Reach::Peer(_) => Place::Remote,
+        let place = match spec.transport {
+            ServerTransport::Child(_)
+            | ServerTransport::Executor(_)
+            | ServerTransport::InProcess(_) => ServerLocation::Child,
+            ServerTransport::Remote(_) | ServerTransport::Peer(_) => ServerLocation::Remote,
         };
         Self {
-            recovery: Recovery::new(place, spec.backoff, spec.restart),
+            recovery: ServerRecovery::new(place, spec.backoff, spec.restart),
             shared,
-            around: around.clone(),
+            deps: deps.clone(),
             commands,
             digest,
             manifest,
@@ -102,168 +108,182 @@ impl Actor {
         }
     }
 
-    /// Shows what is known of the server before it is up.
-    pub(super) fn begin(&self) {
+    /// Publishes the known lists before the server is up.
+    pub(super) fn publish_known(&self) {
         let spec = &self.shared.spec;
         let card = spec.card.as_ref().filter(|_| spec.lazy);
         let card = card.and_then(|card| card.manifest.as_ref());
-        if let Some(kept) = &self.manifest
-            && spec.reach.is_process()
+        if let Some(manifest) = &self.manifest
+            && spec.transport.is_process()
         {
-            self.around.dial.recall_era(spec, kept.era());
+            self.deps.dial.restore_era(spec, manifest.era());
         }
         let known = self.manifest.as_ref().or(card);
-        let is_shown = known.is_some_and(|known| self.offer_kept(&known.initialize, &known.pages));
+        let is_shown =
+            known.is_some_and(|known| self.show_last_known(&known.initialize, &known.pages));
         if !is_shown && spec.lazy {
-            self.around.catalog.unlisted.add(&spec.name);
+            self.deps.catalog.unlisted.add(&spec.name);
         }
         let first = self.shared.state.borrow().clone();
-        self.announce(&first);
+        self.emit_state_event(&first);
     }
 
     pub(super) async fn run(mut self) {
         let mut phase = if self.shared.spec.lazy {
-            Phase::Idle
+            ActorPhase::Idle
         } else {
-            Phase::Starting
+            ActorPhase::Starting
         };
         loop {
             phase = match phase {
-                Phase::Idle => self.idle().await,
-                Phase::Stopped => self.rest(State::Stopped).await,
-                Phase::Starting => self.starting().await,
-                Phase::Ready(dialled, relists) => self.ready(dialled, relists).await,
-                Phase::Backoff(wait, cause) => self.backoff(wait, cause).await,
-                Phase::Ejected(reason) => self.rest(State::Ejected { reason }).await,
-                Phase::End => return,
+                ActorPhase::Idle => self.run_idle().await,
+                ActorPhase::Stopped => self.wait_for_command(ServerState::Stopped).await,
+                ActorPhase::Starting => self.run_starting().await,
+                ActorPhase::Ready((link, events), relists) => {
+                    self.run_ready(link, events, relists).await
+                }
+                ActorPhase::Backoff(wait, cause) => self.run_backoff(wait, cause).await,
+                ActorPhase::Ejected(reason) => {
+                    self.wait_for_command(ServerState::Ejected { reason }).await
+                }
+                ActorPhase::End => return,
             };
         }
     }
 
-    async fn idle(&mut self) -> Phase {
-        self.tell(State::Idle);
+    async fn run_idle(&mut self) -> ActorPhase {
+        self.set_state(ServerState::Idle);
         tokio::select! {
             biased;
-            command = self.commands.recv() => self.obey_at_rest(command),
-            () = self.shared.demand.notified() => Phase::Starting,
+            command = self.commands.recv() => self.handle_command_offline(command),
+            () = self.shared.start_requested.notified() => ActorPhase::Starting,
         }
     }
 
-    /// Nothing happens until a person says so.
-    async fn rest(&mut self, state: State) -> Phase {
-        self.tell(state);
+    /// Waits for an operator command.
+    async fn wait_for_command(&mut self, state: ServerState) -> ActorPhase {
+        self.set_state(state);
         let command = self.commands.recv().await;
-        self.obey_at_rest(command)
+        self.handle_command_offline(command)
     }
 
-    async fn backoff(&mut self, wait: Duration, cause: Cause) -> Phase {
-        self.age(Age::LastKnown);
-        self.tell(State::Backoff {
+    async fn run_backoff(&mut self, wait: Duration, cause: FailureCause) -> ActorPhase {
+        self.mark_staleness(Staleness::LastKnown);
+        self.set_state(ServerState::Backoff {
             until: self.shared.clock.now().plus(wait),
             reason: cause.reason,
             class: cause.class,
             challenge: cause.challenge,
-            blame: cause.blame,
+            blame: cause.source,
         });
-        let (dial, shared) = (Arc::clone(&self.around.dial), Arc::clone(&self.shared));
+        let (dial, shared) = (Arc::clone(&self.deps.dial), Arc::clone(&self.shared));
         tokio::select! {
             biased;
-            command = self.commands.recv() => self.obey_at_rest(command),
-            () = tokio::time::sleep(wait) => Phase::Starting,
-            // What was never the server's fault is no reason to keep it waiting.
-            () = dial.back(&shared.spec), if cause.blame == Blame::Way => Phase::Starting,
+            command = self.commands.recv() => self.handle_command_offline(command),
+            () = tokio::time::sleep(wait) => ActorPhase::Starting,
+            // A lost path is not the server's fault: restart without waiting for the backoff.
+            () = dial.wait_reachable(&shared.spec), if cause.source == FailureSource::Path => {
+                ActorPhase::Starting
+            }
         }
     }
 
-    /// Takes an order while no link is up; `None` means that the host is gone.
-    fn obey_at_rest(&mut self, command: Option<Command>) -> Phase {
-        let Some(Command { wish, done }) = command else {
-            return Phase::End;
+    /// Handles a command while no link is up; `None` means the host is gone.
+    fn handle_command_offline(&mut self, command: Option<PendingCommand>) -> ActorPhase {
+        let Some(PendingCommand {
+            command: command_kind,
+            done,
+        }) = command
+        else {
+            return ActorPhase::End;
         };
-        self.shared.own.clear();
+        self.shared.dedicated.close_in_background();
         let state = self.shared.state.borrow().clone();
-        let is_idle = state == State::Idle;
-        let phase = match wish {
-            // Where nobody was to be reached with the old ones, nothing is known of the new ones.
-            Wish::Relist => match state {
-                State::Idle => Phase::Idle,
-                State::Stopped => Phase::Stopped,
-                _ => self.afresh(),
+        let is_idle = state == ServerState::Idle;
+        let phase = match command_kind {
+            // Unreachable with the old credentials: try again with the new ones.
+            SupervisorCommand::Relist => match state {
+                ServerState::Idle => ActorPhase::Idle,
+                ServerState::Stopped => ActorPhase::Stopped,
+                _ => self.restart(),
             },
-            Wish::Order(Order::Reload) if is_idle => {
-                self.forgive();
-                Phase::Idle
+            SupervisorCommand::Action(ServerAction::Reload) if is_idle => {
+                self.reset_failures();
+                ActorPhase::Idle
             }
-            Wish::Order(Order::Start | Order::Restart | Order::Reload) => self.afresh(),
-            Wish::Order(Order::Stop) => self.stopped(),
-            Wish::Retire => self.gone(),
+            SupervisorCommand::Action(
+                ServerAction::Start | ServerAction::Restart | ServerAction::Reload,
+            ) => self.restart(),
+            SupervisorCommand::Action(ServerAction::Stop) => self.stop(),
+            SupervisorCommand::Retire => self.finish(),
         };
         let _ = done.send(());
         phase
     }
 
-    /// A person asked for a fresh start.
-    fn afresh(&mut self) -> Phase {
-        self.forgive();
-        self.tell(State::Starting);
-        Phase::Starting
+    /// Restarts on an operator's request.
+    fn restart(&mut self) -> ActorPhase {
+        self.reset_failures();
+        self.set_state(ServerState::Starting);
+        ActorPhase::Starting
     }
 
-    /// A person stopped it.
-    fn stopped(&self) -> Phase {
-        self.withdraw();
-        self.forget_answers();
-        self.tell(State::Stopped);
-        Phase::Stopped
+    /// Stops on an operator's request.
+    fn stop(&self) -> ActorPhase {
+        self.withdraw_catalog();
+        self.purge_cache();
+        self.set_state(ServerState::Stopped);
+        ActorPhase::Stopped
     }
 
-    /// It is gone for good. Its name may be its successor's by now, so only those are told who
-    /// wait for this very one.
-    fn gone(&self) -> Phase {
-        self.shared.state.send_replace(State::Stopped);
-        Phase::End
+    /// Ends for good. The name may belong to a successor, so only callers of this server are
+    /// notified.
+    fn finish(&self) -> ActorPhase {
+        self.shared.state.send_replace(ServerState::Stopped);
+        ActorPhase::End
     }
 
-    /// Offers nothing any more, unless the name is its successor's by now.
-    fn withdraw(&self) {
+    /// Withdraws the catalog entries, unless a successor owns the name.
+    fn withdraw_catalog(&self) {
         if !self.shared.is_retired() {
-            self.around.catalog.withdraw(&self.shared.spec.name);
+            self.deps.catalog.withdraw_server(&self.shared.spec.name);
         }
     }
 
-    /// What it answered in another life may not be what it would answer now, for all that a
-    /// person knows who gave the order.
-    fn forget_answers(&self) {
+    /// Purges cached responses: after an operator's command they may be outdated.
+    fn purge_cache(&self) {
         if !self.shared.is_retired() {
-            self.around.answers.purge(&self.shared.spec.name);
+            self.deps.cache.purge_server(&self.shared.spec.name);
         }
     }
 
-    fn forgive(&mut self) {
-        self.forget_answers();
+    fn reset_failures(&mut self) {
+        self.purge_cache();
         self.recovery.reset();
-        self.shared.own.forgive();
+        self.shared.dedicated.reset_restarts();
         self.shared.counts.restarts.store(0, Ordering::Relaxed);
         let now = self.shared.clock.now();
         self.shared.with_breaker(now, Breaker::reset);
     }
 
-    /// Well mixed, different for each server, and the same again on the same clock.
-    fn jitter(&self) -> u64 {
+    /// Returns a well-mixed number: differs between servers, reproducible on the same clock.
+    fn jitter_seed(&self) -> u64 {
         let mut mixer = DefaultHasher::new();
         let (server, now) = (&self.shared.spec.name, self.shared.clock.now());
-        (server, self.recovery.failures(), now).hash(&mut mixer);
+        (server, self.recovery.failure_count(), now).hash(&mut mixer);
         mixer.finish()
     }
 
-    /// Notes whether what is shown of it is known from before.
-    fn age(&self, age: Age) {
+    /// Marks the catalog entries as live or last known.
+    fn mark_staleness(&self, age: Staleness) {
         if !self.shared.is_retired() {
-            self.around.catalog.age(&self.shared.spec.name, age);
+            self.deps
+                .catalog
+                .mark_staleness(&self.shared.spec.name, age);
         }
     }
 
-    fn tell(&self, state: State) {
+    fn set_state(&self, state: ServerState) {
         let told = state.clone();
         let changed = self.shared.state.send_if_modified(|current| {
             let changed = *current != state;
@@ -271,12 +291,12 @@ impl Actor {
             changed
         });
         if changed {
-            self.announce(&told);
+            self.emit_state_event(&told);
         }
     }
 
-    fn announce(&self, state: &State) {
-        self.around.events.tell(What::State {
+    fn emit_state_event(&self, state: &ServerState) {
+        self.deps.events.publish(EventKind::State {
             server: Arc::clone(&self.shared.spec.name),
             state: state.as_str(),
             generation: self.shared.counts.generation.load(Ordering::Relaxed),

@@ -1,170 +1,174 @@
-//! When each list of a server was last asked for, and which lists callers want asked for again.
+//! Ages of a server's lists, and refreshes requested by callers.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bowline_core::sync::lock;
-use bowline_core::time::Now;
+use bowline_core::time::MonotonicTime;
 use tokio::sync::{Notify, watch};
 
-use super::list::Listed;
+use super::list_fetch::ListFetch;
 use crate::catalog::{ListKind, PerList};
 
-/// A list is not asked for again sooner, whatever callers do: one that names unknown tools
-/// without end costs the server one list in this time.
+/// Minimum interval between refreshes of a list: a caller with endless unknown tool names costs the
+/// server a single list request per interval.
 pub(crate) const RELIST_MIN_INTERVAL: Duration = Duration::from_secs(5);
 
-/// How long a caller waits for a list that is asked for because a name is not in it, counted from
-/// the request for that list: a server that does not answer holds up no later caller again.
+/// Maximum wait of a caller for a refresh triggered by an unknown name, counted from the refresh
+/// request: an unresponsive server delays no later caller again.
 pub(super) const RELIST_WAIT_MAX: Duration = Duration::from_secs(3);
 
 /// The ages of a server's lists.
 #[derive(Debug)]
-pub(super) struct Freshness {
+pub(super) struct ListFreshness {
     lists: Mutex<PerList<ListAge>>,
-    /// Wakes the actor when a list is wanted.
-    wanted: Notify,
-    /// Counts requests for lists that ended.
+    /// Wakes the actor for a requested list.
+    requested: Notify,
+    /// Counts finished list requests.
     completed: watch::Sender<u64>,
 }
 
-/// What is known of one list while a link is up.
+/// State of a list while a link is up.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct ListAge {
-    /// When the last request for it ended, with a list or without; absent while no link serves.
-    asked_at: Option<Now>,
-    want: Want,
-    /// Why the last request for it brought no list.
+    /// End of the last request, successful or not; `None` without a link.
+    asked_at: Option<MonotonicTime>,
+    demand: RelistDemand,
+    /// Error of the last request.
     error: Option<Arc<str>>,
 }
 
-/// Whether a caller wants a list anew.
+/// Whether a refresh is requested.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Want {
+enum RelistDemand {
     #[default]
-    No,
-    /// Since then, and the actor has not seen it.
-    New(Now),
-    /// Since then, and the actor asks for it.
-    Taken(Now),
+    Idle,
+    /// Requested since then; not yet seen by the actor.
+    Requested(MonotonicTime),
+    /// Requested since then; in progress.
+    InProgress(MonotonicTime),
 }
 
-impl Want {
-    const fn since(self) -> Option<Now> {
+impl RelistDemand {
+    const fn requested_at(self) -> Option<MonotonicTime> {
         match self {
-            Self::No => None,
-            Self::New(since) | Self::Taken(since) => Some(since),
+            Self::Idle => None,
+            Self::Requested(since) | Self::InProgress(since) => Some(since),
         }
     }
 }
 
-/// Ends what callers want of a link when that link serves no longer.
+/// Clears pending refresh requests when the link ends.
 #[derive(Debug)]
-pub(super) struct Serving<'a>(&'a Freshness);
+pub(super) struct ServingGuard<'a>(&'a ListFreshness);
 
-impl Drop for Serving<'_> {
+impl Drop for ServingGuard<'_> {
     fn drop(&mut self) {
         *lock(&self.0.lists) = PerList::default();
         self.0.completed.send_modify(|nth| *nth += 1);
     }
 }
 
-impl Default for Freshness {
+impl Default for ListFreshness {
     fn default() -> Self {
         Self {
             lists: Mutex::default(),
-            wanted: Notify::new(),
+            requested: Notify::new(),
             completed: watch::Sender::new(0),
         }
     }
 }
 
-impl Freshness {
-    /// Notes that a link serves whose lists were all read just now.
-    pub(super) fn serve(&self, now: Now) -> Serving<'_> {
-        *lock(&self.lists) = PerList::from(|_| ListAge {
+impl ListFreshness {
+    /// Records a new link with freshly read lists.
+    pub(super) fn begin_serving(&self, now: MonotonicTime) -> ServingGuard<'_> {
+        *lock(&self.lists) = PerList::from_fn(|_| ListAge {
             asked_at: Some(now),
             ..ListAge::default()
         });
-        Serving(self)
+        ServingGuard(self)
     }
 
-    /// Returns whether a list is older than `age`, and old enough to be asked for again.
-    pub(super) fn is_stale(&self, kind: ListKind, age: Duration, now: Now) -> bool {
+    /// True if a list is older than `age` and past the minimum interval.
+    pub(super) fn is_stale(&self, kind: ListKind, age: Duration, now: MonotonicTime) -> bool {
         let lists = lock(&self.lists);
         let list = lists.get(kind);
         let due = list
             .asked_at
             .map(|at| at.plus(age.max(RELIST_MIN_INTERVAL)));
-        list.want == Want::No && due.is_some_and(|due| due <= now)
+        list.demand == RelistDemand::Idle && due.is_some_and(|due| due <= now)
     }
 
-    /// Has a list asked for again, unless it is already; returns since when it is wanted, and
-    /// nothing while no link serves.
-    pub(super) fn want(&self, kind: ListKind, now: Now) -> Option<Now> {
+    /// Requests a refresh unless already requested; returns the time of the request, or `None`
+    /// without a link.
+    pub(super) fn request_refresh(
+        &self,
+        kind: ListKind,
+        now: MonotonicTime,
+    ) -> Option<MonotonicTime> {
         let since = {
             let mut lists = lock(&self.lists);
             let list = lists.get_mut(kind);
             list.asked_at?;
-            if list.want == Want::No {
-                list.want = Want::New(now);
+            if list.demand == RelistDemand::Idle {
+                list.demand = RelistDemand::Requested(now);
             }
-            list.want.since()
+            list.demand.requested_at()
         };
-        self.wanted.notify_one();
+        self.requested.notify_one();
         since
     }
 
-    /// Returns since when a list is wanted that has not come yet.
-    pub(super) fn wanted_since(&self, kind: ListKind) -> Option<Now> {
-        lock(&self.lists).get(kind).want.since()
+    /// Returns the time of a pending refresh request.
+    pub(super) fn pending_since(&self, kind: ListKind) -> Option<MonotonicTime> {
+        lock(&self.lists).get(kind).demand.requested_at()
     }
 
-    /// Waits until the list is read that was wanted, or cannot be had.
-    pub(super) async fn completed(&self, kind: ListKind) {
+    /// Waits until the requested refresh finishes or fails.
+    pub(super) async fn wait_refreshed(&self, kind: ListKind) {
         let mut completed = self.completed.subscribe();
-        while self.wanted_since(kind).is_some() {
-            // The sender lives as long as the supervisor does.
+        while self.pending_since(kind).is_some() {
+            // The sender lives as long as the supervisor.
             if completed.changed().await.is_err() {
                 return;
             }
         }
     }
 
-    /// Waits until lists are wanted, and returns them.
-    pub(super) async fn next_wanted(&self) -> Vec<ListKind> {
+    /// Waits for requested refreshes and returns the lists.
+    pub(super) async fn next_requested(&self) -> Vec<ListKind> {
         loop {
-            self.wanted.notified().await;
-            let kinds = self.take_wanted();
+            self.requested.notified().await;
+            let kinds = self.take_requested();
             if !kinds.is_empty() {
                 return kinds;
             }
         }
     }
 
-    fn take_wanted(&self) -> Vec<ListKind> {
+    fn take_requested(&self) -> Vec<ListKind> {
         let mut lists = lock(&self.lists);
         let take = |kind: &ListKind| {
             let list = lists.get_mut(*kind);
-            match list.want {
-                Want::New(since) => {
-                    list.want = Want::Taken(since);
+            match list.demand {
+                RelistDemand::Requested(since) => {
+                    list.demand = RelistDemand::InProgress(since);
                     true
                 }
-                Want::No | Want::Taken(_) => false,
+                RelistDemand::Idle | RelistDemand::InProgress(_) => false,
             }
         };
         ListKind::ALL.into_iter().filter(take).collect()
     }
 
-    /// Notes that requests for lists ended.
-    pub(super) fn complete(&self, outcomes: Outcomes, now: Now) {
+    /// Records finished list requests.
+    pub(super) fn record_outcomes(&self, outcomes: RelistOutcomes, now: MonotonicTime) {
         {
             let mut lists = lock(&self.lists);
             for (kind, error) in outcomes.0 {
                 *lists.get_mut(kind) = ListAge {
                     asked_at: Some(now),
-                    want: Want::No,
+                    demand: RelistDemand::Idle,
                     error,
                 };
             }
@@ -172,21 +176,24 @@ impl Freshness {
         self.completed.send_modify(|nth| *nth += 1);
     }
 
-    /// Returns why the last request for a list brought none.
-    pub(super) fn error(&self, kind: ListKind) -> Option<Arc<str>> {
+    /// Returns the error of the last request.
+    pub(super) fn last_error(&self, kind: ListKind) -> Option<Arc<str>> {
         lock(&self.lists).get(kind).error.clone()
     }
 }
 
-/// What came of requests for lists.
+/// Results of list requests.
 #[derive(Debug)]
-pub(super) struct Outcomes(Vec<(ListKind, Option<Arc<str>>)>);
+pub(super) struct RelistOutcomes(Vec<(ListKind, Option<Arc<str>>)>);
 
-impl From<&[Listed]> for Outcomes {
-    fn from(listed: &[Listed]) -> Self {
+impl From<&[ListFetch]> for RelistOutcomes {
+    fn from(listed: &[ListFetch]) -> Self {
         let outcomes = listed.iter().map(|(kind, listed)| {
             let error = listed.as_ref().err();
-            (*kind, error.map(|error| super::Cause::from(error).reason))
+            (
+                *kind,
+                error.map(|error| super::FailureCause::from(error).reason),
+            )
         });
         Self(outcomes.collect())
     }
@@ -198,37 +205,50 @@ mod tests {
 
     const AGE: Duration = Duration::from_secs(60);
 
-    fn done(kind: ListKind) -> Outcomes {
-        Outcomes(vec![(kind, None)])
+    fn finished(kind: ListKind) -> RelistOutcomes {
+        RelistOutcomes(vec![(kind, None)])
     }
 
     #[test]
     fn stale_list_is_wanted_once() {
         let tools = ListKind::Tools;
-        let lists = Freshness::default();
-        assert_eq!(lists.want(tools, Now(0)), None, "no link serves");
-        let serving = lists.serve(Now(1_000));
-        assert!(!lists.is_stale(tools, AGE, Now(60_999)));
-        assert!(lists.is_stale(tools, AGE, Now(61_000)));
-        assert_eq!(lists.want(tools, Now(61_000)), Some(Now(61_000)));
-        assert!(!lists.is_stale(tools, AGE, Now(99_000)), "it is asked for");
-        assert_eq!(lists.want(tools, Now(62_000)), Some(Now(61_000)));
-        assert_eq!(lists.take_wanted(), [tools]);
-        assert_eq!(lists.take_wanted(), []);
-        lists.complete(done(tools), Now(63_000));
-        assert_eq!(lists.wanted_since(tools), None);
-        assert!(!lists.is_stale(tools, Duration::ZERO, Now(67_999)));
-        assert!(lists.is_stale(tools, Duration::ZERO, Now(68_000)));
+        let lists = ListFreshness::default();
+        assert_eq!(
+            lists.request_refresh(tools, MonotonicTime(0)),
+            None,
+            "no link serves"
+        );
+        let serving = lists.begin_serving(MonotonicTime(1_000));
+        assert!(!lists.is_stale(tools, AGE, MonotonicTime(60_999)));
+        assert!(lists.is_stale(tools, AGE, MonotonicTime(61_000)));
+        assert_eq!(
+            lists.request_refresh(tools, MonotonicTime(61_000)),
+            Some(MonotonicTime(61_000))
+        );
+        assert!(
+            !lists.is_stale(tools, AGE, MonotonicTime(99_000)),
+            "it is asked for"
+        );
+        assert_eq!(
+            lists.request_refresh(tools, MonotonicTime(62_000)),
+            Some(MonotonicTime(61_000))
+        );
+        assert_eq!(lists.take_requested(), [tools]);
+        assert_eq!(lists.take_requested(), []);
+        lists.record_outcomes(finished(tools), MonotonicTime(63_000));
+        assert_eq!(lists.pending_since(tools), None);
+        assert!(!lists.is_stale(tools, Duration::ZERO, MonotonicTime(67_999)));
+        assert!(lists.is_stale(tools, Duration::ZERO, MonotonicTime(68_000)));
         drop(serving);
-        assert!(!lists.is_stale(tools, AGE, Now(999_000)));
+        assert!(!lists.is_stale(tools, AGE, MonotonicTime(999_000)));
     }
 
     #[tokio::test]
     async fn link_end_releases_waiters() {
-        let lists = Freshness::default();
-        let serving = lists.serve(Now(0));
-        lists.want(ListKind::Prompts, Now(9_000));
-        let mut waiting = std::pin::pin!(lists.completed(ListKind::Prompts));
+        let lists = ListFreshness::default();
+        let serving = lists.begin_serving(MonotonicTime(0));
+        lists.request_refresh(ListKind::Prompts, MonotonicTime(9_000));
+        let mut waiting = std::pin::pin!(lists.wait_refreshed(ListKind::Prompts));
         tokio::select! {
             biased;
             () = &mut waiting => panic!("the list has not come"),

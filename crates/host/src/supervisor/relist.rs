@@ -1,4 +1,4 @@
-//! Lists that are asked for again while a link is up: because they changed, or could not be had.
+//! Refreshes lists while a link is up: after a change, or after a failed attempt.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,38 +8,38 @@ use bowline_core::backoff::Backoff;
 use bowline_link::{BoxFuture, Link};
 use tokio::time::{Instant, sleep_until};
 
-use super::list::{Listed, list_all};
+use super::list_fetch::{ListFetch, fetch_lists};
 use crate::catalog::ListKind;
 use crate::ports::Clock;
 
-/// How long a server may take to list anew.
+/// Timeout of a refresh.
 const RELIST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long to wait before a list that could not be had is asked for again.
-const AGAIN: Backoff = Backoff {
+/// Delays before retrying a failed list.
+const RETRY_BACKOFF: Backoff = Backoff {
     base: Duration::from_secs(1),
     cap: Duration::from_secs(60),
 };
 
-/// Some of a server's lists, which are asked for together.
+/// Lists of a server that are refreshed together.
 #[derive(Default)]
-pub(super) struct Relist {
-    /// Lists to ask for next. A change during a list is looked at after it: a server that
-    /// changes faster than it lists is still heard.
+pub(super) struct RelistBatch {
+    /// Lists to request next. A change during a request is handled afterwards, so that a server
+    /// changing faster than it lists is still read.
     changed: Vec<ListKind>,
-    /// Lists that were asked for.
-    asked: Option<BoxFuture<'static, Vec<Listed>>>,
-    /// Lists that could not be had.
-    missing: Vec<ListKind>,
-    /// How often in a row some could not.
+    /// The request in flight.
+    in_flight: Option<BoxFuture<'static, Vec<ListFetch>>>,
+    /// Lists that failed.
+    failed: Vec<ListKind>,
+    /// Consecutive failed attempts.
     failures: u32,
-    /// When the missing ones are asked for again.
-    again: Option<Instant>,
+    /// Time of the next retry.
+    retry_at: Option<Instant>,
 }
 
-impl Relist {
-    /// These changed.
-    pub(super) fn note(&mut self, kinds: &[ListKind]) {
+impl RelistBatch {
+    /// Marks lists as changed.
+    pub(super) fn mark_changed(&mut self, kinds: &[ListKind]) {
         for kind in kinds {
             if !self.changed.contains(kind) {
                 self.changed.push(*kind);
@@ -47,62 +47,62 @@ impl Relist {
         }
     }
 
-    /// Learns what came of asking; `jitter` is any number.
-    pub(super) fn learn(&mut self, listed: &[Listed], clock: &dyn Clock, jitter: u64) {
+    /// Records results and schedules retries; `jitter` is any number.
+    pub(super) fn record_results(&mut self, listed: &[ListFetch], clock: &dyn Clock, jitter: u64) {
         for (kind, listed) in listed {
-            self.missing.retain(|missing| missing != kind);
-            if listed.as_ref().is_err_and(|error| error.may_pass()) {
-                self.missing.push(*kind);
+            self.failed.retain(|missing| missing != kind);
+            if listed.as_ref().is_err_and(|error| error.is_transient()) {
+                self.failed.push(*kind);
             }
         }
-        if self.missing.is_empty() {
+        if self.failed.is_empty() {
             self.failures = 0;
-            self.again = None;
+            self.retry_at = None;
         } else {
             self.failures = self.failures.saturating_add(1);
-            let wait = AGAIN.wait(self.failures, jitter);
-            self.again = Some(clock.instant(clock.now().plus(wait)));
+            let wait = RETRY_BACKOFF.wait_after(self.failures, jitter);
+            self.retry_at = Some(clock.instant(clock.now().plus(wait)));
         }
     }
 
-    /// Asks for what is due, and returns what came of it; never while nothing is due. Dropped,
-    /// it goes on when it is called again.
-    pub(super) async fn next(
+    /// Requests the lists due and returns the results; pending while nothing is due. Cancel-safe: a
+    /// later call continues.
+    pub(super) async fn next_lists(
         &mut self,
         link: &Arc<dyn Link>,
         entries_max: usize,
         clock: &dyn Clock,
-    ) -> Vec<Listed> {
+    ) -> Vec<ListFetch> {
         loop {
-            if !self.changed.is_empty() && self.asked.is_none() {
+            if !self.changed.is_empty() && self.in_flight.is_none() {
                 let wanted = std::mem::take(&mut self.changed);
                 let deadline = clock.instant(clock.now().plus(RELIST_TIMEOUT));
                 let link = Arc::clone(link);
-                self.asked = Some(Box::pin(async move {
-                    list_all(link.as_ref(), &wanted, entries_max, deadline, deadline).await
+                self.in_flight = Some(Box::pin(async move {
+                    fetch_lists(link.as_ref(), &wanted, entries_max, deadline, deadline).await
                 }));
             }
-            if let Some(asked) = &mut self.asked {
+            if let Some(asked) = &mut self.in_flight {
                 let listed = asked.await;
-                self.asked = None;
+                self.in_flight = None;
                 return listed;
             }
-            match self.again {
+            match self.retry_at {
                 Some(again) => sleep_until(again).await,
                 None => std::future::pending().await,
             }
-            self.again = None;
-            let missing = std::mem::take(&mut self.missing);
-            self.note(&missing);
+            self.retry_at = None;
+            let missing = std::mem::take(&mut self.failed);
+            self.mark_changed(&missing);
         }
     }
 }
 
-impl fmt::Debug for Relist {
+impl fmt::Debug for RelistBatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Relist")
+        f.debug_struct("RelistBatch")
             .field("changed", &self.changed)
-            .field("missing", &self.missing)
+            .field("missing", &self.failed)
             .finish_non_exhaustive()
     }
 }

@@ -1,53 +1,53 @@
-//! The arguments of a call, as their author wrote them.
+//! Arguments of a call, as written by the caller.
 
-use bowline_wire::scan::{self, Fault, Keys};
+use bowline_wire::scan::{self, JsonError, KeyPolicy};
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use thiserror::Error;
 
-/// The arguments of a call: one JSON object, byte for byte, so that no number changes on the way.
+/// The arguments of a call: a JSON object, byte for byte, so that numbers stay exact.
 ///
 /// ```
-/// use bowline_host::tools::Arguments;
+/// use bowline_host::tools::ToolArguments;
 ///
-/// let arguments = Arguments::from(serde_json::json!({"path": "a.txt"}));
-/// assert_eq!(arguments.value()["path"], "a.txt");
-/// assert!(Arguments::parse("[1]").is_err());
+/// let arguments = ToolArguments::from(serde_json::json!({"path": "a.txt"}));
+/// assert_eq!(arguments.to_value()["path"], "a.txt");
+/// assert!(ToolArguments::parse("[1]").is_err());
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Arguments(Bytes);
+pub struct ToolArguments(Bytes);
 
-/// Why arguments cannot be sent.
+/// Why arguments are invalid.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
-pub enum BadArguments {
-    /// They are not JSON.
+pub enum ToolArgumentsError {
+    /// Not JSON.
     #[error("they are not JSON: {0}")]
-    NotJson(#[from] Fault),
-    /// They are JSON, but no object.
+    NotJson(#[from] JsonError),
+    /// JSON, but not an object.
     #[error("they are no JSON object")]
     NoObject,
 }
 
-impl Default for Arguments {
+impl Default for ToolArguments {
     fn default() -> Self {
         Self(Bytes::from_static(b"{}"))
     }
 }
 
-impl Arguments {
-    /// Takes a text as it stands, for instance the one that a model wrote.
+impl ToolArguments {
+    /// Parses a text, for instance as written by a model.
     ///
     /// # Errors
-    /// It is not one JSON object, or a key comes twice in it.
-    pub fn parse(text: impl Into<Bytes>) -> Result<Self, BadArguments> {
+    /// Not a JSON object, or a duplicate key.
+    pub fn parse(text: impl Into<Bytes>) -> Result<Self, ToolArgumentsError> {
         let arguments = Self(text.into());
-        arguments.check()?;
+        arguments.check_object()?;
         Ok(arguments)
     }
 
-    /// Takes a text that was checked, or that is refused when it is sent.
-    pub(crate) const fn unchecked(text: Bytes) -> Self {
+    /// Takes a text that was checked before, or is checked on sending.
+    pub(crate) const fn new_unchecked(text: Bytes) -> Self {
         Self(text)
     }
 
@@ -57,31 +57,31 @@ impl Arguments {
         &self.0
     }
 
-    /// Returns them as a value, in which large numbers may be rounded.
+    /// Converts to a value, in which large numbers may be rounded.
     #[must_use]
-    pub fn value(&self) -> Value {
-        self.read().unwrap_or_default()
+    pub fn to_value(&self) -> Value {
+        self.deserialize().unwrap_or_default()
     }
 
-    /// Reads them as what a tool takes.
+    /// Deserializes into a tool's own type.
     ///
     /// # Errors
-    /// They are not that.
-    pub fn read<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
+    /// The arguments do not match the type.
+    pub fn deserialize<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
         serde_json::from_slice(&self.0)
     }
 
-    pub(crate) fn check(&self) -> Result<(), BadArguments> {
-        scan::check(&self.0, Keys::Unique)?;
+    pub(crate) fn check_object(&self) -> Result<(), ToolArgumentsError> {
+        scan::check_json(&self.0, KeyPolicy::Unique)?;
         match self.0.trim_ascii_start().first() {
             Some(b'{') => Ok(()),
-            _ => Err(BadArguments::NoObject),
+            _ => Err(ToolArgumentsError::NoObject),
         }
     }
 }
 
-/// `null` is no arguments. What is no object is refused when it is sent.
-impl From<Value> for Arguments {
+/// `null` means no arguments. A value other than an object is refused on sending.
+impl From<Value> for ToolArguments {
     fn from(value: Value) -> Self {
         match value {
             Value::Null => Self::default(),

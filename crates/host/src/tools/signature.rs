@@ -1,15 +1,15 @@
-//! A tool in one line: `add(a: number, b?: string)`.
+//! A tool signature on a single line: `add(a: number, b?: string)`.
 
 use serde::Deserialize as _;
 use serde_json::{Map, Value};
 
-/// Most properties that are shown before the rest is summed up.
+/// Maximum number of shown properties.
 const PROPERTIES_MAX: usize = 12;
 
-/// The signature of a tool with this schema of its arguments.
+/// Returns the signature of a tool with this input schema.
 #[must_use]
-pub fn signature(tool: &str, schema: Option<&str>) -> String {
-    let schema: Value = schema.and_then(parse).unwrap_or_default();
+pub fn tool_signature(tool: &str, schema: Option<&str>) -> String {
+    let schema: Value = schema.and_then(parse_schema).unwrap_or_default();
     let empty = Map::new();
     let properties = schema
         .get("properties")
@@ -22,7 +22,7 @@ pub fn signature(tool: &str, schema: Option<&str>) -> String {
         .flatten()
         .filter_map(Value::as_str)
         .collect();
-    // What must be given comes first, in the order the schema asks for it.
+    // Required arguments come first, in the order of `required`.
     let first = required
         .iter()
         .filter_map(|name| properties.get_key_value(*name));
@@ -30,8 +30,8 @@ pub fn signature(tool: &str, schema: Option<&str>) -> String {
         .iter()
         .filter(|(name, _)| !required.contains(&name.as_str()));
     let mut shown: Vec<String> = first
-        .map(|(name, schema)| format!("{name}: {}", kind(schema)))
-        .chain(rest.map(|(name, schema)| format!("{name}?: {}", kind(schema))))
+        .map(|(name, schema)| format!("{name}: {}", type_name(schema)))
+        .chain(rest.map(|(name, schema)| format!("{name}?: {}", type_name(schema))))
         .collect();
     if shown.len() > PROPERTIES_MAX {
         let more = shown.len() - PROPERTIES_MAX;
@@ -41,16 +41,18 @@ pub fn signature(tool: &str, schema: Option<&str>) -> String {
     format!("{tool}({})", shown.join(", "))
 }
 
-fn parse(text: &str) -> Option<Value> {
+fn parse_schema(text: &str) -> Option<Value> {
     let mut reader = serde_json::Deserializer::from_str(text);
     Value::deserialize(&mut reader).ok()
 }
 
-/// The kind of value in the words of JSON Schema.
-fn kind(schema: &Value) -> String {
-    let types = types(schema);
+/// Returns the type of a schema in JSON Schema words.
+fn type_name(schema: &Value) -> String {
+    let types = allowed_types(schema);
     if types == ["array"] {
-        let items = schema.get("items").map_or_else(|| "any".to_owned(), kind);
+        let items = schema
+            .get("items")
+            .map_or_else(|| "any".to_owned(), type_name);
         return if items.contains('|') {
             format!("({items})[]")
         } else {
@@ -64,9 +66,9 @@ fn kind(schema: &Value) -> String {
     }
 }
 
-/// Every type a schema allows, through alternatives; empty when it does not say.
+/// Returns all types allowed by a schema, including alternatives; empty if unspecified.
 #[must_use]
-pub fn types(schema: &Value) -> Vec<&str> {
+pub fn allowed_types(schema: &Value) -> Vec<&str> {
     let mut found = Vec::new();
     match schema.get("type") {
         Some(Value::String(one)) => found.push(one.as_str()),
@@ -87,13 +89,13 @@ pub fn types(schema: &Value) -> Vec<&str> {
             }
         }
     }
-    if found.is_empty() && schema.get("enum").is_some_and(all_strings) {
+    if found.is_empty() && schema.get("enum").is_some_and(are_all_strings) {
         found.push("string");
     }
     found
 }
 
-fn all_strings(values: &Value) -> bool {
+fn are_all_strings(values: &Value) -> bool {
     values
         .as_array()
         .is_some_and(|values| values.iter().all(Value::is_string))
@@ -104,28 +106,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn required_arguments_come_first_and_kinds_are_named() {
+    fn required_arguments_come_first() {
         let schema = r#"{"type":"object","required":["b","a"],"properties":{
             "a":{"type":"number"},"b":{"type":["string","null"]},"c":{"type":"array",
             "items":{"type":"string"}},"d":{"anyOf":[{"type":"integer"},{"type":"boolean"}]},
             "e":{},"f":{"enum":["x","y"]}}}"#;
         assert_eq!(
-            signature("t", Some(schema)),
+            tool_signature("t", Some(schema)),
             "t(b: string|null, a: number, c?: string[], d?: integer|boolean, e?: any, f?: string)"
         );
     }
 
     #[test]
-    fn a_tool_without_a_usable_schema_still_has_a_signature() {
-        assert_eq!(signature("t", None), "t()");
-        assert_eq!(signature("t", Some("[]")), "t()");
-        assert_eq!(signature("t", Some("{\"properties\":7}")), "t()");
+    fn unusable_schema_gives_empty_signature() {
+        assert_eq!(tool_signature("t", None), "t()");
+        assert_eq!(tool_signature("t", Some("[]")), "t()");
+        assert_eq!(tool_signature("t", Some("{\"properties\":7}")), "t()");
     }
 
     #[test]
-    fn a_long_list_is_summed_up() {
+    fn long_property_list_is_truncated() {
         let properties: Vec<_> = (0..20).map(|n| format!("\"p{n:02}\":{{}}")).collect();
         let schema = format!("{{\"properties\":{{{}}}}}", properties.join(","));
-        assert!(signature("t", Some(&schema)).ends_with("p11?: any, … 8 more)"));
+        assert!(tool_signature("t", Some(&schema)).ends_with("p11?: any, … 8 more)"));
     }
 }

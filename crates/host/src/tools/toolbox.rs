@@ -1,4 +1,4 @@
-//! Tools that are functions of the program itself.
+//! Functions of the program as tools.
 
 use std::fmt;
 use std::future::Future;
@@ -7,13 +7,14 @@ use std::sync::Arc;
 use bowline_link::BoxFuture;
 use serde_json::Value;
 
-use super::{Arguments, ExecuteContext, ExecuteError, ToolExecutor, ToolSchema};
+use super::{ExecuteContext, ExecuteError, ToolArguments, ToolExecutor, ToolSchema};
 use crate::output::ToolOutput;
 
-type Outcome = Result<ToolOutput, ExecuteError>;
-type Function = dyn Fn(Arguments, ExecuteContext) -> BoxFuture<'static, Outcome> + Send + Sync;
+type ExecuteResult = Result<ToolOutput, ExecuteError>;
+type ToolFn =
+    dyn Fn(ToolArguments, ExecuteContext) -> BoxFuture<'static, ExecuteResult> + Send + Sync;
 
-/// Functions of the program, as tools. Of two with one name the later counts.
+/// Functions of the program as tools. A later tool replaces an earlier tool of the same name.
 ///
 /// ```
 /// use bowline_host::tools::{ExecuteContext, ToolExecutor as _, Toolbox};
@@ -22,11 +23,12 @@ type Function = dyn Fn(Arguments, ExecuteContext) -> BoxFuture<'static, Outcome>
 ///
 /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
 /// let tools = Toolbox::default().with(
-///     ("shout", "Says it louder."),
+///     "shout",
+///     "Says it louder.",
 ///     &json!({"type": "object", "properties": {"text": {"type": "string"}}}),
 ///     |arguments, _context| async move {
-///         let text = arguments.value()["text"].as_str().unwrap_or_default().to_uppercase();
-///         Ok(ToolOutput::of_text(&text))
+///         let text = arguments.to_value()["text"].as_str().unwrap_or_default().to_uppercase();
+///         Ok(ToolOutput::from_text(&text))
 ///     },
 /// );
 /// let context = ExecuteContext::default();
@@ -36,30 +38,30 @@ type Function = dyn Fn(Arguments, ExecuteContext) -> BoxFuture<'static, Outcome>
 /// ```
 #[derive(Clone, Default)]
 pub struct Toolbox {
-    tools: Vec<(ToolSchema, Arc<Function>)>,
+    tools: Vec<(ToolSchema, Arc<ToolFn>)>,
 }
 
 impl Toolbox {
-    /// Adds a tool by its name and description, what it takes, and what it does.
+    /// Adds a tool by name, description, input schema and function.
     #[must_use]
-    pub fn with<F, R>(self, (name, says): (&str, &str), input: &Value, run: F) -> Self
+    pub fn with<F, R>(self, name: &str, description: &str, input: &Value, run: F) -> Self
     where
-        F: Fn(Arguments, ExecuteContext) -> R + Send + Sync + 'static,
-        R: Future<Output = Outcome> + Send + 'static,
+        F: Fn(ToolArguments, ExecuteContext) -> R + Send + Sync + 'static,
+        R: Future<Output = ExecuteResult> + Send + 'static,
     {
-        self.with_schema(ToolSchema::new(name, says, input), run)
+        self.with_schema(ToolSchema::new(name, description, input), run)
     }
 
-    /// Adds a tool that says more of itself.
+    /// Adds a tool with a complete schema.
     #[must_use]
     pub fn with_schema<F, R>(mut self, schema: ToolSchema, run: F) -> Self
     where
-        F: Fn(Arguments, ExecuteContext) -> R + Send + Sync + 'static,
-        R: Future<Output = Outcome> + Send + 'static,
+        F: Fn(ToolArguments, ExecuteContext) -> R + Send + Sync + 'static,
+        R: Future<Output = ExecuteResult> + Send + 'static,
     {
         self.tools
             .retain(|(other, _)| other.name() != schema.name());
-        let run = move |arguments, context| -> BoxFuture<'static, Outcome> {
+        let run = move |arguments, context| -> BoxFuture<'static, ExecuteResult> {
             Box::pin(run(arguments, context))
         };
         self.tools.push((schema, Arc::new(run)));
@@ -71,20 +73,20 @@ impl ToolExecutor for Toolbox {
     fn execute<'a>(
         &'a self,
         name: &'a str,
-        arguments: Arguments,
+        arguments: ToolArguments,
         context: &'a ExecuteContext,
-    ) -> BoxFuture<'a, Outcome> {
+    ) -> BoxFuture<'a, ExecuteResult> {
         let tool = self
             .tools
             .iter()
             .find(|(schema, _)| **schema.name() == *name);
         match tool {
             Some((_, run)) => run(arguments, context.clone()),
-            None => Box::pin(std::future::ready(Err(ExecuteError::unknown(name)))),
+            None => Box::pin(std::future::ready(Err(ExecuteError::unknown_tool(name)))),
         }
     }
 
-    fn tools(&self) -> Vec<ToolSchema> {
+    fn list_tools(&self) -> Vec<ToolSchema> {
         self.tools
             .iter()
             .map(|(schema, _)| schema.clone())

@@ -1,8 +1,8 @@
 //! The hub: mailboxes, identity, serving and live requests, each over a WebSocket.
 
-mod between;
 mod delivery;
-mod identity;
-mod rig;
+mod hub_rig;
+mod offered_servers;
+mod peer_identity;
+mod peer_requests;
 mod serving;
-mod whole;

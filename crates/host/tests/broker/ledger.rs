@@ -1,35 +1,35 @@
-//! What is known of a request after a crash: whether it was begun, and what came of it.
+//! State of a request after a crash: started or not, and with which outcome.
 
 use std::path::Path;
 use std::sync::Arc;
 
-use bowline_core::error::{Class, Execution};
+use bowline_core::error::{ExecutionStatus, FailureClass};
 use bowline_core::policy::RoleAllowlist;
 use bowline_host::broker::{ReplyError, ServeLimits};
-use bowline_journal::engine::DONE_KEPT;
-use bowline_journal::{At, Draft, Filter, Journal, Lane, Memory, Sqlite};
+use bowline_journal::engine::COMPLETED_TTL;
+use bowline_journal::{
+    Journal, LaneName, MemoryJournal, MessageDraft, MessageFilter, SqliteJournal, Timestamps,
+};
 use bytes::Bytes;
 
-use super::post::{Post, Side, Step, call, failure, incoming, output};
+use super::serve_rig::{RecordingReplySink, ReplyStep, ServeRig, call, failure, incoming, output};
 
-fn side(journal: Arc<dyn Journal>) -> Side {
+fn serve_rig(journal: Arc<dyn Journal>) -> ServeRig {
     let list = RoleAllowlist::unrestricted();
-    Side::with(journal, &list, ServeLimits::default())
+    ServeRig::with_journal(journal, &list, ServeLimits::default())
 }
 
-fn opened(dir: &Path) -> Arc<dyn Journal> {
-    Arc::new(Sqlite::open(&dir.join("journal.db")).unwrap())
+fn open_journal(dir: &Path) -> Arc<dyn Journal> {
+    Arc::new(SqliteJournal::open(&dir.join("journal.db")).unwrap())
 }
 
-/// Begins a request and lets its process die under it.
+/// Starts a request and drops the process state during the run.
 async fn crash(dir: &Path, id: &str, tool: &str) {
-    let journal = opened(dir);
-    let side = side(Arc::clone(&journal));
-    let post = Arc::new(Post::default());
+    let journal = open_journal(dir);
+    let side = serve_rig(Arc::clone(&journal));
+    let post = Arc::new(RecordingReplySink::default());
     let running = side.start(side.request(id, tool), &post);
-    while side.runs.count() == 0 {
-        tokio::task::yield_now().await;
-    }
+    side.runs.wait_for(1).await;
     running.abort();
     let _ = running.await;
     assert_eq!(post.steps(), []);
@@ -37,33 +37,42 @@ async fn crash(dir: &Path, id: &str, tool: &str) {
 }
 
 #[tokio::test]
-async fn a_write_that_was_begun_before_a_crash_is_told_as_unknown_and_not_run_again() {
+async fn interrupted_write_is_unknown_after_crash() {
     let dir = tempfile::tempdir().unwrap();
     crash(dir.path(), "1", "hang").await;
     for _ in 0..2 {
-        let journal = opened(dir.path());
-        let side = side(Arc::clone(&journal));
-        let told = failure(side.carried(side.request("1", "hang")).await.answer());
+        let journal = open_journal(dir.path());
+        let side = serve_rig(Arc::clone(&journal));
+        let told = failure(
+            side.handle_stored(side.request("1", "hang"))
+                .await
+                .single_reply(),
+        );
         assert_eq!(
             (&*told.code, told.class),
-            ("outcome_unknown", Class::ConnectionLost)
+            ("outcome_unknown", FailureClass::ConnectionLost)
         );
-        assert_eq!(told.execution, Execution::Unknown);
+        assert_eq!(told.execution, ExecutionStatus::Unknown);
         assert_eq!(side.runs.count(), 0, "and that is remembered");
-        // What has nothing to do with it runs.
+        // An unrelated request runs.
         let id = side.clock.unix_ms().to_string();
-        output(&side.carried(side.request(&id, "write")).await.answer());
+        output(
+            &side
+                .handle_stored(side.request(&id, "write"))
+                .await
+                .single_reply(),
+        );
         journal.close().await;
     }
 }
 
 #[tokio::test]
-async fn a_write_that_was_begun_before_a_crash_is_unknown_also_when_it_is_late() {
+async fn interrupted_write_is_unknown_past_deadline() {
     let dir = tempfile::tempdir().unwrap();
     crash(dir.path(), "1", "hang").await;
-    let side = side(opened(dir.path()));
-    let late = incoming(("ann", None), "1", call("hang", "{}"), side.clock.now());
-    let told = failure(side.carried(late).await.answer());
+    let side = serve_rig(open_journal(dir.path()));
+    let late = incoming("ann", None, "1", call("hang", "{}"), side.clock.now());
+    let told = failure(side.handle_stored(late).await.single_reply());
     assert_eq!(
         &*told.code, "outcome_unknown",
         "it may have run, so it is not `expired`"
@@ -71,124 +80,132 @@ async fn a_write_that_was_begun_before_a_crash_is_unknown_also_when_it_is_late()
 }
 
 #[tokio::test]
-async fn a_read_that_was_under_way_at_a_crash_runs_again() {
+async fn interrupted_read_runs_again() {
     let dir = tempfile::tempdir().unwrap();
-    let journal = opened(dir.path());
-    let first = side(Arc::clone(&journal));
-    let lost = Post::refusing(ReplyError::Lost);
+    let journal = open_journal(dir.path());
+    let first = serve_rig(Arc::clone(&journal));
+    let lost = RecordingReplySink::refusing_with(ReplyError::Lost);
     first
         .serving
-        .stored(first.request("1", "read"), &lost)
+        .handle_stored(first.request("1", "read"), &lost)
         .await;
     assert_eq!(first.runs.count(), 1);
     journal.close().await;
     drop(first);
-    let second = side(opened(dir.path()));
-    let post = second.carried(second.request("1", "read")).await;
-    assert!(!output(&post.answer()).1);
+    let second = serve_rig(open_journal(dir.path()));
+    let post = second.handle_stored(second.request("1", "read")).await;
+    assert!(!output(&post.single_reply()).1);
     assert_eq!(second.runs.count(), 1);
 }
 
 #[tokio::test]
-async fn what_ran_before_a_restart_is_answered_from_the_journal_after_it() {
+async fn finished_request_is_replayed_after_restart() {
     let dir = tempfile::tempdir().unwrap();
-    let journal = opened(dir.path());
-    let first = side(Arc::clone(&journal));
-    let lost = Post::refusing(ReplyError::Lost);
+    let journal = open_journal(dir.path());
+    let first = serve_rig(Arc::clone(&journal));
+    let lost = RecordingReplySink::refusing_with(ReplyError::Lost);
     first
         .serving
-        .stored(first.request("1", "write"), &lost)
+        .handle_stored(first.request("1", "write"), &lost)
         .await;
-    let [Step::Reply(told), Step::PutBack] = &lost.steps()[..] else {
+    let [ReplyStep::Reply(told), ReplyStep::PutBack] = &lost.steps()[..] else {
         panic!("{:?}", lost.steps())
     };
     let told = output(told).0;
     journal.close().await;
     drop(first);
-    let second = side(opened(dir.path()));
-    let post = second.carried(second.request("1", "write")).await;
-    assert_eq!(output(&post.answer()), (told, true));
+    let second = serve_rig(open_journal(dir.path()));
+    let post = second.handle_stored(second.request("1", "write")).await;
+    assert_eq!(output(&post.single_reply()), (told, true));
     assert_eq!(second.runs.count(), 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_is_dropped_while_it_runs_is_told_as_unknown() {
-    let side = side(Arc::new(Memory::default()));
-    let post = Arc::new(Post::default());
+async fn dropped_running_request_is_unknown() {
+    let side = serve_rig(Arc::new(MemoryJournal::default()));
+    let post = Arc::new(RecordingReplySink::default());
     let running = side.start(side.request("1", "hang"), &post);
-    while side.runs.count() == 0 {
-        tokio::task::yield_now().await;
-    }
+    side.runs.wait_for(1).await;
     running.abort();
     let _ = running.await;
-    let again = side.carried(side.request("1", "hang")).await;
-    assert_eq!(&*failure(again.answer()).code, "outcome_unknown");
+    let again = side.handle_stored(side.request("1", "hang")).await;
+    assert_eq!(&*failure(again.single_reply()).code, "outcome_unknown");
     assert_eq!(side.runs.count(), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_request_of_the_same_id_is_a_conflict() {
-    let side = side(Arc::new(Memory::default()));
-    side.carried(side.request("1", "write")).await;
+async fn different_request_with_same_id_conflicts() {
+    let side = serve_rig(Arc::new(MemoryJournal::default()));
+    side.handle_stored(side.request("1", "write")).await;
     let other = incoming(
-        ("ann", None),
+        "ann",
+        None,
         "1",
         call("write", r#"{"n":1}"#),
-        side.until(),
+        side.deadline(),
     );
-    let told = failure(side.carried(other).await.answer());
+    let told = failure(side.handle_stored(other).await.single_reply());
     assert_eq!(
         (&*told.code, told.class),
-        ("idempotency_conflict", Class::Invalid)
+        ("idempotency_conflict", FailureClass::Invalid)
     );
     assert_eq!(
         (told.execution, side.runs.count()),
-        (Execution::NotStarted, 1)
+        (ExecutionStatus::NotStarted, 1)
     );
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_journal_that_takes_nothing_runs_nothing_that_must_be_written_down() {
-    let journal: Arc<dyn Journal> = Arc::new(Memory::default());
-    let side = side(Arc::clone(&journal));
+async fn failing_journal_prevents_recorded_runs() {
+    let journal: Arc<dyn Journal> = Arc::new(MemoryJournal::default());
+    let side = serve_rig(Arc::clone(&journal));
     journal.close().await;
-    let told = failure(side.carried(side.request("1", "write")).await.answer());
+    let told = failure(
+        side.handle_stored(side.request("1", "write"))
+            .await
+            .single_reply(),
+    );
     assert_eq!(
         (&*told.code, told.execution),
-        ("not_stored", Execution::NotStarted)
+        ("not_stored", ExecutionStatus::NotStarted)
     );
     assert_eq!(side.runs.count(), 0);
-    output(&side.carried(side.request("2", "read")).await.answer());
+    output(
+        &side
+            .handle_stored(side.request("2", "read"))
+            .await
+            .single_reply(),
+    );
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_begun_so_long_ago_that_nobody_asks_again_is_forgotten() {
-    let journal: Arc<dyn Journal> = Arc::new(Memory::default());
-    let lane = Lane::new("ran/w").unwrap();
-    let left = |dedupe: &str| Draft {
+async fn old_unfinished_requests_are_forgotten() {
+    let journal: Arc<dyn Journal> = Arc::new(MemoryJournal::default());
+    let lane = LaneName::new("ran/w").unwrap();
+    let left = |dedupe: &str| MessageDraft {
         lane: lane.clone(),
         dedupe: dedupe.into(),
         digest: [0; 32],
         body: Bytes::new(),
         ttl: None,
-        hold: None,
+        lease: None,
     };
-    let side = side(Arc::clone(&journal));
-    let at = || At {
+    let side = serve_rig(Arc::clone(&journal));
+    let at = || Timestamps {
         now: side.clock.now(),
         unix_ms: side.clock.unix_ms(),
     };
     journal.publish(left("ann/old"), at()).await.unwrap();
     // By elapsed time: the wall clock stands still.
-    tokio::time::advance(2 * DONE_KEPT).await;
+    tokio::time::advance(2 * COMPLETED_TTL).await;
     let now = at();
     journal.publish(left("ann/new"), now).await.unwrap();
-    side.carried(side.request("1", "write")).await;
-    let filter = Filter {
+    side.handle_stored(side.request("1", "write")).await;
+    let filter = MessageFilter {
         limit: 9,
-        ..Filter::default()
+        ..MessageFilter::default()
     };
-    let kept = journal.inspect(filter, now).await.unwrap();
+    let kept = journal.list_messages(filter, now).await.unwrap();
     let kept: Vec<_> = kept.iter().map(|entry| &*entry.dedupe).collect();
     assert_eq!(kept, ["ann/new"]);
 }

@@ -1,4 +1,4 @@
-//! Tools across machines: peers, mailboxes and what is served over them.
+//! Tools across machines: peers, mailboxes and served requests.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -7,19 +7,19 @@
     reason = "tests"
 )]
 
-mod client;
+mod broker_client;
+mod fake_peer;
 mod federation;
 mod hub;
 mod ledger;
-mod peer;
 mod peer_link;
-mod policy;
-mod post;
-mod remote;
-mod script;
+mod policy_escapes;
+mod remote_tools;
+mod scripted_broker;
 mod serve;
 mod serve_host;
 mod serve_limits;
+mod serve_rig;
 mod serve_roles;
+mod server_offer;
 mod supervise;
-mod wares;

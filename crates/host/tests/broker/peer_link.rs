@@ -1,65 +1,69 @@
-//! Servers of a peer are listed and called like any others.
+//! Servers of a peer are listed and called like any other server.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use bowline_core::call::{Body, Call, Principal, Reply, Role, Scope};
-use bowline_core::caller::CallerEnd;
+use bowline_core::call::{BodyKind, CallReply, CallRequest, EndpointScope, Principal, Role};
+use bowline_core::client_handle::ClientHandle;
 use bowline_core::era::Era;
-use bowline_core::error::{CallError, Class, Execution, Failure, Origin, Retry};
-use bowline_host::broker::{Errand, ErrandError, Lists, Ware};
-use bowline_host::spec::Side;
-use bowline_host::tasks::Tasks;
-use bowline_host::{Host, HostLimits, Otherwise, Policy};
+use bowline_core::error::{
+    CallError, ExecutionStatus, FailureClass, FailureOrigin, FailureReport, RetryAdvice,
+};
+use bowline_host::broker::{BrokerCall, BrokerCallError, ListDigests, OfferedServer};
+use bowline_host::spec::PeerRole;
+use bowline_host::task_tracker::TaskTracker;
+use bowline_host::{DefaultAction, Host, HostLimits, Policy};
 use bowline_link::Revision;
-use bowline_sim::{Hearer, World, body, call, call_of, reaches};
-use bowline_wire::broker::{Answer, Arguments, Ask};
+use bowline_sim::{
+    RecordingClient, SimWorld, reply_body, server_tool_call, tool_call, wait_for_state,
+};
+use bowline_wire::broker::{BrokerArguments, BrokerRequest, BrokerResponse};
 use bowline_wire::mcp::method;
 use bowline_wire::object;
 use bytes::Bytes;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-use crate::peer::{Peer, output, pass};
+use crate::fake_peer::{FakePeer, advance_clock, output};
 
-/// A host that has the server `far` of a peer.
-async fn joined(tools: &[(&str, &str)], side: Side) -> (Host, Arc<Peer>) {
-    let peer = Peer::new("p", tools);
-    let host = World::new([]).host(Vec::new(), HostLimits::default());
-    let adopted = host.adopt(&peer.remote(), side, &["far".into()]);
+/// A host that adopted the server `far` of a peer.
+async fn adopt_peer(tools: &[(&str, &str)], side: PeerRole) -> (Host, Arc<FakePeer>) {
+    let peer = FakePeer::new("p", tools);
+    let host = SimWorld::new([]).start_host(Vec::new(), HostLimits::default());
+    let adopted = host.adopt_servers(&peer.remote(), side, &["far".into()]);
     assert_eq!(adopted.refused, []);
-    assert!(reaches(&host, "far", "ready").await);
+    assert!(wait_for_state(&host, "far", "ready").await);
     (host, peer)
 }
 
-/// A call that is under way.
-fn calling(host: &Host) -> JoinSet<Result<Reply, CallError>> {
+/// A call in flight.
+fn start_call(host: &Host) -> JoinSet<Result<CallReply, CallError>> {
     let (mut set, host) = (JoinSet::new(), host.clone());
-    set.spawn(async move { host.call(call("far__do", "{}")).await });
+    set.spawn(async move { host.call(tool_call("far__do", "{}")).await });
     set
 }
 
-fn failure(code: &str) -> Failure {
-    Failure {
-        class: Class::Denied,
-        execution: Execution::NotStarted,
-        retry: Retry::Never,
-        origin: Origin::Gateway,
+fn failure(code: &str) -> FailureReport {
+    FailureReport {
+        class: FailureClass::Denied,
+        execution: ExecutionStatus::NotStarted,
+        retry: RetryAdvice::Never,
+        origin: FailureOrigin::Gateway,
         code: code.into(),
         reason: "not for you".into(),
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_tools_of_a_peer_are_listed_by_their_own_names_and_every_other_byte_as_it_came() {
-    let (host, _peer) = joined(
+async fn peer_tools_are_listed_byte_for_byte() {
+    let (host, _peer) = adopt_peer(
         &[("far", "do"), ("far", "see?"), ("other", "no")],
-        Side::Hub,
+        PeerRole::Hub,
     )
     .await;
     let catalog = host.catalog();
-    let offer = catalog.offer("far").unwrap();
+    let offer = catalog.server("far").unwrap();
     let names: Vec<_> = offer
         .tools
         .iter()
@@ -76,103 +80,121 @@ async fn the_tools_of_a_peer_are_listed_by_their_own_names_and_every_other_byte_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_goes_whole_under_the_own_name_and_its_result_comes_back_byte_for_byte() {
-    let (host, peer) = joined(&[("far", "do"), ("far", "see?")], Side::Hub).await;
+async fn peer_call_keeps_params_and_result_bytes() {
+    let (host, peer) = adopt_peer(&[("far", "do"), ("far", "see?")], PeerRole::Hub).await;
     let result = r#"{"content":[{"type":"image","data":"AA==","mimeType":"image/png"}],"isError":true,"structuredContent":{"n":1.0}}"#;
     peer.script(move |_| async move { Ok(output(result)) });
 
-    let reply = host.call(call("far__do", r#"{"a":1.0}"#)).await.unwrap();
-    assert_eq!(body(&reply), result);
-    let seen = host.call(call("far__see", "{}")).await.unwrap();
-    assert_eq!(body(&seen), result);
+    let reply = host
+        .call(tool_call("far__do", r#"{"a":1.0}"#))
+        .await
+        .unwrap();
+    assert_eq!(reply_body(&reply), result);
+    let seen = host.call(tool_call("far__see", "{}")).await.unwrap();
+    assert_eq!(reply_body(&seen), result);
 
-    let asked = peer.asked(2).await;
+    let asked = peer.wait_calls(2).await;
     assert_eq!(
-        asked[0].ask,
-        Ask::Call {
+        asked[0].request,
+        BrokerRequest::Call {
             tool: "do".into(),
             server: Some("far".into()),
-            arguments: Arguments::Params(r#"{"name":"do","arguments":{"a":1.0}}"#.into()),
+            arguments: BrokerArguments::Params(r#"{"name":"do","arguments":{"a":1.0}}"#.into()),
         }
     );
     assert!(asked[0].stored, "what may not run twice is stored first");
     assert!(!asked[1].stored, "what may run twice goes live");
-    assert_eq!(asked[0].caller, None, "the hub knows us by our credential");
+    assert_eq!(asked[0].sender, None, "the hub knows us by our credential");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_worker_is_told_on_whose_behalf_it_is_asked() {
-    let (host, peer) = joined(&[("far", "do")], Side::Worker).await;
-    host.call(call("far__do", "{}")).await.unwrap();
-    let asked = peer.asked(1).await;
-    let caller = asked[0].caller.clone().unwrap();
+async fn worker_receives_the_calling_principal() {
+    let (host, peer) = adopt_peer(&[("far", "do")], PeerRole::Worker).await;
+    host.call(tool_call("far__do", "{}")).await.unwrap();
+    let asked = peer.wait_calls(1).await;
+    let caller = asked[0].sender.clone().unwrap();
     assert_eq!(&*caller.session_id, "hub");
     assert_eq!(caller.principal.as_deref(), Some("owner"));
     assert_eq!(caller.role.as_deref(), Some("owner"));
 
-    host.set_policy(Policy::new(Otherwise::Allow));
+    host.set_policy(Policy::new(DefaultAction::Allow));
     let deployer = Principal::new("d", Role::Named("deployer".into()));
     let principal = Arc::new(deployer);
-    let by_role = Call {
+    let by_role = CallRequest {
         principal,
-        ..call("far__do", "{}")
+        ..tool_call("far__do", "{}")
     };
     host.call(by_role).await.unwrap();
-    let asked = peer.asked(2).await;
-    let caller = asked[1].caller.clone().unwrap();
+    let asked = peer.wait_calls(2).await;
+    let caller = asked[1].sender.clone().unwrap();
     assert_eq!(caller.role.as_deref(), Some("deployer"));
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_peer_answers_in_place_of_a_result_keeps_its_meaning() {
-    let (host, peer) = joined(&[("far", "do")], Side::Hub).await;
+async fn peer_errors_keep_their_meaning() {
+    let (host, peer) = adopt_peer(&[("far", "do")], PeerRole::Hub).await;
     let error = r#"{"code":-32002,"message":"no such thing","data":{"n":1.0}}"#;
     peer.script(move |_| async move {
-        Ok(Answer::Rpc {
+        Ok(BrokerResponse::RpcError {
             error: Bytes::from_static(error.as_bytes()),
             era: Era::Legacy,
         })
     });
-    let reply = host.call(call("far__do", "{}")).await.unwrap();
-    assert_eq!((reply.body, body(&reply)), (Body::Error, error.to_owned()));
+    let reply = host.call(tool_call("far__do", "{}")).await.unwrap();
+    assert_eq!(
+        (reply.body_kind, reply_body(&reply)),
+        (BodyKind::Error, error.to_owned())
+    );
 
-    peer.script(|_| async { Ok(Answer::Failed(failure("denied"))) });
-    let failed = host.call(call("far__do", "{}")).await.unwrap_err();
-    assert_eq!(failed.class(), Class::Denied);
-    assert!(matches!(failed, CallError::Elsewhere { .. }), "{failed}");
+    peer.script(|_| async { Ok(BrokerResponse::Failed(failure("denied"))) });
+    let failed = host.call(tool_call("far__do", "{}")).await.unwrap_err();
+    assert_eq!(failed.failure_class(), FailureClass::Denied);
+    assert!(
+        matches!(failed, CallError::RemoteFailure { .. }),
+        "{failed}"
+    );
 
-    peer.script(|_| async { Err(ErrandError::Refused(failure("throttled"))) });
-    let failed = host.call(call("far__do", "{}")).await.unwrap_err();
-    assert!(matches!(failed, CallError::Elsewhere { .. }), "{failed}");
+    peer.script(|_| async { Err(BrokerCallError::Refused(failure("throttled"))) });
+    let failed = host.call(tool_call("far__do", "{}")).await.unwrap_err();
+    assert!(
+        matches!(failed, CallError::RemoteFailure { .. }),
+        "{failed}"
+    );
 
     for (execution, said) in [
-        (Execution::NotStarted, Execution::NotStarted),
-        (Execution::Unknown, Execution::Unknown),
+        (ExecutionStatus::NotStarted, ExecutionStatus::NotStarted),
+        (ExecutionStatus::Unknown, ExecutionStatus::Unknown),
     ] {
-        peer.script(move |_| async move { Err(ErrandError::Timeout(execution)) });
-        let failed = host.call(call("far__do", "{}")).await.unwrap_err();
-        assert_eq!((failed.class(), failed.execution()), (Class::Timeout, said));
+        peer.script(move |_| async move { Err(BrokerCallError::Timeout(execution)) });
+        let failed = host.call(tool_call("far__do", "{}")).await.unwrap_err();
+        assert_eq!(
+            (failed.failure_class(), failed.execution_status()),
+            (FailureClass::Timeout, said)
+        );
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_tool_that_the_peer_has_no_more_is_refused_without_asking_it() {
-    let (host, peer) = joined(&[("far", "do")], Side::Hub).await;
-    let unknown = host.call(call("far__nothing", "{}")).await.unwrap_err();
-    assert_eq!(unknown.class(), Class::NotFound);
+async fn removed_tool_is_refused_locally() {
+    let (host, peer) = adopt_peer(&[("far", "do")], PeerRole::Hub).await;
     let unknown = host
-        .call(call_of("far", "nothing", "{}"))
+        .call(tool_call("far__nothing", "{}"))
         .await
         .unwrap_err();
-    assert_eq!(unknown.class(), Class::NotFound);
-    assert!(peer.asked.borrow().is_empty());
+    assert_eq!(unknown.failure_class(), FailureClass::NotFound);
+    let unknown = host
+        .call(server_tool_call("far", "nothing", "{}"))
+        .await
+        .unwrap_err();
+    assert_eq!(unknown.failure_class(), FailureClass::NotFound);
+    assert!(peer.calls.borrow().is_empty());
 }
 
 #[tokio::test(start_paused = true)]
-async fn progress_of_the_very_call_is_heard_and_nothing_else_that_a_peer_may_say() {
-    let (host, peer) = joined(&[("far", "do")], Side::Worker).await;
+async fn only_progress_of_the_call_is_forwarded() {
+    let (host, peer) = adopt_peer(&[("far", "do")], PeerRole::Worker).await;
     peer.script(|errand| async move {
-        let sink = errand.sink.unwrap();
+        let sink = errand.client.unwrap();
         for said in [
             r#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"mine","progress":1}}"#,
             r#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"another's","progress":1}}"#,
@@ -180,25 +202,25 @@ async fn progress_of_the_very_call_is_heard_and_nothing_else_that_a_peer_may_say
             r#"{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"x"}}"#,
             "no JSON",
         ] {
-            sink.push(Bytes::from_static(said.as_bytes()));
+            sink.notify(Bytes::from_static(said.as_bytes()));
         }
         Ok(output("{}"))
     });
-    let hearer = Hearer::of(7);
-    let plain = call("far__do", "{}");
+    let hearer = RecordingClient::new(7);
+    let plain = tool_call("far__do", "{}");
     let params = r#"{"_meta":{"progressToken":"mine"},"name":"far__do"}"#;
     let token = params.find("\"mine\"").unwrap();
     let name = params.find("\"far__do\"").unwrap();
-    let asked = Call {
+    let asked = CallRequest {
         params: params.into(),
         progress_at: Some(token..token + 6),
         name_at: name..name + 9,
-        caller: Some(hearer.clone()),
+        client: Some(hearer.clone()),
         ..plain
     };
     host.call(asked).await.unwrap();
     let told: Vec<_> = hearer
-        .told()
+        .notifications()
         .iter()
         .map(|said| String::from_utf8_lossy(said).into_owned())
         .collect();
@@ -208,8 +230,8 @@ async fn progress_of_the_very_call_is_heard_and_nothing_else_that_a_peer_may_say
 }
 
 #[tokio::test(start_paused = true)]
-async fn changed_tools_of_a_peer_are_listed_again_and_those_of_others_disturb_nobody() {
-    let (host, peer) = joined(&[("far", "do")], Side::Hub).await;
+async fn changed_peer_tools_relist_only_that_server() {
+    let (host, peer) = adopt_peer(&[("far", "do")], PeerRole::Hub).await;
     let mut versions = host.catalog_changes();
     versions.mark_unchanged();
     peer.offer(&[("far", "do"), ("other", "x")]);
@@ -218,8 +240,8 @@ async fn changed_tools_of_a_peer_are_listed_again_and_those_of_others_disturb_no
     let told = tokio::time::timeout(minute, versions.changed()).await;
     assert!(told.is_ok(), "nobody was told");
     let catalog = host.catalog();
-    assert_eq!(catalog.offer("far").unwrap().tools.len(), 2);
-    // Nothing is listed anew for what another server of the peer has.
+    assert_eq!(catalog.server("far").unwrap().tools.len(), 2);
+    // A change of another server of the peer relists nothing.
     peer.offer(&[("far", "do"), ("far", "more"), ("other", "y")]);
     let waited = tokio::time::timeout(minute, versions.changed()).await;
     assert!(waited.is_err());
@@ -227,16 +249,16 @@ async fn changed_tools_of_a_peer_are_listed_again_and_those_of_others_disturb_no
 }
 
 #[tokio::test(start_paused = true)]
-async fn calls_wait_for_a_peer_that_is_away_for_a_moment_and_its_menu_is_marked_meanwhile() {
-    let (host, peer) = joined(&[("far", "do")], Side::Hub).await;
+async fn calls_wait_for_briefly_absent_peer() {
+    let (host, peer) = adopt_peer(&[("far", "do")], PeerRole::Hub).await;
     let mut versions = host.catalog_changes();
     versions.mark_unchanged();
     peer.connect(false);
-    assert!(reaches(&host, "far", "starting").await);
+    assert!(wait_for_state(&host, "far", "starting").await);
     let status = &host.status()[0];
     assert!(status.stale && status.tools == 1, "{status:?}");
-    let mut waiting = calling(&host);
-    pass(Duration::from_secs(5)).await;
+    let mut waiting = start_call(&host);
+    advance_clock(Duration::from_secs(5)).await;
     assert!(waiting.try_join_next().is_none());
     peer.connect(true);
     waiting.join_next().await.unwrap().unwrap().unwrap();
@@ -248,16 +270,16 @@ async fn calls_wait_for_a_peer_that_is_away_for_a_moment_and_its_menu_is_marked_
 }
 
 #[tokio::test(start_paused = true)]
-async fn calls_to_a_peer_that_is_away_for_long_are_refused_at_once() {
-    let (host, peer) = joined(&[("far", "do")], Side::Hub).await;
+async fn calls_to_long_absent_peer_fail_fast() {
+    let (host, peer) = adopt_peer(&[("far", "do")], PeerRole::Hub).await;
     peer.connect(false);
-    pass(Duration::from_secs(15)).await;
-    // Whenever one comes: nobody waits for a peer that was waited for in vain.
+    advance_clock(Duration::from_secs(15)).await;
+    // Later calls fail at once after the first wait was in vain.
     for _ in 0..20 {
-        pass(Duration::from_secs(3)).await;
+        advance_clock(Duration::from_secs(3)).await;
         let before = host.clock().now();
-        let refused = host.call(call("far__do", "{}")).await.unwrap_err();
-        assert_eq!(refused.execution(), Execution::NotStarted);
+        let refused = host.call(tool_call("far__do", "{}")).await.unwrap_err();
+        assert_eq!(refused.execution_status(), ExecutionStatus::NotStarted);
         assert!(refused.to_string().contains("hub p is away"), "{refused}");
         let took_ms = host.clock().now().millis_since(before);
         assert!(took_ms < 2_000, "{took_ms}");
@@ -266,8 +288,8 @@ async fn calls_to_a_peer_that_is_away_for_long_are_refused_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stored_request_outlives_the_connection_it_left_by() {
-    let (host, peer) = joined(&[("far", "do")], Side::Hub).await;
+async fn stored_request_outlives_its_connection() {
+    let (host, peer) = adopt_peer(&[("far", "do")], PeerRole::Hub).await;
     let done = Arc::new(Notify::new());
     let wait = Arc::clone(&done);
     peer.script(move |_| {
@@ -277,32 +299,32 @@ async fn a_stored_request_outlives_the_connection_it_left_by() {
             Ok(output("{}"))
         }
     });
-    let mut waiting = calling(&host);
-    peer.asked(1).await;
+    let mut waiting = start_call(&host);
+    peer.wait_calls(1).await;
     peer.connect(false);
-    assert!(reaches(&host, "far", "starting").await);
+    assert!(wait_for_state(&host, "far", "starting").await);
     peer.connect(true);
-    assert!(reaches(&host, "far", "ready").await);
+    assert!(wait_for_state(&host, "far", "ready").await);
     done.notify_one();
     waiting.join_next().await.unwrap().unwrap().unwrap();
-    assert_eq!(peer.asked.borrow().len(), 1, "it was asked once");
+    assert_eq!(peer.calls.borrow().len(), 1, "it was asked once");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lost_request_is_repeated_once_where_that_is_safe_and_told_where_it_is_not() {
-    let peer = Peer::new("p", &[("far", "do")]);
-    let host = World::new([]).host(Vec::new(), HostLimits::default());
-    host.adopt(&peer.remote(), Side::Hub, &["far".into()]);
-    assert!(reaches(&host, "far", "ready").await);
-    peer.script(|_| async { Err(ErrandError::Lost("cut".into())) });
-    let lost = host.call(call("far__do", "{}")).await.unwrap_err();
+async fn lost_request_retries_only_if_repeatable() {
+    let peer = FakePeer::new("p", &[("far", "do")]);
+    let host = SimWorld::new([]).start_host(Vec::new(), HostLimits::default());
+    host.adopt_servers(&peer.remote(), PeerRole::Hub, &["far".into()]);
+    assert!(wait_for_state(&host, "far", "ready").await);
+    peer.script(|_| async { Err(BrokerCallError::Lost("cut".into())) });
+    let lost = host.call(tool_call("far__do", "{}")).await.unwrap_err();
     assert_eq!(
-        (lost.class(), lost.execution()),
-        (Class::ConnectionLost, Execution::Unknown)
+        (lost.failure_class(), lost.execution_status()),
+        (FailureClass::ConnectionLost, ExecutionStatus::Unknown)
     );
-    assert_eq!(peer.asked.borrow().len(), 1);
+    assert_eq!(peer.calls.borrow().len(), 1);
 
-    // What never left goes again, over the next connection.
+    // An unsent call goes over the next connection.
     let first = std::sync::atomic::AtomicBool::new(true);
     let shared = Arc::clone(&peer);
     peer.script(move |_| {
@@ -313,42 +335,45 @@ async fn a_lost_request_is_repeated_once_where_that_is_safe_and_told_where_it_is
         let again = Arc::clone(&shared);
         async move {
             if is_first {
-                Tasks::default().spawn("back again", async move {
-                    pass(Duration::from_secs(1)).await;
+                TaskTracker::default().spawn("back again", async move {
+                    advance_clock(Duration::from_secs(1)).await;
                     again.connect(true);
                 });
-                return Err(ErrandError::NotSent("no connection".into()));
+                return Err(BrokerCallError::NotSent("no connection".into()));
             }
             Ok(output("{}"))
         }
     });
-    host.call(call("far__do", "{}")).await.unwrap();
-    assert_eq!(peer.asked.borrow().len(), 3);
+    host.call(tool_call("far__do", "{}")).await.unwrap();
+    assert_eq!(peer.calls.borrow().len(), 3);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_is_taken_back_and_a_server_that_is_stopped_take_their_errands_back() {
-    let (host, peer) = joined(&[("far", "do")], Side::Hub).await;
+async fn cancel_and_stop_cancel_broker_calls() {
+    let (host, peer) = adopt_peer(&[("far", "do")], PeerRole::Hub).await;
     peer.script(|_| async { std::future::pending().await });
-    let gives_up = tokio::time::timeout(Duration::from_secs(1), host.call(call("far__do", "{}")));
+    let gives_up = tokio::time::timeout(
+        Duration::from_secs(1),
+        host.call(tool_call("far__do", "{}")),
+    );
     assert!(gives_up.await.is_err());
-    assert_eq!(peer.taken_back.load(Ordering::SeqCst), 1);
+    assert_eq!(peer.cancelled.load(Ordering::SeqCst), 1);
 
-    let mut waiting = calling(&host);
-    peer.asked(2).await;
-    host.stop("far").await.unwrap();
+    let mut waiting = start_call(&host);
+    peer.wait_calls(2).await;
+    host.stop_server("far").await.unwrap();
     let ended = waiting.join_next().await.unwrap().unwrap().unwrap_err();
-    assert_eq!(ended.execution(), Execution::Unknown);
-    assert_eq!(peer.taken_back.load(Ordering::SeqCst), 2);
+    assert_eq!(ended.execution_status(), ExecutionStatus::Unknown);
+    assert_eq!(peer.cancelled.load(Ordering::SeqCst), 2);
 }
 
-/// Of which resources the peer was asked to tell, without those who were only judged.
-fn subscribed(asked: &[Errand]) -> Vec<String> {
-    let of = |errand: &Errand| match &errand.ask {
-        Ask::Mcp { method, params, .. } if **method == *method::RESOURCES_SUBSCRIBE => {
+/// Subscribed resources at the peer, without pure access checks.
+fn subscribed(asked: &[BrokerCall]) -> Vec<String> {
+    let of = |errand: &BrokerCall| match &errand.request {
+        BrokerRequest::Mcp { method, params, .. } if **method == *method::RESOURCES_SUBSCRIBE => {
             let params = params.as_deref().unwrap_or_default();
-            let uri = object::text(params, "uri").map(Into::into);
-            uri.filter(|_| errand.caller.is_none())
+            let uri = object::text_field(params, "uri").map(Into::into);
+            uri.filter(|_| errand.sender.is_none())
         }
         _ => None,
     };
@@ -356,44 +381,44 @@ fn subscribed(asked: &[Errand]) -> Vec<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_resource_that_cannot_be_subscribed_to_again_costs_no_other_subscription() {
-    let peer = Peer::new("p", &[]);
-    let whole = Ware {
+async fn failed_resubscribe_keeps_other_subscriptions() {
+    let peer = FakePeer::new("p", &[]);
+    let whole = OfferedServer {
         name: "far".into(),
         revision: Revision::V2026_07_28,
         initialize: Bytes::from_static(br#"{"capabilities":{"resources":{"subscribe":true}}}"#),
-        lists: Lists::default(),
+        lists: ListDigests::default(),
     };
-    peer.offer_whole(&[("far", "do")], vec![whole]);
+    peer.offer_server(&[("far", "do")], vec![whole]);
     let list = r#"{"resources":[{"uri":"x:1"},{"uri":"x:2"},{"uri":"x:3"}]}"#;
     peer.script(move |_| async move { Ok(output(list)) });
-    let host = World::new([]).host(Vec::new(), HostLimits::default());
-    let adopted = host.adopt(&peer.remote(), Side::Hub, &["far".into()]);
+    let host = SimWorld::new([]).start_host(Vec::new(), HostLimits::default());
+    let adopted = host.adopt_servers(&peer.remote(), PeerRole::Hub, &["far".into()]);
     assert_eq!(adopted.refused, []);
-    assert!(reaches(&host, "far", "ready").await);
+    assert!(wait_for_state(&host, "far", "ready").await);
     let (owner, scope) = (
         Principal::new("owner", Role::Owner),
-        Scope::Server("far".into()),
+        EndpointScope::Server("far".into()),
     );
-    let caller: Arc<dyn CallerEnd> = Hearer::of(1);
+    let caller: Arc<dyn ClientHandle> = RecordingClient::new(1);
     for uri in ["x:1", "x:2", "x:3"] {
         host.subscribe(&owner, &scope, &caller, uri).await.unwrap();
     }
-    // The first of them fails from now on.
+    // The first resource fails from now on.
     peer.script(move |errand| async move {
         match subscribed(std::slice::from_ref(&errand))
             .iter()
             .any(|uri| uri == "x:1")
         {
-            true => Err(ErrandError::Refused(failure("throttled"))),
+            true => Err(BrokerCallError::Refused(failure("throttled"))),
             false => Ok(output(list)),
         }
     });
-    let before = peer.asked(0).await.len();
+    let before = peer.wait_calls(0).await.len();
     peer.connect(false);
-    pass(Duration::from_secs(1)).await;
+    advance_clock(Duration::from_secs(1)).await;
     peer.connect(true);
-    let mut asked = peer.asked.subscribe();
+    let mut asked = peer.calls.subscribe();
     let all = asked.wait_for(|asked| subscribed(&asked[before..]).len() >= 3);
     let day = Duration::from_secs(24 * 3_600);
     let all = tokio::time::timeout(day, all)

@@ -1,29 +1,38 @@
-//! Which role may use which tools of an executor, in the list and in calls.
+//! Tools of an executor by role, in manifests and in calls.
 
 use std::sync::Arc;
 
-use bowline_core::error::{Class, Execution};
+use bowline_core::error::{ExecutionStatus, FailureClass};
 use bowline_core::policy::RoleAllowlist;
 use bowline_host::ToolOutput;
 use bowline_host::broker::{Backend, ExecutorBackend, ServeLimits};
 use bowline_host::ports::SystemClock;
 use bowline_host::tools::Toolbox;
-use bowline_journal::Memory;
-use bowline_wire::broker::{Answer, Ask, From};
+use bowline_journal::MemoryJournal;
+use bowline_wire::broker::{BrokerRequest, BrokerResponse, MessageSender};
 use serde_json::json;
 
-use super::post::{Side, call, failure, incoming, output};
+use super::serve_rig::{ServeRig, call, failure, incoming, output};
 
-fn side(list: &RoleAllowlist) -> Side {
-    Side::with(Arc::new(Memory::default()), list, ServeLimits::default())
+fn serve_rig(list: &RoleAllowlist) -> ServeRig {
+    ServeRig::with_journal(
+        Arc::new(MemoryJournal::default()),
+        list,
+        ServeLimits::default(),
+    )
 }
 
-async fn listed(side: &Side, role: Option<&str>) -> Vec<String> {
-    let who = ("ann", role);
-    let request = incoming(who, "list", Ask::Manifest.to_bytes(), side.until());
-    let stored = side.carried(request.clone()).await.answer();
-    assert_eq!(side.serving.live(request).await, stored);
-    let Answer::Manifest { items, revision } = stored else {
+async fn list_tools(side: &ServeRig, role: Option<&str>) -> Vec<String> {
+    let request = incoming(
+        "ann",
+        role,
+        "list",
+        BrokerRequest::Manifest.to_bytes(),
+        side.deadline(),
+    );
+    let stored = side.handle_stored(request.clone()).await.single_reply();
+    assert_eq!(side.serving.handle_live(request).await, stored);
+    let BrokerResponse::Manifest { items, revision } = stored else {
         panic!("{stored:?}")
     };
     assert!(revision < 1 << 53);
@@ -33,52 +42,69 @@ async fn listed(side: &Side, role: Option<&str>) -> Vec<String> {
 const ALL: [&str; 6] = ["write", "read", "fail", "break", "panic", "hang"];
 
 #[tokio::test(start_paused = true)]
-async fn the_manifest_is_cut_down_for_a_listed_role_and_whole_for_others() {
-    let side = side(&RoleAllowlist::from_entries([(
+async fn listed_role_restricts_the_manifest() {
+    let side = serve_rig(&RoleAllowlist::from_entries([(
         "reader",
         vec!["read", "gone"],
     )]));
-    assert_eq!(listed(&side, Some("reader")).await, ["read"]);
-    assert_eq!(listed(&side, Some("unlisted")).await, ALL);
+    assert_eq!(list_tools(&side, Some("reader")).await, ["read"]);
+    assert_eq!(list_tools(&side, Some("unlisted")).await, ALL);
     assert_eq!(
-        listed(&side, Some("Reader")).await,
+        list_tools(&side, Some("Reader")).await,
         ALL,
         "exactly that name"
     );
-    assert_eq!(listed(&side, None).await, ALL);
+    assert_eq!(list_tools(&side, None).await, ALL);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_of_a_tool_that_is_not_listed_is_refused_by_name_and_does_not_run() {
-    let side = side(&RoleAllowlist::unrestricted().with_role("reader", ["read"]));
-    let request = |role, tool| incoming(("ann", role), tool, call(tool, "{}"), side.until());
-    let refused = side.carried(request(Some("reader"), "write")).await;
-    let told = failure(refused.answer());
-    assert_eq!((&*told.code, told.class), ("policy_denied", Class::Denied));
-    assert_eq!(told.execution, Execution::NotStarted);
+async fn unlisted_tool_call_is_refused() {
+    let side = serve_rig(&RoleAllowlist::unrestricted().with_role("reader", ["read"]));
+    let request = |role, tool| incoming("ann", role, tool, call(tool, "{}"), side.deadline());
+    let refused = side.handle_stored(request(Some("reader"), "write")).await;
+    let told = failure(refused.single_reply());
+    assert_eq!(
+        (&*told.code, told.class),
+        ("policy_denied", FailureClass::Denied)
+    );
+    assert_eq!(told.execution, ExecutionStatus::NotStarted);
     assert_eq!(
         *told.reason,
         *"tool `write` is not allowed for role `reader`"
     );
-    let live = side.serving.live(request(Some("reader"), "write")).await;
+    let live = side
+        .serving
+        .handle_live(request(Some("reader"), "write"))
+        .await;
     assert_eq!(failure(live), told);
     assert_eq!(side.runs.count(), 0);
-    output(&side.carried(request(Some("reader"), "read")).await.answer());
-    output(&side.carried(request(None, "write")).await.answer());
+    output(
+        &side
+            .handle_stored(request(Some("reader"), "read"))
+            .await
+            .single_reply(),
+    );
+    output(
+        &side
+            .handle_stored(request(None, "write"))
+            .await
+            .single_reply(),
+    );
     assert_eq!(side.runs.count(), 2);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_role_with_an_empty_list_sees_and_runs_nothing() {
-    let side = side(&RoleAllowlist::unrestricted().with_role("locked", [""; 0]));
-    assert!(listed(&side, Some("locked")).await.is_empty());
+async fn empty_role_list_denies_everything() {
+    let side = serve_rig(&RoleAllowlist::unrestricted().with_role("locked", [""; 0]));
+    assert!(list_tools(&side, Some("locked")).await.is_empty());
     let request = incoming(
-        ("ann", Some("locked")),
+        "ann",
+        Some("locked"),
         "1",
         call("read", "{}"),
-        side.until(),
+        side.deadline(),
     );
-    let told = failure(side.carried(request).await.answer());
+    let told = failure(side.handle_stored(request).await.single_reply());
     assert_eq!(
         *told.reason,
         *"tool `read` is not allowed for role `locked`"
@@ -87,31 +113,35 @@ async fn a_role_with_an_empty_list_sees_and_runs_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_may_deny_all_who_are_not_on_it() {
+async fn allowlist_can_deny_unlisted_roles() {
     let list = RoleAllowlist::unrestricted().with_role("reader", ["read"]);
-    let side = side(&list.deny_others());
-    assert_eq!(listed(&side, Some("reader")).await, ["read"]);
-    assert!(listed(&side, Some("unlisted")).await.is_empty());
-    assert!(listed(&side, None).await.is_empty());
-    let told = failure(side.carried(side.request("1", "read")).await.answer());
+    let side = serve_rig(&list.deny_others());
+    assert_eq!(list_tools(&side, Some("reader")).await, ["read"]);
+    assert!(list_tools(&side, Some("unlisted")).await.is_empty());
+    assert!(list_tools(&side, None).await.is_empty());
+    let told = failure(
+        side.handle_stored(side.request("1", "read"))
+            .await
+            .single_reply(),
+    );
     assert_eq!(*told.reason, *"tool `read` is not allowed without a role");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_role_that_is_taken_away_changes_nothing_of_what_ran_before() {
-    let side = side(&RoleAllowlist::unrestricted().with_role("reader", ["read"]));
-    let request = |role| incoming(("ann", role), "1", call("write", "{}"), side.until());
-    side.carried(request(None)).await;
-    let again = side.carried(request(Some("reader"))).await;
+async fn lost_role_keeps_recorded_responses() {
+    let side = serve_rig(&RoleAllowlist::unrestricted().with_role("reader", ["read"]));
+    let request = |role| incoming("ann", role, "1", call("write", "{}"), side.deadline());
+    side.handle_stored(request(None)).await;
+    let again = side.handle_stored(request(Some("reader"))).await;
     assert_eq!(
-        output(&again.answer()).0["structuredContent"]["nth"],
+        output(&again.single_reply()).0["structuredContent"]["nth"],
         json!(1)
     );
     assert_eq!(side.runs.count(), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_entry_is_a_whole_name_or_a_server_and_its_tool() {
+async fn entry_matches_full_or_server_tool_name() {
     let names = [
         "files",
         "files__read",
@@ -121,8 +151,8 @@ async fn an_entry_is_a_whole_name_or_a_server_and_its_tool() {
     ];
     let any = json!({"type": "object"});
     let tools = names.iter().fold(Toolbox::default(), |tools, name| {
-        tools.with((*name, ""), &any, |_, _| async {
-            Ok(ToolOutput::of_text("ran"))
+        tools.with(name, "", &any, |_, _| async {
+            Ok(ToolOutput::from_text("ran"))
         })
     });
     let tools = Arc::new(tools);
@@ -130,7 +160,7 @@ async fn an_entry_is_a_whole_name_or_a_server_and_its_tool() {
         let list = RoleAllowlist::unrestricted().with_role("r", entries);
         let clock = Arc::new(SystemClock::start());
         let backend = ExecutorBackend::new(tools.clone(), &list, clock);
-        let who = From {
+        let who = MessageSender {
             session_id: "ann".into(),
             role: Some("r".into()),
             principal: None,

@@ -1,4 +1,4 @@
-//! Answers that their server says stay good, as callers meet them.
+//! The response cache as seen by callers.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -7,92 +7,95 @@
     reason = "tests"
 )]
 
+mod entries;
 mod flights;
-mod kept;
+mod invalidation;
 mod modern;
-mod stale;
-mod whose;
+mod scope;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_core::call::{Call, Origin, Principal, Role};
+use bowline_core::call::{CallRequest, Principal, ReplyOrigin, Role};
 use bowline_core::error::CallError;
 use bowline_host::spec::ServerSpec;
 use bowline_host::{Host, HostLimits};
-use bowline_sim::{Act, Generation, Script, World, body, call, reaches, spec};
+use bowline_sim::{
+    GenerationScript, ServerScript, SimWorld, ToolBehaviour, reply_body, server_spec, tool_call,
+    wait_for_state,
+};
 use serde_json::Value;
 use tokio::task::JoinSet;
 
-/// How long each call of `slow` takes.
+/// Duration of each call of `slow`.
 const SLOW: Duration = Duration::from_millis(1_000);
 
-/// A server whose tools say of their answers what their arguments say.
-fn repeats() -> Generation {
-    Generation::tools([
-        ("do", Act::Repeats(Duration::ZERO)),
-        ("get_it", Act::Repeats(Duration::ZERO)),
-        ("slow", Act::Repeats(SLOW)),
-        ("fails", Act::ToolError),
-        ("refuses", Act::RpcError),
+/// A server whose tools take the cache hint from their arguments.
+fn echo_server() -> GenerationScript {
+    GenerationScript::with_tools([
+        ("do", ToolBehaviour::EchoArguments(Duration::ZERO)),
+        ("get_it", ToolBehaviour::EchoArguments(Duration::ZERO)),
+        ("slow", ToolBehaviour::EchoArguments(SLOW)),
+        ("fails", ToolBehaviour::ToolError),
+        ("refuses", ToolBehaviour::RpcError),
     ])
 }
 
-async fn ready_as(spec: ServerSpec, limits: HostLimits) -> (World, Host) {
-    let world = World::new([("s", Script::always(repeats()))]);
-    let host = world.host(vec![spec], limits);
-    assert!(reaches(&host, "s", "ready").await);
+async fn ready_with(spec: ServerSpec, limits: HostLimits) -> (SimWorld, Host) {
+    let world = SimWorld::new([("s", ServerScript::always(echo_server()))]);
+    let host = world.start_host(vec![spec], limits);
+    assert!(wait_for_state(&host, "s", "ready").await);
     (world, host)
 }
 
-async fn ready() -> (World, Host) {
-    ready_as(spec("s"), HostLimits::default()).await
+async fn ready_host() -> (SimWorld, Host) {
+    ready_with(server_spec("s"), HostLimits::default()).await
 }
 
-fn by(principal: &str, call: Call) -> Call {
-    Call {
+fn as_principal(principal: &str, call: CallRequest) -> CallRequest {
+    CallRequest {
         principal: Arc::new(Principal::new(principal, Role::Owner)),
         ..call
     }
 }
 
-/// What a call came to: the number of the execution that it is the answer of, and how it came.
-type Came = (u64, Origin);
+/// Execution number and origin of a response.
+type CallOutcome = (u64, ReplyOrigin);
 
-async fn try_it(host: &Host, call: Call) -> Result<Came, CallError> {
+async fn try_call(host: &Host, call: CallRequest) -> Result<CallOutcome, CallError> {
     let reply = host.call(call).await?;
-    let result: Value = serde_json::from_str(&body(&reply)).unwrap();
+    let result: Value = serde_json::from_str(&reply_body(&reply)).unwrap();
     let before = result["before"].as_u64().unwrap_or(u64::MAX);
     Ok((before, reply.origin))
 }
 
-async fn get(host: &Host, call: Call) -> Came {
-    try_it(host, call).await.unwrap()
+async fn call_ok(host: &Host, call: CallRequest) -> CallOutcome {
+    try_call(host, call).await.unwrap()
 }
 
-/// A call under way; dropped, it is cancelled.
-fn begin(host: &Host, call: Call) -> JoinSet<Came> {
+/// A call in flight; dropping it cancels.
+fn spawn_call(host: &Host, call: CallRequest) -> JoinSet<CallOutcome> {
     let (host, mut set) = (host.clone(), JoinSet::new());
-    set.spawn(async move { get(&host, call).await });
+    set.spawn(async move { call_ok(&host, call).await });
     set
 }
 
-async fn end(mut call: JoinSet<Came>) -> Came {
+async fn join_call(mut call: JoinSet<CallOutcome>) -> CallOutcome {
     call.join_next().await.unwrap().unwrap()
 }
 
-fn live(nth: u64) -> Came {
-    (nth, Origin::Live)
+fn live_outcome(nth: u64) -> CallOutcome {
+    (nth, ReplyOrigin::Live)
 }
 
-fn cached(nth: u64) -> Came {
-    (nth, Origin::Cached)
+fn cached_outcome(nth: u64) -> CallOutcome {
+    (nth, ReplyOrigin::Cached)
 }
 
-/// Arguments that ask for an answer good for a minute, for all.
+/// Arguments for a public response with a TTL of a minute.
 const MINUTE: &str = r#"{"ttlMs":60000,"cacheScope":"public"}"#;
 
-/// Moves the clock of the test on.
-async fn pass(ms: u64) {
+/// Advances the test clock.
+async fn advance_ms(ms: u64) {
     tokio::time::advance(Duration::from_millis(ms)).await;
 }

@@ -1,67 +1,79 @@
-//! Answers of servers of the modern era: what they say of themselves, and further rounds.
+//! Responses of modern servers, and continued requests.
 
-use bowline_core::era::{Era, Stateless};
+use bowline_core::era::{Era, StatelessContext};
 
 use super::*;
 
-/// Arguments that ask for a whole answer of the modern era, good for a minute, for all.
+/// Arguments for a complete modern response, public, with a TTL of a minute.
 const WHOLE: &str = r#"{"ttlMs":60000,"cacheScope":"public","resultType":"complete"}"#;
 
-fn modern(call: Call, retried: bool) -> Call {
-    let stateless = Stateless {
-        claims: None,
-        retried,
-        task: None,
+fn to_modern(call: CallRequest, retried: bool) -> CallRequest {
+    let stateless = StatelessContext {
+        header_claims: None,
+        is_continuation: retried,
+        task_id: None,
     };
-    Call {
+    CallRequest {
         stateless: Some(Box::new(stateless)),
         ..call
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_is_given_again_is_of_the_era_that_it_was_given_in() {
-    let (_world, host) = ready().await;
-    for origin in [Origin::Live, Origin::Cached] {
-        let reply = host.call(call("s__do", WHOLE)).await.unwrap();
+async fn cached_response_keeps_its_era() {
+    let (_world, host) = ready_host().await;
+    for origin in [ReplyOrigin::Live, ReplyOrigin::Cached] {
+        let reply = host.call(tool_call("s__do", WHOLE)).await.unwrap();
         assert_eq!((reply.origin, reply.era), (origin, Era::Modern));
     }
-    for origin in [Origin::Live, Origin::Cached] {
-        let reply = host.call(call("s__do", MINUTE)).await.unwrap();
+    for origin in [ReplyOrigin::Live, ReplyOrigin::Cached] {
+        let reply = host.call(tool_call("s__do", MINUTE)).await.unwrap();
         assert_eq!((reply.origin, reply.era), (origin, Era::Legacy));
     }
-    // Who asks, and in which words, does not matter for what the answer is.
-    let reply = host.call(modern(call("s__do", WHOLE), false)).await;
-    assert_eq!(reply.unwrap().origin, Origin::Cached);
+    // The era of the caller does not affect the cache key.
+    let reply = host.call(to_modern(tool_call("s__do", WHOLE), false)).await;
+    assert_eq!(reply.unwrap().origin, ReplyOrigin::Cached);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_question_and_a_task_are_nobody_elses_and_say_nothing_of_answers() {
-    let (_world, host) = ready().await;
-    assert_eq!(get(&host, call("s__do", WHOLE)).await, live(0));
+async fn input_requests_and_tasks_are_not_cached() {
+    let (_world, host) = ready_host().await;
+    assert_eq!(
+        call_ok(&host, tool_call("s__do", WHOLE)).await,
+        live_outcome(0)
+    );
     for kind in ["input_required", "input_required", "task", "task"] {
         for hint in ["\"x\":1", "\"ttlMs\":60000"] {
             let arguments = format!(r#"{{{hint},"resultType":"{kind}"}}"#);
-            let (_, origin) = get(&host, call("s__do", &arguments)).await;
-            assert_eq!(origin, Origin::Live, "{arguments}");
+            let (_, origin) = call_ok(&host, tool_call("s__do", &arguments)).await;
+            assert_eq!(origin, ReplyOrigin::Live, "{arguments}");
         }
     }
-    assert_eq!(get(&host, call("s__do", WHOLE)).await, cached(0));
+    assert_eq!(
+        call_ok(&host, tool_call("s__do", WHOLE)).await,
+        cached_outcome(0)
+    );
     assert_eq!(host.cache_stats().entries, 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_further_round_is_never_answered_from_what_is_kept_and_never_kept() {
-    let (_world, host) = ready().await;
+async fn continued_request_bypasses_cache() {
+    let (_world, host) = ready_host().await;
     assert_eq!(
-        get(&host, modern(call("s__do", WHOLE), true)).await,
-        live(0)
+        call_ok(&host, to_modern(tool_call("s__do", WHOLE), true)).await,
+        live_outcome(0)
     );
     assert_eq!(host.cache_stats().entries, 0);
-    assert_eq!(get(&host, call("s__do", WHOLE)).await, live(1));
     assert_eq!(
-        get(&host, modern(call("s__do", WHOLE), true)).await,
-        live(2)
+        call_ok(&host, tool_call("s__do", WHOLE)).await,
+        live_outcome(1)
     );
-    assert_eq!(get(&host, call("s__do", WHOLE)).await, cached(1));
+    assert_eq!(
+        call_ok(&host, to_modern(tool_call("s__do", WHOLE), true)).await,
+        live_outcome(2)
+    );
+    assert_eq!(
+        call_ok(&host, tool_call("s__do", WHOLE)).await,
+        cached_outcome(1)
+    );
 }

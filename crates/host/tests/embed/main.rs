@@ -1,4 +1,4 @@
-//! The host as a library: built without files, fed and asked while it runs.
+//! The host as a library: built without files, changed at run time.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -7,50 +7,50 @@
     reason = "tests"
 )]
 
-mod inside;
+mod in_process;
 mod routing;
+mod shared_process;
 mod spawning;
-mod together;
 
 use std::sync::Arc;
 
 use bowline_core::call::{Principal, Role};
-use bowline_host::guard::{Guard, Verdict};
+use bowline_host::access_guard::{AccessGuard, GuardDecision};
 use bowline_host::tools::ExecuteError;
 use bowline_host::{Host, HostBuilder, ToolOutput};
-use bowline_sim::{ScriptedDial, World};
+use bowline_sim::{ScriptedDial, SimWorld};
 
-fn owner() -> Principal {
+fn owner_principal() -> Principal {
     Principal::new("owner", Role::Owner)
 }
 
-fn named(role: &str) -> Principal {
+fn named_principal(role: &str) -> Principal {
     Principal::new("ann", Role::Named(role.into()))
 }
 
-fn builder(world: &World) -> HostBuilder {
+fn host_builder(world: &SimWorld) -> HostBuilder {
     Host::builder().dial(Arc::new(ScriptedDial::new(world.clone())))
 }
 
-fn host(world: &World) -> Host {
-    builder(world).build().unwrap()
+fn build_host(world: &SimWorld) -> Host {
+    host_builder(world).build().unwrap()
 }
 
-fn text(outcome: Result<ToolOutput, ExecuteError>) -> String {
+fn output_text(outcome: Result<ToolOutput, ExecuteError>) -> String {
     outcome.unwrap().text().into_owned()
 }
 
-/// A guard that refuses one server, or one tool of it.
+/// A guard that refuses a server or a tool.
 #[derive(Debug)]
-struct Refuses(&'static str, Option<&'static str>);
+struct DenyGuard(&'static str, Option<&'static str>);
 
-impl Guard for Refuses {
-    fn check(&self, server: &str, tool: Option<&str>) -> Verdict {
+impl AccessGuard for DenyGuard {
+    fn check_access(&self, server: &str, tool: Option<&str>) -> GuardDecision {
         match (server, tool) == (self.0, self.1) {
-            true => Verdict::Deny {
+            true => GuardDecision::Deny {
                 reason: "not on the list".into(),
             },
-            false => Verdict::Allow,
+            false => GuardDecision::Allow,
         }
     }
 }

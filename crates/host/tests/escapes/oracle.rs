@@ -1,15 +1,17 @@
-//! The rules once more, as plainly as they can be written.
+//! The rules again, in the simplest form.
 
-use bowline_core::call::{Kind, Principal, Role, Scope};
+use bowline_core::call::{EndpointScope, FeatureKind, Principal, Role};
 
-use crate::rules::Written;
+use crate::rules::RuleSet;
 
-/// Whether `principal` may see and use a thing at an endpoint.
+/// True if `principal` may see and use an item at an endpoint.
 pub(crate) fn allows(
-    rules: &Written,
+    rules: &RuleSet,
     principal: &Principal,
-    scope: &Scope,
-    (kind, server, name): (Kind, &str, &str),
+    scope: &EndpointScope,
+    kind: FeatureKind,
+    server: &str,
+    name: &str,
 ) -> bool {
     let role: Option<String> = match rules
         .assigned
@@ -29,20 +31,21 @@ pub(crate) fn allows(
     };
     let defined = role.and_then(|role| rules.roles.iter().find(|one| one.0 == role));
     let unnarrowed = principal.contexts.names().is_empty()
-        && !matches!(scope, Scope::Profile(_))
+        && !matches!(scope, EndpointScope::Profile(_))
         && rules.switched.is_none();
     if unnarrowed && (all || (defined.is_none() && rules.default_allows)) {
         return true;
     }
     let mut names = vec![name.to_owned()];
-    if kind == Kind::Resource {
-        match spelled_out(name) {
+    if kind == FeatureKind::Resource {
+        match normalized_uri(name) {
             Some(other) => names.push(other),
             None => return false,
         }
     }
     names.iter().all(|name| {
-        let is = |pattern: &String, grants: bool| about(pattern, grants, kind, server, name);
+        let is =
+            |pattern: &String, grants: bool| pattern_covers(pattern, grants, kind, server, name);
         let any = |patterns: &[String], grants: bool| patterns.iter().any(|one| is(one, grants));
         for context in principal.contexts.names() {
             match rules
@@ -54,7 +57,7 @@ pub(crate) fn allows(
                 _ => return false,
             }
         }
-        if let Scope::Profile(profile) = scope {
+        if let EndpointScope::Profile(profile) = scope {
             match rules.profiles.iter().find(|one| *one.0 == **profile) {
                 Some((_, allow, deny)) if any(allow, true) && !any(deny, false) => {}
                 _ => return false,
@@ -77,35 +80,41 @@ pub(crate) fn allows(
     })
 }
 
-/// Whether a pattern is about a thing; without a kind, one that grants is about tools.
-fn about(pattern: &str, grants: bool, kind: Kind, server: &str, name: &str) -> bool {
+/// True if a pattern covers an item; without a kind, a granting pattern covers tools.
+fn pattern_covers(
+    pattern: &str,
+    grants: bool,
+    kind: FeatureKind,
+    server: &str,
+    name: &str,
+) -> bool {
     let (said, rest) = match pattern {
-        _ if pattern.starts_with("tool:") => (Some(Kind::Tool), &pattern[5..]),
-        _ if pattern.starts_with("prompt:") => (Some(Kind::Prompt), &pattern[7..]),
-        _ if pattern.starts_with("resource:") => (Some(Kind::Resource), &pattern[9..]),
+        _ if pattern.starts_with("tool:") => (Some(FeatureKind::Tool), &pattern[5..]),
+        _ if pattern.starts_with("prompt:") => (Some(FeatureKind::Prompt), &pattern[7..]),
+        _ if pattern.starts_with("resource:") => (Some(FeatureKind::Resource), &pattern[9..]),
         _ => (None, pattern),
     };
     let kind_fits = match said {
         Some(said) => said == kind,
-        None => !grants || kind == Kind::Tool,
+        None => !grants || kind == FeatureKind::Tool,
     };
     let at = rest.find('.');
     let (its_server, its_name) = at.map_or((rest, "*"), |at| (&rest[..at], &rest[at + 1..]));
     kind_fits
-        && like(its_server.as_bytes(), server.as_bytes())
-        && like(its_name.as_bytes(), name.as_bytes())
+        && glob_matches(its_server.as_bytes(), server.as_bytes())
+        && glob_matches(its_name.as_bytes(), name.as_bytes())
 }
 
-fn like(glob: &[u8], text: &[u8]) -> bool {
+fn glob_matches(glob: &[u8], text: &[u8]) -> bool {
     match glob {
         [] => text.is_empty(),
-        [b'*', rest @ ..] => (0..=text.len()).any(|from| like(rest, &text[from..])),
-        [one, rest @ ..] => text.first() == Some(one) && like(rest, &text[1..]),
+        [b'*', rest @ ..] => (0..=text.len()).any(|from| glob_matches(rest, &text[from..])),
+        [one, rest @ ..] => text.first() == Some(one) && glob_matches(rest, &text[1..]),
     }
 }
 
-/// The one other spelling that the addresses of this test have; none where it goes up.
-fn spelled_out(uri: &str) -> Option<String> {
+/// The single alternative spelling of a URI in this test; `None` if it leaves the root.
+fn normalized_uri(uri: &str) -> Option<String> {
     if uri.contains("/../") {
         return None;
     }

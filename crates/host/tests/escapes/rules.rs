@@ -1,27 +1,29 @@
-//! Random rules, as a person would write them down.
+//! Random rules, as written by an operator.
 
-use bowline_core::call::{Contexts, Kind, Principal, Role, Scope};
-use bowline_core::policy::{Enabled, Otherwise, Pattern, Policy, ProfileRules, RoleRules};
+use bowline_core::call::{ContextSet, EndpointScope, FeatureKind, Principal, Role};
+use bowline_core::policy::{
+    DefaultAction, EnabledFeatures, FeaturePattern, Policy, ProfileRules, RoleRules,
+};
 use fastrand::Rng;
 
-/// Rules as they are written.
+/// A set of rules.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Written {
+pub(crate) struct RuleSet {
     pub(crate) default_allows: bool,
     /// Name, allow, deny.
     pub(crate) roles: Vec<(String, Vec<String>, Vec<String>)>,
-    /// Principals and their roles.
+    /// Principals with their roles.
     pub(crate) assigned: Vec<(String, String)>,
     /// Name, hide.
     pub(crate) contexts: Vec<(String, Vec<String>)>,
     /// Name, allow, deny.
     pub(crate) profiles: Vec<(String, Vec<String>, Vec<String>)>,
-    /// The default and the items of the allowlist document.
-    pub(crate) switched: Option<(bool, Vec<Switch>)>,
+    /// Default and items of the allowlist document.
+    pub(crate) switched: Option<(bool, Vec<AllowlistSwitch>)>,
 }
 
 /// An item of the allowlist document.
-type Switch = (Kind, &'static str, String, bool);
+type AllowlistSwitch = (FeatureKind, &'static str, String, bool);
 
 const SERVERS: [&str; 8] = ["a", "a", "b", "files", "down", "*", "f*", "nothere"];
 
@@ -48,21 +50,21 @@ const NAMES: [&str; 20] = [
     "shows",
 ];
 
-/// What the allowlist document may name.
-const ITEMS: [(Kind, &str, &str); 10] = [
-    (Kind::Tool, "a", "read_a"),
-    (Kind::Tool, "a", "job"),
-    (Kind::Tool, "b", "get"),
-    (Kind::Tool, "b", "read_a"),
-    (Kind::Tool, "files", "read_file"),
-    (Kind::Prompt, "a", "p1"),
-    (Kind::Prompt, "b", "p1"),
-    (Kind::Resource, "a", "x:1"),
-    (Kind::Resource, "files", "file:///secret/a"),
-    (Kind::Resource, "files", "file:///srv/a"),
+/// Items that the allowlist document may name.
+const ITEMS: [(FeatureKind, &str, &str); 10] = [
+    (FeatureKind::Tool, "a", "read_a"),
+    (FeatureKind::Tool, "a", "job"),
+    (FeatureKind::Tool, "b", "get"),
+    (FeatureKind::Tool, "b", "read_a"),
+    (FeatureKind::Tool, "files", "read_file"),
+    (FeatureKind::Prompt, "a", "p1"),
+    (FeatureKind::Prompt, "b", "p1"),
+    (FeatureKind::Resource, "a", "x:1"),
+    (FeatureKind::Resource, "files", "file:///secret/a"),
+    (FeatureKind::Resource, "files", "file:///srv/a"),
 ];
 
-fn pattern(rng: &mut Rng) -> String {
+fn random_pattern(rng: &mut Rng) -> String {
     let kind = ["", "", "", "tool:", "prompt:", "resource:", "resource:"];
     let kind = rng.choice(kind).unwrap();
     let server = rng.choice(SERVERS).unwrap();
@@ -72,18 +74,20 @@ fn pattern(rng: &mut Rng) -> String {
     format!("{kind}{server}.{}", rng.choice(NAMES).unwrap())
 }
 
-fn patterns(rng: &mut Rng, least: usize, most: usize) -> Vec<String> {
-    (0..rng.usize(least..=most)).map(|_| pattern(rng)).collect()
+fn random_patterns(rng: &mut Rng, least: usize, most: usize) -> Vec<String> {
+    (0..rng.usize(least..=most))
+        .map(|_| random_pattern(rng))
+        .collect()
 }
 
-impl Written {
-    pub(crate) fn random(rng: &mut Rng) -> Self {
+impl RuleSet {
+    pub(crate) fn random_rules(rng: &mut Rng) -> Self {
         let mut rules = Self {
             default_allows: rng.bool(),
             ..Self::default()
         };
         for nth in 0..4 {
-            let (allow, deny) = (patterns(rng, 0, 7), patterns(rng, 0, 2));
+            let (allow, deny) = (random_patterns(rng, 0, 7), random_patterns(rng, 0, 2));
             rules.roles.push((format!("r{nth}"), allow, deny));
         }
         let role = *rng.choice(&["r0", "r1", "undefined"]).unwrap();
@@ -91,8 +95,8 @@ impl Written {
         for nth in 0..2 {
             rules
                 .contexts
-                .push((format!("c{nth}"), patterns(rng, 0, 3)));
-            let (mut allow, deny) = (patterns(rng, 1, 9), patterns(rng, 0, 2));
+                .push((format!("c{nth}"), random_patterns(rng, 0, 3)));
+            let (mut allow, deny) = (random_patterns(rng, 1, 9), random_patterns(rng, 0, 2));
             if rng.u8(..3) == 0 {
                 allow.extend(["*.*", "prompt:*.*", "resource:*.*"].map(str::to_owned));
             }
@@ -109,15 +113,15 @@ impl Written {
         rules
     }
 
-    /// The same in the words of the product.
-    pub(crate) fn policy(&self) -> Policy {
-        let read = |texts: &[String]| -> Vec<Pattern> {
-            let parse = |text: &String| Pattern::parse(text).unwrap();
+    /// Converts the rules to a policy.
+    pub(crate) fn to_policy(&self) -> Policy {
+        let read = |texts: &[String]| -> Vec<FeaturePattern> {
+            let parse = |text: &String| FeaturePattern::parse(text).unwrap();
             texts.iter().map(parse).collect()
         };
         let otherwise = match self.default_allows {
-            true => Otherwise::Allow,
-            false => Otherwise::Deny,
+            true => DefaultAction::Allow,
+            false => DefaultAction::Deny,
         };
         let mut policy = Policy::new(otherwise);
         for (name, allow, deny) in &self.roles {
@@ -142,17 +146,19 @@ impl Written {
             policy = policy.with_profile(name, rules);
         }
         if let Some((default, items)) = &self.switched {
-            let enabled = items.iter().fold(Enabled::new(*default), |all, item| {
-                all.with(item.0, item.1, &item.2, item.3)
-            });
+            let enabled = items
+                .iter()
+                .fold(EnabledFeatures::new(*default), |all, item| {
+                    all.with_feature(item.0, item.1, &item.2, item.3)
+                });
             policy = policy.with_enabled(enabled);
         }
         policy
     }
 }
 
-/// Somebody, narrowed by the contexts of a token and of a session.
-pub(crate) fn somebody(rng: &mut Rng) -> Principal {
+/// A random principal, restricted by contexts of a token and of a session.
+pub(crate) fn random_principal(rng: &mut Rng) -> Principal {
     let role = match rng.u8(..13) {
         0 => Role::Owner,
         12 => Role::OwnersAgent,
@@ -162,27 +168,27 @@ pub(crate) fn somebody(rng: &mut Rng) -> Principal {
         nth => Role::Named(format!("r{}", nth % 4).into()),
     };
     let name = if rng.u8(..6) == 0 { "bound" } else { "p" };
-    let token = contexts(rng);
+    let token = random_contexts(rng);
     let mut who = Principal::new(name, role);
     who.contexts = token;
-    who.narrowed(&contexts(rng))
+    who.with_contexts(&random_contexts(rng))
 }
 
-/// Few contexts, and hardly ever one that is not defined: it hides everything.
-pub(crate) fn contexts(rng: &mut Rng) -> Contexts {
+/// Few contexts, rarely an undefined context: that hides everything.
+pub(crate) fn random_contexts(rng: &mut Rng) -> ContextSet {
     let names = ["c0", "c1"].into_iter().filter(|_| rng.u8(..6) == 0);
     let mut names: Vec<&str> = names.collect();
     if rng.u8(..60) == 0 {
         names.push("gone");
     }
-    Contexts::new(names)
+    ContextSet::new(names)
 }
 
-/// An endpoint where a thing of `server` can be asked for.
-pub(crate) fn endpoint(rng: &mut Rng, server: &str) -> Scope {
+/// An endpoint that can reach an item of `server`.
+pub(crate) fn random_endpoint(rng: &mut Rng, server: &str) -> EndpointScope {
     match rng.u8(..10) {
-        0..4 => Scope::All,
-        4..7 => Scope::Server(server.into()),
+        0..4 => EndpointScope::All,
+        4..7 => EndpointScope::Server(server.into()),
         nth => {
             let gone = rng.u8(..20) == 0;
             let name = if gone {
@@ -190,7 +196,7 @@ pub(crate) fn endpoint(rng: &mut Rng, server: &str) -> Scope {
             } else {
                 format!("p{}", nth % 2)
             };
-            Scope::Profile(name.into())
+            EndpointScope::Profile(name.into())
         }
     }
 }

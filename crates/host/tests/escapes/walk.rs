@@ -1,48 +1,50 @@
-//! One case after the other: somebody asks for something on some way, and what comes of it is
-//! what the oracle says.
+//! Random accesses on every path, each compared with the oracle.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_core::call::{Call, Kind, Origin, Principal, Reply, Scope, Subject, TaskVerb};
-use bowline_core::caller::{CallerEnd, SessionKey};
+use bowline_core::call::{
+    CallReply, CallRequest, CallSubject, EndpointScope, FeatureKind, Principal, ReplyOrigin,
+    TaskOperation,
+};
+use bowline_core::client_handle::{ClientHandle, SessionKey};
 use bowline_core::error::CallError;
-use bowline_core::policy::{Otherwise, Policy};
+use bowline_core::policy::{DefaultAction, Policy};
 use bowline_host::Host;
 use bowline_host::catalog::ListKind;
-use bowline_sim::{Hearer, World, ask, call};
+use bowline_sim::{RecordingClient, SimWorld, subject_call, tool_call};
 use fastrand::Rng;
 
 use crate::oracle;
-use crate::rules::{Written, contexts, endpoint, somebody};
-use crate::world::{self, SEEN, SESSION, TARGETS, TASK, Target};
+use crate::rules::{RuleSet, random_contexts, random_endpoint, random_principal};
+use crate::world::{self, EscapeTarget, SESSION, SHOWN_LINK, TARGETS, TASK};
 
-/// How many cases one set of rules lasts, at most.
+/// Maximum cases per rule set.
 const RULES_LAST: usize = 24;
 
-/// A way to get at something.
+/// An access path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Path {
-    /// By its visible name, or a URI.
+pub(crate) enum AccessPath {
+    /// By visible name or URI.
     Live,
-    /// What somebody else was answered before.
+    /// A response cached by another principal.
     Cached,
-    /// Of a server that is down.
+    /// A server that is down.
     Outage,
-    /// By a URI in another form, by a template, or by a link that was shown.
+    /// An alternative URI, a template, or a shown link.
     Alias,
-    /// At the endpoint of a profile.
+    /// At a profile endpoint.
     Profile,
-    /// At the endpoint of one server.
+    /// At a server endpoint.
     Direct,
-    /// From a list that was true once.
+    /// From an outdated list.
     Stale,
-    /// By the task that it made.
+    /// Through a created task.
     Task,
 }
 
-impl Path {
+impl AccessPath {
     pub(crate) const ALL: [Self; 8] = [
         Self::Live,
         Self::Cached,
@@ -55,88 +57,102 @@ impl Path {
     ];
 }
 
-/// One world and the rules in force.
+/// A world with the current rules.
 pub(crate) struct Walk {
     seed: u64,
     rng: Rng,
-    world: World,
+    world: SimWorld,
     host: Host,
-    rules: Written,
+    rules: RuleSet,
     left: usize,
     seen: BTreeMap<String, usize>,
 }
 
 impl Walk {
-    pub(crate) async fn begin(seed: u64) -> Self {
-        let (world, host) = world::start().await;
+    pub(crate) async fn start_walk(seed: u64) -> Self {
+        let (world, host) = world::start_world().await;
         Self {
             seed,
             rng: Rng::with_seed(seed),
             world,
             host,
-            rules: Written::default(),
+            rules: RuleSet::default(),
             left: 0,
             seen: BTreeMap::new(),
         }
     }
 
-    pub(crate) fn end(self) -> BTreeMap<String, usize> {
-        assert!(self.host.catalog().offer("down").is_some(), "still listed");
+    pub(crate) fn into_counts(self) -> BTreeMap<String, usize> {
+        assert!(self.host.catalog().server("down").is_some(), "still listed");
         self.seen
     }
 
-    pub(crate) async fn case(&mut self, nth: usize) {
+    pub(crate) async fn run_case(&mut self, nth: usize) {
         if self.left == 0 {
             self.left = self.rng.usize(1..=RULES_LAST);
-            self.renew();
+            self.renew_rules();
         }
         self.left -= 1;
-        let who = Arc::new(somebody(&mut self.rng));
+        let who = Arc::new(random_principal(&mut self.rng));
         let target = *self.rng.choice(&TARGETS).unwrap();
-        let scope = endpoint(&mut self.rng, target.server);
+        let scope = random_endpoint(&mut self.rng, target.server);
         let place = format!(
             "seed {} case {nth}: {who:?} {scope:?} {target:?}",
             self.seed
         );
-        self.looks(&who, &scope, &place).await;
+        self.check_lists(&who, &scope, &place).await;
         match self.rng.u8(..16) {
-            0..3 => self.stale(&who, &scope, &place).await,
-            3..6 => self.follows_up(&who, &place).await,
-            6 => self.discovers(&who, &place).await,
-            7 if target.kind == Kind::Resource => {
-                self.subscribes(&who, &scope, target, &place).await;
+            0..3 => self.check_stale_list(&who, &scope, &place).await,
+            3..6 => self.check_task(&who, &place).await,
+            6 => self.check_discovery(&who, &place).await,
+            7 if target.kind == FeatureKind::Resource => {
+                self.check_subscription(&who, &scope, target, &place).await;
             }
-            _ => self.asks(&who, &scope, target, &place).await,
+            _ => self.check_access(&who, &scope, target, &place).await,
         }
     }
 
-    fn renew(&mut self) {
-        self.rules = Written::random(&mut self.rng);
-        self.host.set_policy(self.rules.policy());
+    fn renew_rules(&mut self) {
+        self.rules = RuleSet::random_rules(&mut self.rng);
+        self.host.set_policy(self.rules.to_policy());
     }
 
-    fn allows(&self, who: &Principal, scope: &Scope, thing: (Kind, &str, &str)) -> bool {
-        oracle::allows(&self.rules, who, scope, thing)
+    fn oracle_allows(
+        &self,
+        who: &Principal,
+        scope: &EndpointScope,
+        kind: FeatureKind,
+        server: &str,
+        name: &str,
+    ) -> bool {
+        oracle::allows(&self.rules, who, scope, kind, server, name)
     }
 
-    fn count(&mut self, path: Path, allowed: bool) {
+    fn count_case(&mut self, path: AccessPath, allowed: bool) {
         let outcome = if allowed { "allowed" } else { "denied" };
         *self.seen.entry(format!("{path:?} {outcome}")).or_default() += 1;
     }
 
-    /// How many requests have reached any server.
-    fn reached(&self) -> usize {
+    /// Number of requests received by all servers.
+    fn request_count(&self) -> usize {
         self.world
-            .look(|record| record.executions.len() + record.requests.len())
+            .with_record(|record| record.executions.len() + record.requests.len())
     }
 
-    /// Returns the entries of a view: by the name shown, the server and its own name.
-    fn view(&self, who: &Principal, scope: &Scope, kind: ListKind) -> BTreeSet<Shown> {
-        let list = self.host.view(who, scope, kind).result;
+    /// Returns the listed items with shown name, server and own name.
+    fn listed_items(
+        &self,
+        who: &Principal,
+        scope: &EndpointScope,
+        kind: ListKind,
+    ) -> BTreeSet<ListedItem> {
+        let list = self.host.list_for(who, scope, kind).result;
         let list: serde_json::Value = serde_json::from_slice(&list).unwrap();
         let items = list[kind.member()].as_array().unwrap();
-        let names = items.iter().map(|item| item[kind.id()].as_str().unwrap());
-        let all = self.catalog(scope, kind);
+        let names = items
+            .iter()
+            .map(|item| item[kind.id_member()].as_str().unwrap());
+        let all = self.all_items(scope, kind);
         let found = names.map(|name| {
             let found = all.iter().find(|shown| shown.name == name);
             found.unwrap_or_else(|| panic!("{name} is in no catalog"))
@@ -144,54 +160,54 @@ impl Walk {
         found.cloned().collect()
     }
 
-    /// Returns all there is, under the names of an endpoint.
-    fn catalog(&self, scope: &Scope, kind: ListKind) -> BTreeSet<Shown> {
+    /// Returns all items under the names of an endpoint.
+    fn all_items(&self, scope: &EndpointScope, kind: ListKind) -> BTreeSet<ListedItem> {
         let catalog = self.host.catalog();
         let mut all = BTreeSet::new();
-        for offer in catalog.offers() {
-            for item in offer.shelf(kind) {
+        for offer in catalog.servers() {
+            for item in offer.list(kind) {
                 let own = item.route.name.to_string();
                 let name = match scope {
-                    Scope::Server(server) if *server != offer.server => continue,
-                    Scope::Server(_) => own.clone(),
-                    Scope::All | Scope::Profile(_) => item.visible.to_string(),
+                    EndpointScope::Server(server) if *server != offer.server => continue,
+                    EndpointScope::Server(_) => own.clone(),
+                    EndpointScope::All | EndpointScope::Profile(_) => item.visible.to_string(),
                 };
                 let server = offer.server.to_string();
-                all.insert(Shown { name, server, own });
+                all.insert(ListedItem { name, server, own });
             }
         }
         all
     }
 
-    /// A view is all that is there and allowed, and nothing else.
-    async fn looks(&mut self, who: &Arc<Principal>, scope: &Scope, place: &str) {
+    /// A list has exactly the existing, allowed items.
+    async fn check_lists(&mut self, who: &Arc<Principal>, scope: &EndpointScope, place: &str) {
         let kind = *self.rng.choice(&ListKind::ALL).unwrap();
-        let seen = self.view(who, scope, kind);
-        let allowed = |shown: &&Shown| {
-            let thing = (kind.subject(), &*shown.server, &*shown.own);
-            self.allows(who, scope, thing)
+        let seen = self.listed_items(who, scope, kind);
+        let allowed = |shown: &&ListedItem| {
+            self.oracle_allows(who, scope, kind.feature_kind(), &shown.server, &shown.own)
         };
-        let all = self.catalog(scope, kind);
+        let all = self.all_items(scope, kind);
         let due: BTreeSet<_> = all.iter().filter(allowed).cloned().collect();
         assert_eq!(seen, due, "{place} {kind:?} {:#?}", self.rules);
-        self.uses(who, scope, kind, &seen, place).await;
+        self.check_listed_usable(who, scope, kind, &seen, place)
+            .await;
     }
 
-    /// What is in a view can be used.
-    async fn uses(
+    /// Listed items can be used.
+    async fn check_listed_usable(
         &mut self,
         who: &Arc<Principal>,
-        scope: &Scope,
+        scope: &EndpointScope,
         kind: ListKind,
-        seen: &BTreeSet<Shown>,
+        seen: &BTreeSet<ListedItem>,
         place: &str,
     ) {
         let Some(shown) = self.rng.choice(seen) else {
             return;
         };
-        let call = self.by(who, scope, named(kind, &shown.name));
+        let call = self.as_principal(who, scope, listed_call(kind, &shown.name));
         let outcome = self.host.call(call).await;
-        judge(
+        assert_outcome(
             &outcome,
             true,
             &shown.server,
@@ -199,152 +215,189 @@ impl Walk {
         );
     }
 
-    fn by(&self, who: &Arc<Principal>, scope: &Scope, call: Call) -> Call {
-        Call {
+    fn as_principal(
+        &self,
+        who: &Arc<Principal>,
+        scope: &EndpointScope,
+        call: CallRequest,
+    ) -> CallRequest {
+        CallRequest {
             principal: Arc::clone(who),
             scope: scope.clone(),
-            caller: Some(Hearer::of(SESSION)),
+            client: Some(RecordingClient::new(SESSION)),
             ..call
         }
     }
 
-    /// Asks for something by name.
-    async fn asks(&mut self, who: &Arc<Principal>, scope: &Scope, target: Target, place: &str) {
-        let Target {
+    /// Accesses an item by name.
+    async fn check_access(
+        &mut self,
+        who: &Arc<Principal>,
+        scope: &EndpointScope,
+        target: EscapeTarget,
+        place: &str,
+    ) {
+        let EscapeTarget {
             kind, server, name, ..
         } = target;
-        let path = path_of(scope, target);
-        if path == Path::Cached {
-            let fill = world::as_owner("filler", call("b__get", "{}"));
-            // Whoever asked before may have been anybody; what is kept is for all.
+        let path = access_path(scope, target);
+        if path == AccessPath::Cached {
+            let fill = world::as_owner("filler", tool_call("b__get", "{}"));
+            // Any principal may have called before; the cached response is public.
             let _filled = self.host.call(fill).await;
         }
-        let asked = match (scope.is_shared(), target.shared) {
+        let asked = match (scope.is_multi_server(), target.shared) {
             (false, _) => name.to_owned(),
             (true, Some(shared)) => shared.to_owned(),
-            (true, None) => self.visible(kind, server, name),
+            (true, None) => self.visible_name(kind, server, name),
         };
         let list = match kind {
-            Kind::Tool => ListKind::Tools,
-            Kind::Prompt => ListKind::Prompts,
+            FeatureKind::Tool => ListKind::Tools,
+            FeatureKind::Prompt => ListKind::Prompts,
             _ if name.contains('{') => ListKind::Templates,
             _ => ListKind::Resources,
         };
-        let mut call = named(list, &asked);
-        if kind == Kind::Prompt && self.rng.bool() {
-            call = ask(Subject::CompletePrompt(asked.as_str().into()), "name");
+        let mut call = listed_call(list, &asked);
+        if kind == FeatureKind::Prompt && self.rng.bool() {
+            call = subject_call(CallSubject::CompletePrompt(asked.as_str().into()), "name");
         }
-        let allowed = self.allows(who, scope, (kind, server, name));
-        let before = self.reached();
-        let outcome = self.host.call(self.by(who, scope, call)).await;
-        judge(
+        let allowed = self.oracle_allows(who, scope, kind, server, name);
+        let before = self.request_count();
+        let outcome = self.host.call(self.as_principal(who, scope, call)).await;
+        assert_outcome(
             &outcome,
             allowed,
             server,
             &format!("{place} {:#?}", self.rules),
         );
         if !allowed {
-            assert_eq!(self.reached(), before, "{place}: it was asked");
+            assert_eq!(self.request_count(), before, "{place}: it was asked");
         }
-        if outcome.is_ok_and(|reply| reply.origin == Origin::Cached) {
+        if outcome.is_ok_and(|reply| reply.origin == ReplyOrigin::Cached) {
             *self.seen.entry("from the cache".to_owned()).or_default() += 1;
         }
-        self.count(path, allowed);
+        self.count_case(path, allowed);
     }
 
-    fn visible(&self, kind: Kind, server: &str, name: &str) -> String {
+    fn visible_name(&self, kind: FeatureKind, server: &str, name: &str) -> String {
         let list = match kind {
-            Kind::Tool => ListKind::Tools,
+            FeatureKind::Tool => ListKind::Tools,
             _ => ListKind::Prompts,
         };
-        let all = self.catalog(&Scope::All, list);
+        let all = self.all_items(&EndpointScope::All, list);
         let mut all = all.iter();
         let found = all.find(|shown| shown.server == server && shown.own == name);
         found.unwrap().name.clone()
     }
 
-    /// Uses what a list showed before the rules changed, or the session was narrowed.
-    async fn stale(&mut self, who: &Arc<Principal>, scope: &Scope, place: &str) {
+    /// Uses an item from a list made before a change of rules or contexts.
+    async fn check_stale_list(&mut self, who: &Arc<Principal>, scope: &EndpointScope, place: &str) {
         let kind = *self.rng.choice(&ListKind::ALL).unwrap();
-        let before = self.view(who, scope, kind);
+        let before = self.listed_items(who, scope, kind);
         let who = if self.rng.bool() {
-            self.renew();
+            self.renew_rules();
             Arc::clone(who)
         } else {
-            Arc::new(who.narrowed(&contexts(&mut self.rng)))
+            Arc::new(who.with_contexts(&random_contexts(&mut self.rng)))
         };
         let Some(shown) = self.rng.choice(&before) else {
             return;
         };
-        let thing = (kind.subject(), &*shown.server, &*shown.own);
-        let allowed = self.allows(&who, scope, thing);
-        let reached = self.reached();
-        let call = self.by(&who, scope, named(kind, &shown.name));
+        let allowed =
+            self.oracle_allows(&who, scope, kind.feature_kind(), &shown.server, &shown.own);
+        let reached = self.request_count();
+        let call = self.as_principal(&who, scope, listed_call(kind, &shown.name));
         let outcome = self.host.call(call).await;
         let place = format!("{place} stale {shown:?} {who:?} {:#?}", self.rules);
-        judge(&outcome, allowed, &shown.server, &place);
+        assert_outcome(&outcome, allowed, &shown.server, &place);
         assert!(
-            allowed || self.reached() == reached,
+            allowed || self.request_count() == reached,
             "{place}: it was asked"
         );
-        self.count(Path::Stale, allowed);
+        self.count_case(AccessPath::Stale, allowed);
     }
 
-    /// Asks after a task of a tool that may have been taken away.
-    async fn follows_up(&mut self, who: &Arc<Principal>, place: &str) {
-        self.host.set_policy(Policy::new(Otherwise::Allow));
-        let mut makes = world::as_owner(&who.name, call("a__job", "{}"));
-        makes.makes_task = true;
-        makes.caller = Some(Hearer::of(SESSION));
+    /// Requests a task whose tool may have been revoked.
+    async fn check_task(&mut self, who: &Arc<Principal>, place: &str) {
+        self.host.set_policy(Policy::new(DefaultAction::Allow));
+        let mut makes = world::as_owner(&who.name, tool_call("a__job", "{}"));
+        makes.wants_task = true;
+        makes.client = Some(RecordingClient::new(SESSION));
         self.host.call(makes).await.unwrap();
-        self.host.set_policy(self.rules.policy());
-        let scope = endpoint(&mut self.rng, "a");
-        let allowed = self.allows(who, &scope, (Kind::Tool, "a", "job"));
-        let verbs = [TaskVerb::Get, TaskVerb::Result, TaskVerb::Cancel];
-        let subject = Subject::Task {
+        self.host.set_policy(self.rules.to_policy());
+        let scope = random_endpoint(&mut self.rng, "a");
+        let allowed = self.oracle_allows(who, &scope, FeatureKind::Tool, "a", "job");
+        let verbs = [
+            TaskOperation::Get,
+            TaskOperation::Result,
+            TaskOperation::Cancel,
+        ];
+        let subject = CallSubject::Task {
             id: TASK.into(),
             verb: *self.rng.choice(&verbs).unwrap(),
         };
-        let before = self.reached();
-        let call = self.by(who, &scope, ask(subject, "taskId"));
+        let before = self.request_count();
+        let call = self.as_principal(who, &scope, subject_call(subject, "taskId"));
         let outcome = self.host.call(call).await;
         let place = format!("{place} task at {scope:?} {:#?}", self.rules);
-        judge(&outcome, allowed, "a", &place);
-        let listed = self.host.tasks_of(who, &scope).await.unwrap();
+        assert_outcome(&outcome, allowed, "a", &place);
+        let listed = self.host.list_tasks(who, &scope).await.unwrap();
         let listed = String::from_utf8_lossy(&listed).contains(TASK);
         assert_eq!(listed, allowed, "{place}");
-        assert!(allowed || self.reached() == before, "{place}: it was asked");
-        self.count(Path::Task, allowed);
+        assert!(
+            allowed || self.request_count() == before,
+            "{place}: it was asked"
+        );
+        self.count_case(AccessPath::Task, allowed);
     }
 
-    async fn discovers(&mut self, who: &Arc<Principal>, place: &str) {
-        for found in self.host.discover(who, Duration::ZERO).await {
+    async fn check_discovery(&mut self, who: &Arc<Principal>, place: &str) {
+        for found in self.host.discover_tools(who, Duration::ZERO).await {
             let tools = found.tools.iter().flatten();
             for tool in tools {
-                let thing = (Kind::Tool, &*found.server, &*tool.route.name);
-                assert!(self.allows(who, &Scope::All, thing), "{place} {thing:?}");
+                let (scope, kind) = (EndpointScope::All, FeatureKind::Tool);
+                let (server, name) = (&found.server, &tool.route.name);
+                assert!(
+                    self.oracle_allows(who, &scope, kind, server, name),
+                    "{place} {server}.{name}"
+                );
             }
         }
-        let own = self.host.introduction(who, &Scope::All).instructions;
+        let own = self
+            .host
+            .initialize_info(who, &EndpointScope::All)
+            .instructions;
         let own = own.unwrap_or_default();
         for server in ["a", "b", "files", "down"] {
             let said = String::from_utf8_lossy(&own).contains(&format!("{server}: "));
             let sees = ListKind::ALL.into_iter().any(|kind| {
-                let seen = self.view(who, &Scope::All, kind);
+                let seen = self.listed_items(who, &EndpointScope::All, kind);
                 seen.iter().any(|shown| shown.server == server)
             });
             assert_eq!(said, sees, "{place} {server} {own:?}");
         }
     }
 
-    async fn subscribes(&mut self, who: &Arc<Principal>, scope: &Scope, at: Target, place: &str) {
-        let caller: Arc<dyn CallerEnd> = Hearer::of(SESSION);
-        let uri = at.shared.filter(|_| scope.is_shared()).unwrap_or(at.name);
-        let allowed = self.allows(who, scope, (at.kind, at.server, at.name));
-        let before = self.reached();
+    async fn check_subscription(
+        &mut self,
+        who: &Arc<Principal>,
+        scope: &EndpointScope,
+        at: EscapeTarget,
+        place: &str,
+    ) {
+        let caller: Arc<dyn ClientHandle> = RecordingClient::new(SESSION);
+        let uri = at
+            .shared
+            .filter(|_| scope.is_multi_server())
+            .unwrap_or(at.name);
+        let allowed = self.oracle_allows(who, scope, at.kind, at.server, at.name);
+        let before = self.request_count();
         let outcome = self.host.subscribe(who, scope, &caller, uri).await;
         assert!(allowed || outcome.is_err(), "{place} {:#?}", self.rules);
-        assert!(allowed || self.reached() == before, "{place}: it was asked");
+        assert!(
+            allowed || self.request_count() == before,
+            "{place}: it was asked"
+        );
         if outcome.is_ok() {
             let session = SessionKey(SESSION);
             let ended = self.host.unsubscribe(who, scope, session, uri).await;
@@ -353,40 +406,45 @@ impl Walk {
     }
 }
 
-/// One entry of a list.
+/// A listed item.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Shown {
+struct ListedItem {
     name: String,
     server: String,
     own: String,
 }
 
-fn path_of(scope: &Scope, target: Target) -> Path {
+fn access_path(scope: &EndpointScope, target: EscapeTarget) -> AccessPath {
     let alias = target.shared.is_some_and(|shared| {
-        shared.starts_with("bowline:") || target.name == SEEN || target.name == "t:9"
+        shared.starts_with("bowline:") || target.name == SHOWN_LINK || target.name == "t:9"
     });
     match scope {
-        _ if target.server == "down" => Path::Outage,
-        Scope::Profile(_) => Path::Profile,
-        Scope::Server(_) => Path::Direct,
-        Scope::All if target.name == "get" => Path::Cached,
-        Scope::All if alias => Path::Alias,
-        Scope::All => Path::Live,
+        _ if target.server == "down" => AccessPath::Outage,
+        EndpointScope::Profile(_) => AccessPath::Profile,
+        EndpointScope::Server(_) => AccessPath::Direct,
+        EndpointScope::All if target.name == "get" => AccessPath::Cached,
+        EndpointScope::All if alias => AccessPath::Alias,
+        EndpointScope::All => AccessPath::Live,
     }
 }
 
-/// Asks for an entry of a list by its name. A template is not read, but completed.
-fn named(kind: ListKind, name: &str) -> Call {
+/// Requests a listed item by name. A template is completed instead of read.
+fn listed_call(kind: ListKind, name: &str) -> CallRequest {
     match kind {
-        ListKind::Tools => call(name, "{}"),
-        ListKind::Prompts => ask(Subject::Prompt(name.into()), "name"),
-        ListKind::Resources => ask(Subject::Resource(name.into()), "uri"),
-        ListKind::Templates => ask(Subject::CompleteResource(name.into()), "uri"),
+        ListKind::Tools => tool_call(name, "{}"),
+        ListKind::Prompts => subject_call(CallSubject::Prompt(name.into()), "name"),
+        ListKind::Resources => subject_call(CallSubject::Resource(name.into()), "uri"),
+        ListKind::Templates => subject_call(CallSubject::CompleteResource(name.into()), "uri"),
     }
 }
 
-/// What may not be used was refused; what may be was answered, or its server is down.
-fn judge(outcome: &Result<Reply, CallError>, allowed: bool, server: &str, place: &str) {
+/// A denied access failed; an allowed access got a response, or the server is down.
+fn assert_outcome(
+    outcome: &Result<CallReply, CallError>,
+    allowed: bool,
+    server: &str,
+    place: &str,
+) {
     match outcome {
         Ok(_) => assert!(allowed, "escaped: {place}"),
         Err(CallError::Denied { .. }) => assert!(!allowed, "denied: {place}"),

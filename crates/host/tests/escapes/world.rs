@@ -1,23 +1,26 @@
-//! The servers of this test: tools, prompts and resources with names that are easy to confuse.
+//! The servers of this test, with confusable tool, prompt and resource names.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_core::backoff::Backoff;
-use bowline_core::call::{Call, Kind, Principal, Role};
-use bowline_core::supervision::RestartPolicy;
-use bowline_host::catalog::Age;
+use bowline_core::call::{CallRequest, FeatureKind, Principal, Role};
+use bowline_core::restart_budget::RestartPolicy;
+use bowline_host::catalog::Staleness;
 use bowline_host::{Host, HostLimits};
-use bowline_link::Exit;
-use bowline_sim::{Act, Generation, Hearer, Script, World, call, reaches, spec};
+use bowline_link::LinkExit;
+use bowline_sim::{
+    GenerationScript, RecordingClient, ServerScript, SimWorld, ToolBehaviour, server_spec,
+    tool_call, wait_for_state,
+};
 
-/// The session to which a tool has shown a link.
+/// The session that was shown a link.
 pub(crate) const SESSION: u64 = 5;
 
-/// The link that it showed.
-pub(crate) const SEEN: &str = "seen:1";
+/// The shown link.
+pub(crate) const SHOWN_LINK: &str = "seen:1";
 
-/// The id of the task that `job` makes.
+/// The task id created by `job`.
 pub(crate) const TASK: &str = "t-1";
 
 const CAPABILITIES: &str = concat!(
@@ -26,24 +29,24 @@ const CAPABILITIES: &str = concat!(
     r#""serverInfo":{"name":"n"},"instructions":"Mind the gap."}"#,
 );
 
-/// Something to ask for: its kind, server and own name, and a name that leads there among those
-/// of all servers, where it is not the visible one of the catalog.
+/// An item to access: kind, server and own name, and a name valid among all servers if different
+/// from the visible name.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Target {
-    pub(crate) kind: Kind,
+pub(crate) struct EscapeTarget {
+    pub(crate) kind: FeatureKind,
     pub(crate) server: &'static str,
     pub(crate) name: &'static str,
-    /// How it is asked for on an endpoint of all servers.
+    /// The name at an endpoint of all servers.
     pub(crate) shared: Option<&'static str>,
 }
 
-const fn target(
-    kind: Kind,
+const fn escape_target(
+    kind: FeatureKind,
     server: &'static str,
     name: &'static str,
     shared: Option<&'static str>,
-) -> Target {
-    Target {
+) -> EscapeTarget {
+    EscapeTarget {
         kind,
         server,
         name,
@@ -51,76 +54,81 @@ const fn target(
     }
 }
 
-use Kind::{Prompt, Resource, Tool};
+use FeatureKind::{Prompt, Resource, Tool};
 
-pub(crate) const TARGETS: [Target; 34] = [
-    target(Tool, "a", "read_a", None),
-    target(Tool, "a", "read_b", None),
-    target(Tool, "a", "write", None),
-    target(Tool, "a", "job", None),
-    target(Tool, "a", "shows", None),
-    target(Tool, "a", "odd name.with*", None),
-    target(Tool, "b", "read_a", None),
-    target(Tool, "b", "write", None),
-    target(Tool, "b", "get", None),
-    target(Tool, "b", "get", None),
-    target(Tool, "files", "read_file", None),
-    target(Tool, "files", "write", None),
-    target(Tool, "down", "read_a", None),
-    target(Tool, "down", "write", None),
-    target(Prompt, "a", "p1", None),
-    target(Prompt, "a", "p2", None),
-    target(Prompt, "b", "p1", None),
-    target(Prompt, "down", "p1", None),
-    target(Resource, "a", "x:1", Some("bowline://a/x%3A1")),
-    target(Resource, "b", "x:1", Some("bowline://b/x%3A1")),
-    target(Resource, "a", "x:2", Some("x:2")),
-    target(Resource, "a", "x:2", Some("bowline://a/x%3A2")),
-    target(Resource, "a", "x:7", Some("bowline://a/~x:7")),
-    target(Resource, "a", "t:9", Some("t:9")),
-    target(Resource, "a", SEEN, Some(SEEN)),
-    target(Resource, "files", "file:///srv/a", Some("file:///srv/a")),
-    target(Resource, "files", "file:///srv/z", Some("file:///srv/z")),
-    target(
+pub(crate) const TARGETS: [EscapeTarget; 34] = [
+    escape_target(Tool, "a", "read_a", None),
+    escape_target(Tool, "a", "read_b", None),
+    escape_target(Tool, "a", "write", None),
+    escape_target(Tool, "a", "job", None),
+    escape_target(Tool, "a", "shows", None),
+    escape_target(Tool, "a", "odd name.with*", None),
+    escape_target(Tool, "b", "read_a", None),
+    escape_target(Tool, "b", "write", None),
+    escape_target(Tool, "b", "get", None),
+    escape_target(Tool, "b", "get", None),
+    escape_target(Tool, "files", "read_file", None),
+    escape_target(Tool, "files", "write", None),
+    escape_target(Tool, "down", "read_a", None),
+    escape_target(Tool, "down", "write", None),
+    escape_target(Prompt, "a", "p1", None),
+    escape_target(Prompt, "a", "p2", None),
+    escape_target(Prompt, "b", "p1", None),
+    escape_target(Prompt, "down", "p1", None),
+    escape_target(Resource, "a", "x:1", Some("bowline://a/x%3A1")),
+    escape_target(Resource, "b", "x:1", Some("bowline://b/x%3A1")),
+    escape_target(Resource, "a", "x:2", Some("x:2")),
+    escape_target(Resource, "a", "x:2", Some("bowline://a/x%3A2")),
+    escape_target(Resource, "a", "x:7", Some("bowline://a/~x:7")),
+    escape_target(Resource, "a", "t:9", Some("t:9")),
+    escape_target(Resource, "a", SHOWN_LINK, Some(SHOWN_LINK)),
+    escape_target(Resource, "files", "file:///srv/a", Some("file:///srv/a")),
+    escape_target(Resource, "files", "file:///srv/z", Some("file:///srv/z")),
+    escape_target(
         Resource,
         "files",
         "file:///secret/a",
         Some("file:///secret/a"),
     ),
-    target(
+    escape_target(
         Resource,
         "files",
         "file:///%73ecret/a",
         Some("file:///%73ecret/a"),
     ),
-    target(
+    escape_target(
         Resource,
         "files",
         "FILE:///secret/a",
         Some("bowline://files/~FILE:///secret/a"),
     ),
-    target(
+    escape_target(
         Resource,
         "files",
         "file:////secret/a",
         Some("file:////secret/a"),
     ),
-    target(
+    escape_target(
         Resource,
         "files",
         "file:///srv/../secret/a",
         Some("file:///srv/../secret/a"),
     ),
-    target(
+    escape_target(
         Resource,
         "files",
         "file:///{+path}",
         Some("bowline://files/~file:///{+path}"),
     ),
-    target(Resource, "down", "d:1", Some("d:1")),
+    escape_target(Resource, "down", "d:1", Some("d:1")),
 ];
 
-fn server(tools: &[&str], prompts: &[&str], resources: &[&str], templates: &[&str]) -> Generation {
+fn named_server(
+    tools: &[&str],
+    prompts: &[&str],
+    resources: &[&str],
+    templates: &[&str],
+) -> GenerationScript {
     let list = |member: &str, key: &str, ids: &[&str]| {
         let items: Vec<_> = ids
             .iter()
@@ -134,16 +142,16 @@ fn server(tools: &[&str], prompts: &[&str], resources: &[&str], templates: &[&st
         format!(r#"{{"name":"{name}","inputSchema":{{"type":"object"}},{hints}}}"#)
     };
     let tools: Vec<_> = tools.iter().map(define).collect();
-    let mut generation = Generation::definitions(&tools)
-        .introduces(CAPABILITIES)
-        .answers("prompts/list", "", &list("prompts", "name", prompts))
-        .answers("resources/list", "", &list("resources", "uri", resources))
-        .answers(
+    let mut generation = GenerationScript::with_definitions(&tools)
+        .with_initialize_result(CAPABILITIES)
+        .respond_with("prompts/list", "", &list("prompts", "name", prompts))
+        .respond_with("resources/list", "", &list("resources", "uri", resources))
+        .respond_with(
             "resources/templates/list",
             "",
             &list("resourceTemplates", "uriTemplate", templates),
         )
-        .answers(
+        .respond_with(
             "tasks/list",
             "",
             &format!(r#"{{"tasks":[{{"taskId":"{TASK}"}}]}}"#),
@@ -158,14 +166,15 @@ fn server(tools: &[&str], prompts: &[&str], resources: &[&str], templates: &[&st
         "tasks/result",
         "tasks/cancel",
     ] {
-        generation = generation.answers(method, "", "{}");
+        generation = generation.respond_with(method, "", "{}");
     }
     generation
 }
 
-/// Starts them: `down` goes and does not come back, and one session has been shown a link.
-pub(crate) async fn start() -> (World, Host) {
-    let shows = format!(r#"{{"content":[{{"type":"resource_link","uri":"{SEEN}","name":"n"}}]}}"#);
+/// Starts the servers: `down` dies for good, and a session is shown a link.
+pub(crate) async fn start_world() -> (SimWorld, Host) {
+    let shows =
+        format!(r#"{{"content":[{{"type":"resource_link","uri":"{SHOWN_LINK}","name":"n"}}]}}"#);
     let job = format!(r#"{{"task":{{"taskId":"{TASK}","status":"working"}}}}"#);
     let kept = r#"{"content":[],"ttlMs":3600000,"cacheScope":"public"}"#.to_owned();
     let tools = [
@@ -176,20 +185,24 @@ pub(crate) async fn start() -> (World, Host) {
         "shows",
         "odd name.with*",
     ];
-    let a = server(&tools, &["p1", "p2"], &["x:1", "x:2"], &["t:{id}"])
-        .act("shows", Act::Says(shows))
-        .act("job", Act::Says(job));
-    let b = server(&["read_a", "write", "get"], &["p1"], &["x:1"], &[]).act("get", Act::Says(kept));
+    let a = named_server(&tools, &["p1", "p2"], &["x:1", "x:2"], &["t:{id}"])
+        .with_behaviour("shows", ToolBehaviour::RespondWith(shows))
+        .with_behaviour("job", ToolBehaviour::RespondWith(job));
+    let b = named_server(&["read_a", "write", "get"], &["p1"], &["x:1"], &[])
+        .with_behaviour("get", ToolBehaviour::RespondWith(kept));
     let files = ["file:///srv/a", "file:///secret/a"];
-    let files = server(&["read_file", "write"], &[], &files, &["file:///{+path}"]);
-    let down = server(&["read_a", "write"], &["p1"], &["d:1"], &[]);
-    let world = World::new([
-        ("a", Script::always(a)),
-        ("b", Script::always(b)),
-        ("files", Script::always(files)),
-        ("down", Script::always(down).then(Generation::fails("down"))),
+    let files = named_server(&["read_file", "write"], &[], &files, &["file:///{+path}"]);
+    let down = named_server(&["read_a", "write"], &["p1"], &["d:1"], &[]);
+    let world = SimWorld::new([
+        ("a", ServerScript::always(a)),
+        ("b", ServerScript::always(b)),
+        ("files", ServerScript::always(files)),
+        (
+            "down",
+            ServerScript::always(down).then(GenerationScript::failing_start("down")),
+        ),
     ]);
-    let mut specs: Vec<_> = ["a", "b", "files", "down"].map(spec).into();
+    let mut specs: Vec<_> = ["a", "b", "files", "down"].map(server_spec).into();
     for spec in &mut specs {
         spec.restart = RestartPolicy {
             restarts_max: u32::MAX,
@@ -200,22 +213,22 @@ pub(crate) async fn start() -> (World, Host) {
             cap: Duration::from_secs(3_600),
         };
     }
-    let host = world.host(specs, HostLimits::default());
+    let host = world.start_host(specs, HostLimits::default());
     for name in ["a", "b", "files", "down"] {
-        assert!(reaches(&host, name, "ready").await);
+        assert!(wait_for_state(&host, name, "ready").await);
     }
-    assert!(world.kill("down", Exit::Signal(9)));
-    assert!(reaches(&host, "down", "backoff").await);
-    let down = host.catalog().offer("down").map(|offer| offer.age);
-    assert_eq!(down, Some(Age::LastKnown), "still listed, and marked");
-    let mut shown = as_owner("o", call("a__shows", "{}"));
-    shown.caller = Some(Hearer::of(SESSION));
+    assert!(world.kill("down", LinkExit::Signal(9)));
+    assert!(wait_for_state(&host, "down", "backoff").await);
+    let down = host.catalog().server("down").map(|offer| offer.staleness);
+    assert_eq!(down, Some(Staleness::LastKnown), "still listed, and marked");
+    let mut shown = as_owner("o", tool_call("a__shows", "{}"));
+    shown.client = Some(RecordingClient::new(SESSION));
     host.call(shown).await.unwrap();
     (world, host)
 }
 
-pub(crate) fn as_owner(name: &str, call: Call) -> Call {
-    Call {
+pub(crate) fn as_owner(name: &str, call: CallRequest) -> CallRequest {
+    CallRequest {
         principal: Arc::new(Principal::new(name, Role::Owner)),
         ..call
     }

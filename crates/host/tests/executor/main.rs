@@ -7,8 +7,8 @@
     reason = "tests"
 )]
 
-mod cuts;
-mod gateway;
-mod process;
-mod reference;
-mod servant;
+mod connection_cuts;
+mod exec_server_adapter;
+mod executor_gateway;
+mod executor_service;
+mod hosted_processes;

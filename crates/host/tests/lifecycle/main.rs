@@ -1,4 +1,4 @@
-//! The life of a server: how it is started, rests, is reloaded, retired and given up.
+//! Lifecycle of a server: start, idle, reload, retirement and ejection.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -8,9 +8,10 @@
 )]
 
 mod failing;
-mod leaving;
-mod quiet;
-mod remembered;
+mod idle_and_ping;
+mod manifests;
+mod operator_actions;
+mod retiring;
 mod stale;
 mod starts;
 
@@ -18,115 +19,100 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bowline_core::caller::CallerEnd;
+use bowline_core::client_handle::ClientHandle;
 use bowline_core::era::Era;
 use bowline_core::error::CallError;
-use bowline_host::events::{Event, What};
-use bowline_host::manifest::{Manifest, Manifests};
-use bowline_host::pins::Unkept;
-use bowline_host::ports::{Silent, SystemClock};
-use bowline_host::spec::{Reach, RemoteSpec, ServerSpec};
-use bowline_host::supervisor::{Dial, Dialled};
-use bowline_host::tasks::Tasks;
-use bowline_host::{Host, HostLimits, Ports};
-use bowline_link::http::Transport;
-use bowline_link::http::credentials::Anonymous;
-use bowline_link::http::endpoint::Endpoint;
+use bowline_host::events::{EventKind, HostEvent};
+use bowline_host::manifest::{ManifestStore, ServerManifest};
+use bowline_host::pins::NullPinStore;
+use bowline_host::ports::{NullSink, SystemClock};
+use bowline_host::spec::{RemoteSpec, ServerSpec, ServerTransport};
+use bowline_host::supervisor::{Dial, DialedLink};
+use bowline_host::task_tracker::TaskTracker;
+use bowline_host::{Host, HostLimits, HostPorts};
+use bowline_link::http::HttpTransport;
+use bowline_link::http::endpoint::HttpEndpoint;
+use bowline_link::http::upstream_credentials::NoCredentials;
 use bowline_link::stderr::StderrLog;
-use bowline_link::{BoxFuture, ConnectError};
-use bowline_sim::{Act, Generation, Script, ScriptedDial, World, body, call, spec};
+use bowline_link::{BoxFuture, LinkConnectError};
+use bowline_sim::{
+    GenerationScript, ScriptedDial, ServerScript, SimWorld, ToolBehaviour, advance_clock,
+    reply_body, run_until_idle, server_spec, tool_call,
+};
 use tokio::sync::broadcast::Receiver;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 const WAIT: Duration = Duration::from_secs(60);
 
-fn well() -> Generation {
-    Generation::tools([("do", Act::Answers)])
+fn healthy_server() -> GenerationScript {
+    GenerationScript::with_tools([("do", ToolBehaviour::Respond)])
 }
 
-fn lazy(server: &str) -> ServerSpec {
+fn lazy_spec(server: &str) -> ServerSpec {
     ServerSpec {
         lazy: true,
-        ..spec(server)
+        ..server_spec(server)
     }
 }
 
-/// The spec of a server that runs elsewhere.
-fn remote(server: &str) -> ServerSpec {
+/// The spec of an HTTP server.
+fn http_spec(server: &str) -> ServerSpec {
     let reach = RemoteSpec {
-        url: Endpoint::parse("http://127.0.0.1:9/mcp").unwrap(),
-        transport: Transport::default(),
-        credentials: Arc::new(Anonymous),
+        url: HttpEndpoint::parse("http://127.0.0.1:9/mcp").unwrap(),
+        transport: HttpTransport::default(),
+        credentials: Arc::new(NoCredentials),
         via: None,
     };
-    ServerSpec::reached(server, Reach::Remote(reach))
+    ServerSpec::with_transport(server, ServerTransport::Remote(reach))
 }
 
-/// A world with the one server `s`, and a host that has it in care.
-fn world(script: Script, spec: ServerSpec) -> (World, Host) {
-    let world = World::new([("s", script)]);
-    let host = world.host(vec![spec], HostLimits::default());
+/// A host with the single server `s`.
+fn world_with(script: ServerScript, spec: ServerSpec) -> (SimWorld, Host) {
+    let world = SimWorld::new([("s", script)]);
+    let host = world.start_host(vec![spec], HostLimits::default());
     (world, host)
 }
 
-/// Starts a host with these doors.
-fn host(dial: impl Dial + 'static, manifests: &Arc<Kept>, specs: Vec<ServerSpec>) -> Host {
-    let ports = Ports {
+/// Starts a host with these ports.
+fn start_host(
+    dial: impl Dial + 'static,
+    manifests: &Arc<MemoryManifests>,
+    specs: Vec<ServerSpec>,
+) -> Host {
+    let ports = HostPorts {
         dial: Arc::new(dial),
         clock: Arc::new(SystemClock::start()),
-        tasks: Tasks::default(),
-        audience: Arc::new(Silent),
-        manifests: Arc::clone(manifests) as Arc<dyn Manifests>,
-        pins: Arc::new(Unkept),
-        journal: Arc::new(bowline_journal::Memory::default()),
-        audit: Arc::new(bowline_host::audit::Unaudited),
+        tasks: TaskTracker::default(),
+        notifications: Arc::new(NullSink),
+        manifests: Arc::clone(manifests) as Arc<dyn ManifestStore>,
+        pins: Arc::new(NullPinStore),
+        journal: Arc::new(bowline_journal::MemoryJournal::default()),
+        audit: Arc::new(bowline_host::audit::NullAuditSink),
         keys: bowline_core::lane::KeyScope::default(),
     };
     Host::start(specs, HostLimits::default(), ports)
 }
 
-fn calls(host: &Host, tool: &str, count: usize) -> JoinSet<Result<String, CallError>> {
+fn spawn_calls(host: &Host, tool: &str, count: usize) -> JoinSet<Result<String, CallError>> {
     let mut set = JoinSet::new();
     for _ in 0..count {
-        let (host, call) = (host.clone(), call(tool, "{}"));
-        set.spawn(async move { host.call(call).await.map(|reply| body(&reply)) });
+        let (host, call) = (host.clone(), tool_call(tool, "{}"));
+        set.spawn(async move { host.call(call).await.map(|reply| reply_body(&reply)) });
     }
     set
 }
 
-/// Lets everything that is due now happen.
-async fn settle() {
-    for _ in 0..100 {
-        tokio::task::yield_now().await;
-    }
-}
-
-/// Moves the clock in small steps, so that who waits for a moment wakes in it.
-async fn pass(time: Duration) {
-    let step = Duration::from_millis(100);
-    let mut left = time;
-    while !left.is_zero() {
-        let part = left.min(step);
-        tokio::time::advance(part).await;
-        // Who woke may have something to say to others.
-        for _ in 0..10 {
-            tokio::task::yield_now().await;
-        }
-        left -= part;
-    }
-}
-
-/// Returns the states that were told, and the reasons.
-fn states(events: &mut Receiver<Event>) -> Vec<(&'static str, u64, Option<String>)> {
+/// Returns the emitted states with generation and reason.
+fn state_events(events: &mut Receiver<HostEvent>) -> Vec<(&'static str, u64, Option<String>)> {
     let mut seen = Vec::new();
     while let Ok(event) = events.try_recv() {
-        if let What::State {
+        if let EventKind::State {
             state,
             generation,
             reason,
             ..
-        } = event.what
+        } = event.kind
         {
             seen.push((state, generation, reason.map(|reason| reason.to_string())));
         }
@@ -134,21 +120,21 @@ fn states(events: &mut Receiver<Event>) -> Vec<(&'static str, u64, Option<String
     seen
 }
 
-/// What is kept between lives of a gateway, in memory.
+/// Manifests in memory.
 #[derive(Debug, Default)]
-struct Kept {
-    manifests: Mutex<HashMap<String, (String, Manifest)>>,
+struct MemoryManifests {
+    manifests: Mutex<HashMap<String, (String, ServerManifest)>>,
     saves: Mutex<usize>,
 }
 
-impl Manifests for Kept {
-    fn load(&self, server: &str, digest: &str) -> Option<Manifest> {
+impl ManifestStore for MemoryManifests {
+    fn load(&self, server: &str, digest: &str) -> Option<ServerManifest> {
         let kept = self.manifests.lock().unwrap();
         let (under, manifest) = kept.get(server)?;
         (under == digest).then(|| manifest.clone())
     }
 
-    fn save(&self, server: &str, digest: &str, manifest: Manifest) {
+    fn save(&self, server: &str, digest: &str, manifest: ServerManifest) {
         *self.saves.lock().unwrap() += 1;
         let mut kept = self.manifests.lock().unwrap();
         kept.insert(server.to_owned(), (digest.to_owned(), manifest));
@@ -159,18 +145,18 @@ impl Manifests for Kept {
     }
 }
 
-/// Fails the first starts in chosen ways, and notes how long each start may take.
+/// Fails the first starts with given errors, and records start timeouts.
 #[derive(Clone, Debug)]
 struct OddDial {
     scripted: ScriptedDial,
-    errors: Arc<Mutex<VecDeque<ConnectError>>>,
+    errors: Arc<Mutex<VecDeque<LinkConnectError>>>,
     allowed: Arc<Mutex<Vec<Duration>>>,
-    /// The eras that it was reminded of.
+    /// Restored eras.
     recalled: Arc<Mutex<Vec<Era>>>,
 }
 
 impl OddDial {
-    fn new(world: &World, errors: impl IntoIterator<Item = ConnectError>) -> Self {
+    fn new(world: &SimWorld, errors: impl IntoIterator<Item = LinkConnectError>) -> Self {
         Self {
             scripted: ScriptedDial::new(world.clone()),
             errors: Arc::new(Mutex::new(errors.into_iter().collect())),
@@ -186,9 +172,9 @@ impl Dial for OddDial {
         &'a self,
         spec: &'a ServerSpec,
         log: &'a Arc<StderrLog>,
-        owner: Option<Arc<dyn CallerEnd>>,
+        owner: Option<Arc<dyn ClientHandle>>,
         deadline: Instant,
-    ) -> BoxFuture<'a, Result<Dialled, ConnectError>> {
+    ) -> BoxFuture<'a, Result<DialedLink, LinkConnectError>> {
         self.allowed.lock().unwrap().push(deadline - Instant::now());
         match self.errors.lock().unwrap().pop_front() {
             Some(error) => Box::pin(async move { Err(error) }),
@@ -196,7 +182,7 @@ impl Dial for OddDial {
         }
     }
 
-    fn recall_era(&self, _spec: &ServerSpec, era: Era) {
+    fn restore_era(&self, _spec: &ServerSpec, era: Era) {
         self.recalled.lock().unwrap().push(era);
     }
 }

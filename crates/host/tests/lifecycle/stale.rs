@@ -1,28 +1,30 @@
-//! What is shown of a server that is away: what it last offered, marked, and never what it was
-//! refused.
+//! Last known lists of an unavailable server: marked, and removed after a refusal.
 
 use std::sync::Arc;
 
-use bowline_core::call::{Principal, Role, Scope};
-use bowline_core::error::{Class, Execution};
-use bowline_core::policy::{Otherwise, Pattern, Policy, RoleRules};
+use bowline_core::call::{EndpointScope, Principal, Role};
+use bowline_core::error::{ExecutionStatus, FailureClass};
+use bowline_core::policy::{DefaultAction, FeaturePattern, Policy, RoleRules};
 use bowline_host::Host;
-use bowline_host::catalog::{ListKind, Listing};
-use bowline_link::{Exit, LinkError};
-use bowline_sim::{Act, Gate, Generation, Script, ScriptedDial, World, call, reaches, spec};
+use bowline_host::catalog::{ListKind, RenderedList};
+use bowline_link::{LinkError, LinkExit};
+use bowline_sim::{
+    GenerationScript, ReleaseGate, ScriptedDial, ServerScript, SimWorld, ToolBehaviour,
+    server_spec, tool_call, wait_for_state,
+};
 use serde_json::Value;
 
-use super::failing::{refused, unauthorized};
-use super::{Kept, OddDial, host, remote, well};
+use super::failing::{refused_connect, unauthorized_connect};
+use super::{MemoryManifests, OddDial, healthy_server, http_spec, start_host};
 
 const STALE: &str = "dev.bowline/stale";
 
-fn list(host: &Host, scope: &Scope) -> Listing {
-    host.catalog().listing(scope, ListKind::Tools)
+fn tool_list(host: &Host, scope: &EndpointScope) -> RenderedList {
+    host.catalog().list(scope, ListKind::Tools)
 }
 
-/// The tools of a list, and whether each is marked.
-fn tools(list: &Listing) -> Vec<(String, bool)> {
+/// The listed tools, and whether each is marked.
+fn tools_with_marks(list: &RenderedList) -> Vec<(String, bool)> {
     let list: Value = serde_json::from_slice(&list.result).unwrap();
     let tools = list["tools"].as_array().unwrap().iter();
     let one = |tool: &Value| {
@@ -32,196 +34,232 @@ fn tools(list: &Listing) -> Vec<(String, bool)> {
     tools.map(one).collect()
 }
 
-fn marked(name: &str) -> Vec<(String, bool)> {
+fn marked_tool(name: &str) -> Vec<(String, bool)> {
     vec![(name.to_owned(), true)]
 }
 
-fn plain(name: &str) -> Vec<(String, bool)> {
+fn unmarked_tool(name: &str) -> Vec<(String, bool)> {
     vec![(name.to_owned(), false)]
 }
 
-/// Another life of the gateway, after one in which everything was well.
-async fn second_life(script: Script) -> (World, Arc<Kept>) {
-    let kept = Arc::new(Kept::default());
-    let world = World::new([("s", script)]);
-    let first = host(ScriptedDial::new(world.clone()), &kept, vec![remote("s")]);
-    assert!(reaches(&first, "s", "ready").await);
+/// A restarted gateway after a successful run.
+async fn restarted_world(script: ServerScript) -> (SimWorld, Arc<MemoryManifests>) {
+    let kept = Arc::new(MemoryManifests::default());
+    let world = SimWorld::new([("s", script)]);
+    let first = start_host(
+        ScriptedDial::new(world.clone()),
+        &kept,
+        vec![http_spec("s")],
+    );
+    assert!(wait_for_state(&first, "s", "ready").await);
     first.shutdown().await;
     (world, kept)
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_menu_of_a_server_that_is_down_is_marked_and_the_mark_is_no_change() {
-    let gate = Gate::closed();
-    let world = World::new([
-        ("s", Script::always(well()).then(well().hangs(&gate))),
-        ("t", Script::always(well())),
+async fn outage_marks_tools_without_change() {
+    let gate = ReleaseGate::new_closed();
+    let world = SimWorld::new([
+        (
+            "s",
+            ServerScript::always(healthy_server()).then(healthy_server().hang_start(&gate)),
+        ),
+        ("t", ServerScript::always(healthy_server())),
     ]);
-    let host = world.host(
-        vec![spec("s"), spec("t")],
+    let host = world.start_host(
+        vec![server_spec("s"), server_spec("t")],
         bowline_host::HostLimits::default(),
     );
-    assert!(reaches(&host, "s", "ready").await && reaches(&host, "t", "ready").await);
-    let (all, own) = (Scope::All, Scope::Server("s".into()));
-    let (before, before_own) = (list(&host, &all), list(&host, &own));
-    assert_eq!(tools(&before_own), plain("do"));
-    assert!(!host.status_of("s").unwrap().stale);
+    assert!(wait_for_state(&host, "s", "ready").await && wait_for_state(&host, "t", "ready").await);
+    let (all, own) = (EndpointScope::All, EndpointScope::Server("s".into()));
+    let (before, before_own) = (tool_list(&host, &all), tool_list(&host, &own));
+    assert_eq!(tools_with_marks(&before_own), unmarked_tool("do"));
+    assert!(!host.server_status("s").unwrap().stale);
 
-    assert!(world.kill("s", Exit::Signal(9)));
-    assert!(reaches(&host, "s", "starting").await);
-    let down = list(&host, &all);
+    assert!(world.kill("s", LinkExit::Signal(9)));
+    assert!(wait_for_state(&host, "s", "starting").await);
+    let down = tool_list(&host, &all);
     assert_eq!(
-        tools(&down),
+        tools_with_marks(&down),
         [("s__do".to_owned(), true), ("t__do".to_owned(), false)],
         "one server is away and the other is not"
     );
-    assert_eq!(tools(&list(&host, &own)), marked("do"));
-    assert!(host.status_of("s").unwrap().stale);
-    // Whoever compares what it knows finds no news: agents do not list again for it.
+    assert_eq!(tools_with_marks(&tool_list(&host, &own)), marked_tool("do"));
+    assert!(host.server_status("s").unwrap().stale);
+    // The fingerprint is unchanged, so agents do not list again.
     assert_eq!(down.fingerprint, before.fingerprint);
-    assert_eq!(list(&host, &own).fingerprint, before_own.fingerprint);
+    assert_eq!(tool_list(&host, &own).fingerprint, before_own.fingerprint);
 
     gate.release();
-    assert!(reaches(&host, "s", "ready").await);
-    assert_eq!(list(&host, &all).result, before.result, "byte for byte");
-    assert_eq!(list(&host, &own).result, before_own.result);
-    assert!(!host.status_of("s").unwrap().stale);
+    assert!(wait_for_state(&host, "s", "ready").await);
+    assert_eq!(
+        tool_list(&host, &all).result,
+        before.result,
+        "byte for byte"
+    );
+    assert_eq!(tool_list(&host, &own).result, before_own.result);
+    assert!(!host.server_status("s").unwrap().stale);
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_restart_of_the_gateway_the_last_known_menu_of_a_dead_server_is_served_marked() {
-    let (world, kept) = second_life(Script::always(well())).await;
-    let errors = (0..3).map(|_| refused(LinkError::Unreachable("no route".into())));
-    let second = host(OddDial::new(&world, errors), &kept, vec![remote("s")]);
-    assert_eq!(tools(&list(&second, &Scope::All)), marked("s__do"));
-    assert!(reaches(&second, "s", "backoff").await);
-    assert_eq!(tools(&list(&second, &Scope::All)), marked("s__do"));
-    assert_eq!(second.status_of("s").unwrap().manifest, "last_known");
-    assert!(reaches(&second, "s", "ready").await);
-    assert_eq!(tools(&list(&second, &Scope::All)), plain("s__do"));
+async fn restarted_gateway_serves_marked_tools() {
+    let (world, kept) = restarted_world(ServerScript::always(healthy_server())).await;
+    let errors = (0..3).map(|_| refused_connect(LinkError::Unreachable("no route".into())));
+    let second = start_host(OddDial::new(&world, errors), &kept, vec![http_spec("s")]);
+    assert_eq!(
+        tools_with_marks(&tool_list(&second, &EndpointScope::All)),
+        marked_tool("s__do")
+    );
+    assert!(wait_for_state(&second, "s", "backoff").await);
+    assert_eq!(
+        tools_with_marks(&tool_list(&second, &EndpointScope::All)),
+        marked_tool("s__do")
+    );
+    assert_eq!(second.server_status("s").unwrap().manifest, "last_known");
+    assert!(wait_for_state(&second, "s", "ready").await);
+    assert_eq!(
+        tools_with_marks(&tool_list(&second, &EndpointScope::All)),
+        unmarked_tool("s__do")
+    );
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_waits_to_be_needed_is_not_away() {
-    let (world, kept) = second_life(Script::always(well())).await;
-    let mut lazily = remote("s");
+async fn idle_server_is_not_marked() {
+    let (world, kept) = restarted_world(ServerScript::always(healthy_server())).await;
+    let mut lazily = http_spec("s");
     lazily.lazy = true;
-    let second = host(ScriptedDial::new(world), &kept, vec![lazily]);
-    assert_eq!(tools(&list(&second, &Scope::All)), plain("s__do"));
-    assert!(!second.status_of("s").unwrap().stale);
+    let second = start_host(ScriptedDial::new(world), &kept, vec![lazily]);
+    assert_eq!(
+        tools_with_marks(&tool_list(&second, &EndpointScope::All)),
+        unmarked_tool("s__do")
+    );
+    assert!(!second.server_status("s").unwrap().stale);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_never_seen_has_an_empty_menu_in_an_outage_and_no_error() {
-    let world = World::new([("s", Script::always(well()))]);
-    let errors = (0..3).map(|_| refused(LinkError::Unreachable("no route".into())));
-    let host = host(
+async fn unknown_server_in_outage_lists_empty() {
+    let world = SimWorld::new([("s", ServerScript::always(healthy_server()))]);
+    let errors = (0..3).map(|_| refused_connect(LinkError::Unreachable("no route".into())));
+    let host = start_host(
         OddDial::new(&world, errors),
         &Arc::default(),
-        vec![remote("s")],
+        vec![http_spec("s")],
     );
-    assert!(reaches(&host, "s", "backoff").await);
-    assert!(tools(&list(&host, &Scope::All)).is_empty());
-    let status = host.status_of("s").unwrap();
+    assert!(wait_for_state(&host, "s", "backoff").await);
+    assert!(tools_with_marks(&tool_list(&host, &EndpointScope::All)).is_empty());
+    let status = host.server_status("s").unwrap();
     assert_eq!((status.manifest, status.stale), ("none", false));
-    // What it may have is announced all the same, so that clients listen for changes.
+    // All capabilities are announced, so that clients listen for changes.
     let owner = Principal::new("owner", Role::Owner);
-    let said = host.introduction(&owner, &Scope::All).capabilities;
+    let said = host
+        .initialize_info(&owner, &EndpointScope::All)
+        .capabilities;
     let said = String::from_utf8_lossy(&said).into_owned();
     assert!(said.contains(r#""tools":{"listChanged":true}"#), "{said}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refusal_is_no_outage_and_nothing_is_shown_until_a_list_succeeds_again() {
+async fn refusal_removes_tools_until_listed() {
     let answer = || {
-        refused(LinkError::Http {
+        refused_connect(LinkError::Http {
             status: 500,
             preview: "".into(),
         })
     };
     for (error, class) in [
-        (unauthorized(401), Class::AuthRequired),
-        (unauthorized(403), Class::ScopeRequired),
-        (answer(), Class::ConnectFailed),
+        (unauthorized_connect(401), FailureClass::AuthRequired),
+        (unauthorized_connect(403), FailureClass::ScopeRequired),
+        (answer(), FailureClass::ConnectFailed),
     ] {
-        let (world, kept) = second_life(Script::always(well())).await;
-        let is_credentials = class != Class::ConnectFailed;
-        let second = host(OddDial::new(&world, [error]), &kept, vec![remote("s")]);
+        let (world, kept) = restarted_world(ServerScript::always(healthy_server())).await;
+        let is_credentials = class != FailureClass::ConnectFailed;
+        let second = start_host(OddDial::new(&world, [error]), &kept, vec![http_spec("s")]);
         assert_eq!(
-            tools(&list(&second, &Scope::All)),
-            marked("s__do"),
+            tools_with_marks(&tool_list(&second, &EndpointScope::All)),
+            marked_tool("s__do"),
             "nobody knows yet"
         );
-        assert!(reaches(&second, "s", "backoff").await);
-        assert!(tools(&list(&second, &Scope::All)).is_empty());
+        assert!(wait_for_state(&second, "s", "backoff").await);
+        assert!(tools_with_marks(&tool_list(&second, &EndpointScope::All)).is_empty());
         assert!(
             kept.manifests.lock().unwrap().is_empty(),
             "nor by the next life"
         );
         if is_credentials {
-            // Told at once, although the next try is due in a moment.
-            let error = second.call(call("s__do", "{}")).await.unwrap_err();
-            assert_eq!(error.class(), class, "{error}");
-            assert_eq!(error.execution(), Execution::NotStarted);
+            // Fails at once, although the next attempt is near.
+            let error = second.call(tool_call("s__do", "{}")).await.unwrap_err();
+            assert_eq!(error.failure_class(), class, "{error}");
+            assert_eq!(error.execution_status(), ExecutionStatus::NotStarted);
             assert_eq!(
-                second.status_of("s").unwrap().last_error.unwrap().class,
+                second.server_status("s").unwrap().last_error.unwrap().class,
                 class.as_str()
             );
         }
-        assert!(reaches(&second, "s", "ready").await);
-        assert_eq!(tools(&list(&second, &Scope::All)), plain("s__do"));
+        assert!(wait_for_state(&second, "s", "ready").await);
+        assert_eq!(
+            tools_with_marks(&tool_list(&second, &EndpointScope::All)),
+            unmarked_tool("s__do")
+        );
         assert_eq!(kept.manifests.lock().unwrap().len(), 1);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_bad_gateway_before_the_server_is_an_outage() {
+async fn bad_gateway_counts_as_outage() {
     for status in [502, 503, 504] {
-        let (world, kept) = second_life(Script::always(well())).await;
-        let error = refused(LinkError::Http {
+        let (world, kept) = restarted_world(ServerScript::always(healthy_server())).await;
+        let error = refused_connect(LinkError::Http {
             status,
             preview: "".into(),
         });
-        let second = host(OddDial::new(&world, [error]), &kept, vec![remote("s")]);
-        assert!(reaches(&second, "s", "backoff").await);
+        let second = start_host(OddDial::new(&world, [error]), &kept, vec![http_spec("s")]);
+        assert!(wait_for_state(&second, "s", "backoff").await);
         assert_eq!(
-            tools(&list(&second, &Scope::All)),
-            marked("s__do"),
+            tools_with_marks(&tool_list(&second, &EndpointScope::All)),
+            marked_tool("s__do"),
             "{status}"
         );
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_that_is_refused_at_the_start_takes_the_last_known_one_away() {
-    // Its second page is an error.
-    let refusing = well().page("", &["do"], Some("c"));
-    let (world, kept) = second_life(Script::always(well()).then(refusing)).await;
-    let second = host(ScriptedDial::new(world), &kept, vec![remote("s")]);
-    assert!(reaches(&second, "s", "backoff").await);
-    assert!(tools(&list(&second, &Scope::All)).is_empty());
+async fn refused_list_at_start_removes_tools() {
+    // The second page is an error.
+    let refusing = healthy_server().with_page("", &["do"], Some("c"));
+    let (world, kept) =
+        restarted_world(ServerScript::always(healthy_server()).then(refusing)).await;
+    let second = start_host(ScriptedDial::new(world), &kept, vec![http_spec("s")]);
+    assert!(wait_for_state(&second, "s", "backoff").await);
+    assert!(tools_with_marks(&tool_list(&second, &EndpointScope::All)).is_empty());
     assert_eq!(
-        second.status_of("s").unwrap().last_error.unwrap().class,
-        Class::ProtocolError.as_str()
+        second.server_status("s").unwrap().last_error.unwrap().class,
+        FailureClass::ProtocolError.as_str()
     );
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_rules_hold_for_a_last_known_menu_as_for_any() {
-    let two = || Generation::tools([("do", Act::Answers), ("undo", Act::Answers)]);
-    let (world, kept) = second_life(Script::always(two())).await;
-    let errors = (0..9).map(|_| refused(LinkError::Unreachable("no route".into())));
-    let second = host(OddDial::new(&world, errors), &kept, vec![remote("s")]);
+async fn policy_applies_to_last_known_tools() {
+    let two = || {
+        GenerationScript::with_tools([
+            ("do", ToolBehaviour::Respond),
+            ("undo", ToolBehaviour::Respond),
+        ])
+    };
+    let (world, kept) = restarted_world(ServerScript::always(two())).await;
+    let errors = (0..9).map(|_| refused_connect(LinkError::Unreachable("no route".into())));
+    let second = start_host(OddDial::new(&world, errors), &kept, vec![http_spec("s")]);
     let rules = RoleRules {
-        allow: vec![Pattern::parse("s.do").unwrap()],
+        allow: vec![FeaturePattern::parse("s.do").unwrap()],
         ..RoleRules::default()
     };
-    second.set_policy(Policy::new(Otherwise::Deny).with_role("half", rules));
-    assert!(reaches(&second, "s", "backoff").await);
+    second.set_policy(Policy::new(DefaultAction::Deny).with_role("half", rules));
+    assert!(wait_for_state(&second, "s", "backoff").await);
     let half = Principal::new("p", Role::Named("half".into()));
     let none = Principal::new("p", Role::None);
-    let view = |who: &Principal| tools(&second.view(who, &Scope::All, ListKind::Tools));
-    assert_eq!(view(&half), marked("s__do"));
+    let view = |who: &Principal| {
+        tools_with_marks(&second.list_for(who, &EndpointScope::All, ListKind::Tools))
+    };
+    assert_eq!(view(&half), marked_tool("s__do"));
     assert!(view(&none).is_empty());
     let agent = Principal::new("owner:claude", Role::OwnersAgent);
     assert_eq!(view(&agent).len(), 2);

@@ -1,69 +1,74 @@
-//! Servers and gateways that go at random, and writes that must arrive once and in order.
+//! Random crashes of servers and gateways; writes must arrive once and in order.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_core::supervision::RestartPolicy;
+use bowline_core::restart_budget::RestartPolicy;
 use bowline_host::spec::ServerSpec;
-use bowline_link::Exit;
-use bowline_sim::{Act, Generation, Script, World};
+use bowline_link::LinkExit;
+use bowline_sim::{GenerationScript, ServerScript, SimWorld, ToolBehaviour};
 use fastrand::Rng;
 
-use crate::rig::{Rig, doing, key, n, pass, server, up, write};
+use crate::rig::{
+    OutboxRig, advance_clock, healthy_server, key_argument, number_argument, queued_server,
+    server_doing, write_call,
+};
 
-/// Worlds that are tried.
+/// Number of worlds.
 const SEEDS: u64 = 20;
 
-/// Writes in each.
+/// Writes per world.
 const WRITES: u64 = 60;
 
 const WHO: [&str; 3] = ["ann", "bob", "cyd"];
 
-/// A server whose lives are long and short, and some of which never begin.
-fn script(rng: &mut Rng) -> Script {
-    let mut script = Script::always(up());
+/// A server with random lifetimes, some of which fail to start.
+fn random_script(rng: &mut Rng) -> ServerScript {
+    let mut script = ServerScript::always(healthy_server());
     for _ in 0..60 {
         let life = match rng.u8(..6) {
-            0 | 1 => Generation::fails("down"),
-            2 => doing(Act::Dies),
-            3 => doing(Act::AnswersAfter(Duration::from_millis(rng.u64(1..400)))),
-            4 => up().dies_after(Duration::from_millis(rng.u64(1..3_000))),
-            _ => up(),
+            0 | 1 => GenerationScript::failing_start("down"),
+            2 => server_doing(ToolBehaviour::Exit),
+            3 => server_doing(ToolBehaviour::RespondAfter(Duration::from_millis(
+                rng.u64(1..400),
+            ))),
+            4 => healthy_server().exit_after(Duration::from_millis(rng.u64(1..3_000))),
+            _ => healthy_server(),
         };
         script = script.then(life);
     }
-    script.then(up())
+    script.then(healthy_server())
 }
 
-async fn world(seed: u64) {
+async fn run_world(seed: u64) {
     let mut rng = Rng::with_seed(seed);
-    let world = World::new([("s", script(&mut rng))]);
+    let world = SimWorld::new([("s", random_script(&mut rng))]);
     let spec = || {
         vec![ServerSpec {
-            // However often it falls, it is started again.
+            // Unlimited restarts.
             restart: RestartPolicy {
                 restarts_max: 1_000,
                 window: Duration::from_secs(300),
             },
-            ..server("s")
+            ..queued_server("s")
         }]
     };
-    let mut rig = Rig::on(
+    let mut rig = OutboxRig::start_on_journal(
         world.clone(),
         spec(),
-        Arc::new(bowline_journal::Memory::default()),
+        Arc::new(bowline_journal::MemoryJournal::default()),
     )
     .await;
     let mut promised: BTreeMap<(String, u64), ()> = BTreeMap::new();
     for nth in 1..=WRITES {
         let who = WHO[rng.usize(..WHO.len())];
         let arguments = format!(r#"{{"n":{nth},"who":"{who}"}}"#);
-        let call = rig.host.call(write(who, "s__do", &arguments));
+        let call = rig.host.call(write_call(who, "s__do", &arguments));
         let harm = async {
-            pass(Duration::from_millis(rng.u64(..500))).await;
+            advance_clock(Duration::from_millis(rng.u64(..500))).await;
             if rng.u8(..3) == 0 {
-                world.kill("s", Exit::Signal(9));
+                world.kill("s", LinkExit::Signal(9));
             }
         };
         let (outcome, ()) = tokio::join!(call, harm);
@@ -72,26 +77,35 @@ async fn world(seed: u64) {
         }
         if rng.u8(..12) == 0 {
             rig.host.shutdown().await;
-            rig = rig.again(spec());
+            rig = rig.restart(spec());
         }
     }
     let wait = Duration::from_secs(24 * 3_600);
-    if tokio::time::timeout(wait, rig.drained()).await.is_err() {
-        panic!("BOWLINE_SEED={seed}: {:#?}", rig.letters().await);
+    if tokio::time::timeout(wait, rig.wait_drained())
+        .await
+        .is_err()
+    {
+        panic!("BOWLINE_SEED={seed}: {:#?}", rig.queued_calls().await);
     }
 
-    judge(seed, &world, &promised);
+    assert_delivered_once_in_order(seed, &world, &promised);
 }
 
-fn judge(seed: u64, world: &World, promised: &BTreeMap<(String, u64), ()>) {
+fn assert_delivered_once_in_order(
+    seed: u64,
+    world: &SimWorld,
+    promised: &BTreeMap<(String, u64), ()>,
+) {
     let record = world.record();
     let mut seen = HashSet::new();
     let mut done: BTreeMap<String, Vec<u64>> = BTreeMap::new();
     for deed in &record.executions {
-        if seen.insert(key(&deed.arguments)) {
+        if seen.insert(key_argument(&deed.arguments)) {
             let said: serde_json::Value = serde_json::from_str(&deed.arguments).unwrap();
             let who = said["who"].as_str().unwrap().to_owned();
-            done.entry(who).or_default().push(n(&deed.arguments));
+            done.entry(who)
+                .or_default()
+                .push(number_argument(&deed.arguments));
         }
     }
     for (who, done) in &done {
@@ -119,8 +133,8 @@ fn judge(seed: u64, world: &World, promised: &BTreeMap<(String, u64), ()>) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whatever_is_killed_a_promised_write_arrives_once_and_in_order() {
+async fn queued_writes_survive_random_crashes() {
     for seed in 0..SEEDS {
-        world(seed).await;
+        run_world(seed).await;
     }
 }

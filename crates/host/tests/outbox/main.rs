@@ -1,4 +1,4 @@
-//! Writes that outlive an outage.
+//! The outbox: writes that survive an outage.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -7,11 +7,12 @@
     reason = "tests"
 )]
 
-mod asking;
-mod broken;
-mod care;
 mod chaos;
+mod faults;
 mod keys;
+mod never_started;
+mod notifications;
+mod operator;
 mod order;
 mod poison;
 mod queueing;
@@ -19,6 +20,5 @@ mod recovery;
 mod replay;
 mod restart;
 mod rig;
-mod telling;
-mod unseen;
+mod server_requests;
 mod views;

@@ -1,147 +1,176 @@
-//! Lanes: in order each, and in nobody's way.
+//! Lanes: ordered individually, independent of each other.
 
 use std::time::Duration;
 
-use bowline_core::call::Origin;
-use bowline_link::Exit;
-use bowline_sim::{Act, Gate, Generation, Script, call, reaches};
+use bowline_core::call::ReplyOrigin;
+use bowline_link::LinkExit;
+use bowline_sim::{
+    GenerationScript, ReleaseGate, ServerScript, ToolBehaviour, tool_call, wait_for_state,
+};
 
-use crate::rig::{Rig, doing, is_queued, n, server, up, write};
+use crate::rig::{
+    OutboxRig, expect_queued, healthy_server, number_argument, queued_server, server_doing,
+    write_call,
+};
 
-fn args(n: u64) -> String {
+fn numbered_arguments(n: u64) -> String {
     format!(r#"{{"n":{n}}}"#)
 }
 
-async fn down(script: Script) -> Rig {
-    let rig = Rig::new(script).await;
-    assert!(rig.world.kill("s", Exit::Signal(9)));
-    assert!(reaches(&rig.host, "s", "backoff").await);
+async fn rig_with_server_down(script: ServerScript) -> OutboxRig {
+    let rig = OutboxRig::new(script).await;
+    assert!(rig.world.kill("s", LinkExit::Signal(9)));
+    assert!(wait_for_state(&rig.host, "s", "backoff").await);
     rig
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_new_write_never_overtakes_one_that_waits() {
-    let script = Script::always(up())
-        .then(Generation::fails("down"))
-        .then(doing(Act::AnswersAfter(Duration::from_millis(50))));
-    let rig = down(script).await;
+async fn new_write_never_overtakes_queued_write() {
+    let script = ServerScript::always(healthy_server())
+        .then(GenerationScript::failing_start("down"))
+        .then(server_doing(ToolBehaviour::RespondAfter(
+            Duration::from_millis(50),
+        )));
+    let rig = rig_with_server_down(script).await;
     for n in 1..=3 {
-        rig.queue(&args(n)).await;
+        rig.queue_write(&numbered_arguments(n)).await;
     }
-    // It is back, and the first is being delivered: whatever comes now comes last.
+    // The server is back and the first write is in delivery: later writes come last.
     rig.world
-        .until(|record| !record.executions.is_empty())
+        .wait_until(|record| !record.executions.is_empty())
         .await;
     for n in 4..=6 {
-        let reply = rig.write_as("owner", &args(n)).await.unwrap();
-        let said = is_queued(&reply);
+        let reply = rig.write_as("owner", &numbered_arguments(n)).await.unwrap();
+        let said = expect_queued(&reply);
         assert!(said["position"].as_u64() >= Some(2), "{said}");
     }
-    rig.drained().await;
-    assert_eq!(rig.ran(), [1, 2, 3, 4, 5, 6]);
-    let reply = rig.write_as("owner", &args(7)).await.unwrap();
-    assert_eq!(reply.origin, Origin::Live, "nothing waits any more");
+    rig.wait_drained().await;
+    assert_eq!(rig.executed_numbers(), [1, 2, 3, 4, 5, 6]);
+    let reply = rig.write_as("owner", &numbered_arguments(7)).await.unwrap();
+    assert_eq!(reply.origin, ReplyOrigin::Live, "nothing waits any more");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_new_write_does_not_overtake_the_only_one_which_is_just_being_delivered() {
-    let gate = Gate::closed();
-    let script = Script::always(up())
-        .then(Generation::fails("down"))
-        .then(doing(Act::Hangs(gate.clone())));
-    let rig = down(script).await;
-    rig.queue(&args(1)).await;
-    rig.world.until(|record| record.executions.len() == 1).await;
-    rig.queue(&args(2)).await;
-    assert_eq!(rig.ran(), [1], "the second waits for the first");
+async fn new_write_waits_for_write_in_delivery() {
+    let gate = ReleaseGate::new_closed();
+    let script = ServerScript::always(healthy_server())
+        .then(GenerationScript::failing_start("down"))
+        .then(server_doing(ToolBehaviour::BlockOn(gate.clone())));
+    let rig = rig_with_server_down(script).await;
+    rig.queue_write(&numbered_arguments(1)).await;
+    rig.world
+        .wait_until(|record| record.executions.len() == 1)
+        .await;
+    rig.queue_write(&numbered_arguments(2)).await;
+    assert_eq!(
+        rig.executed_numbers(),
+        [1],
+        "the second waits for the first"
+    );
     gate.release();
-    rig.drained().await;
-    assert_eq!(rig.ran(), [1, 2]);
+    rig.wait_drained().await;
+    assert_eq!(rig.executed_numbers(), [1, 2]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn lanes_of_other_principals_and_servers_are_not_held_up() {
-    let stuck = Script::always(up()).then(Generation::fails("down"));
-    let specs = vec![server("s"), server("t")];
-    let rig = Rig::of(specs, [("s", stuck), ("t", Script::always(up()))]).await;
-    assert!(rig.world.kill("s", Exit::Signal(9)));
-    assert!(reaches(&rig.host, "s", "backoff").await);
-    rig.queue(&args(1)).await;
+async fn blocked_lane_does_not_delay_others() {
+    let stuck =
+        ServerScript::always(healthy_server()).then(GenerationScript::failing_start("down"));
+    let specs = vec![queued_server("s"), queued_server("t")];
+    let rig = OutboxRig::with_servers(
+        specs,
+        [("s", stuck), ("t", ServerScript::always(healthy_server()))],
+    )
+    .await;
+    assert!(rig.world.kill("s", LinkExit::Signal(9)));
+    assert!(wait_for_state(&rig.host, "s", "backoff").await);
+    rig.queue_write(&numbered_arguments(1)).await;
     let reply = rig
         .host
-        .call(write("owner", "t__do", &args(2)))
+        .call(write_call("owner", "t__do", &numbered_arguments(2)))
         .await
         .unwrap();
-    assert_eq!(reply.origin, Origin::Live, "another server");
-    assert_eq!(rig.ran(), [2]);
+    assert_eq!(reply.origin, ReplyOrigin::Live, "another server");
+    assert_eq!(rig.executed_numbers(), [2]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_write_probes_a_server_that_comes_back_and_then_all_lanes_go() {
-    let gate = Gate::closed();
-    let script = Script::always(up())
-        .then(Generation::fails("down"))
-        .then(doing(Act::Hangs(gate.clone())));
-    let rig = down(script).await;
+async fn recovered_server_is_probed_by_one_write() {
+    let gate = ReleaseGate::new_closed();
+    let script = ServerScript::always(healthy_server())
+        .then(GenerationScript::failing_start("down"))
+        .then(server_doing(ToolBehaviour::BlockOn(gate.clone())));
+    let rig = rig_with_server_down(script).await;
     for who in ["a", "b", "c", "d"] {
-        let reply = rig.host.call(write(who, "s__do", &args(1))).await.unwrap();
-        is_queued(&reply);
+        let reply = rig
+            .host
+            .call(write_call(who, "s__do", &numbered_arguments(1)))
+            .await
+            .unwrap();
+        expect_queued(&reply);
     }
-    assert!(reaches(&rig.host, "s", "ready").await);
+    assert!(wait_for_state(&rig.host, "s", "ready").await);
     rig.world
-        .until(|record| !record.executions.is_empty())
+        .wait_until(|record| !record.executions.is_empty())
         .await;
-    crate::rig::pass(Duration::from_secs(30)).await;
-    assert_eq!(rig.ran().len(), 1, "one probe");
+    crate::rig::advance_clock(Duration::from_secs(30)).await;
+    assert_eq!(rig.executed_numbers().len(), 1, "one probe");
     gate.release();
-    rig.drained().await;
-    assert_eq!(rig.ran().len(), 4);
+    rig.wait_drained().await;
+    assert_eq!(rig.executed_numbers().len(), 4);
 }
 
 #[tokio::test(start_paused = true)]
-async fn calls_that_are_not_queued_pass_by_those_that_wait() {
-    let gate = Gate::closed();
-    let script = Script::always(up())
-        .then(Generation::fails("down"))
-        .then(doing(Act::Hangs(gate.clone())));
-    let rig = down(script).await;
-    rig.queue(&args(1)).await;
-    assert!(reaches(&rig.host, "s", "ready").await);
+async fn unqueued_calls_bypass_the_lane() {
+    let gate = ReleaseGate::new_closed();
+    let script = ServerScript::always(healthy_server())
+        .then(GenerationScript::failing_start("down"))
+        .then(server_doing(ToolBehaviour::BlockOn(gate.clone())));
+    let rig = rig_with_server_down(script).await;
+    rig.queue_write(&numbered_arguments(1)).await;
+    assert!(wait_for_state(&rig.host, "s", "ready").await);
     rig.world
-        .until(|record| !record.executions.is_empty())
+        .wait_until(|record| !record.executions.is_empty())
         .await;
-    let reply = rig.host.call(call("s__other", &args(2))).await.unwrap();
-    assert_eq!(reply.origin, Origin::Live);
+    let reply = rig
+        .host
+        .call(tool_call("s__other", &numbered_arguments(2)))
+        .await
+        .unwrap();
+    assert_eq!(reply.origin, ReplyOrigin::Live);
     gate.release();
-    rig.drained().await;
+    rig.wait_drained().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn thousands_of_writes_of_many_principals_arrive_once_and_in_order() {
-    let mut script = Script::always(up());
+async fn many_writes_arrive_once_in_order() {
+    let mut script = ServerScript::always(healthy_server());
     for _ in 0..40 {
         script = script
-            .then(Generation::fails("down"))
-            .then(up().dies_after(Duration::from_millis(700)));
+            .then(GenerationScript::failing_start("down"))
+            .then(healthy_server().exit_after(Duration::from_millis(700)));
     }
-    let rig = Rig::new(script.then(up())).await;
-    assert!(rig.world.kill("s", Exit::Signal(9)));
+    let rig = OutboxRig::new(script.then(healthy_server())).await;
+    assert!(rig.world.kill("s", LinkExit::Signal(9)));
     let mut sent = 0;
     for nth in 1..=100 {
         for who in ["a", "b", "c"] {
-            let reply = rig.host.call(write(who, "s__do", &args(nth))).await;
+            let reply = rig
+                .host
+                .call(write_call(who, "s__do", &numbered_arguments(nth)))
+                .await;
             assert!(reply.is_ok(), "{reply:?}");
             sent += 1;
         }
-        crate::rig::pass(Duration::from_millis(90)).await;
+        crate::rig::advance_clock(Duration::from_millis(90)).await;
     }
-    rig.drained().await;
+    rig.wait_drained().await;
     let record = rig.world.record();
     let mut seen = std::collections::HashSet::new();
     let first = record.executions.iter();
     let first: Vec<_> = first
-        .filter(|deed| seen.insert(crate::rig::key(&deed.arguments)))
-        .map(|deed| n(&deed.arguments))
+        .filter(|deed| seen.insert(crate::rig::key_argument(&deed.arguments)))
+        .map(|deed| number_argument(&deed.arguments))
         .collect();
     assert_eq!(first.len(), sent);
     for nth in 1..=100 {

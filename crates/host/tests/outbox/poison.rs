@@ -1,63 +1,73 @@
-//! A write that fails alone: it is given up after some tries, and stands in nobody's way.
+//! A poison write: dead-lettered after several attempts, without blocking others.
 
 use std::time::Duration;
 
-use bowline_core::call::{Call, Origin};
+use bowline_core::call::{CallRequest, ReplyOrigin};
 use bowline_core::lane::POISON_TRIES_MAX;
-use bowline_host::outbox::LetterState;
-use bowline_link::{Exit, LinkError};
-use bowline_sim::{Act, Gate, Generation, Hearer, Script, call, reaches};
+use bowline_host::outbox::QueuedCallState;
+use bowline_link::{LinkError, LinkExit};
+use bowline_sim::{
+    GenerationScript, RecordingClient, ReleaseGate, ServerScript, ToolBehaviour, tool_call,
+    wait_for_state,
+};
 
-use crate::rig::{Rig, argument, doing, pass, queued, server, up, write};
+use crate::rig::{
+    OutboxRig, advance_clock, argument_channel, healthy_server, queued_rule, queued_server,
+    server_doing, write_call,
+};
 
-fn fails_500() -> Act {
-    Act::Fails(LinkError::Http {
+fn failing_act() -> ToolBehaviour {
+    ToolBehaviour::FailWith(LinkError::Http {
         status: 500,
         preview: "no".into(),
     })
 }
 
-/// Queues a write of `do` in an outage, after which `do` acts so and `other` answers.
-async fn queued_poison(act: Act) -> Rig {
-    let mut spec = server("s");
+/// Queues a write of `do` in an outage; afterwards `do` acts so and `other` succeeds.
+async fn queued_poison(act: ToolBehaviour) -> OutboxRig {
+    let mut spec = queued_server("s");
     spec.call_timeout = Duration::from_secs(5);
-    spec.tools.insert("other".to_owned(), queued(argument()));
-    let script = Script::always(up())
-        .then(Generation::fails("down"))
-        .then(doing(act));
-    let rig = Rig::of(vec![spec], [("s", script)]).await;
-    assert!(rig.world.kill("s", Exit::Signal(9)));
-    assert!(reaches(&rig.host, "s", "backoff").await);
-    rig.queue(r#"{"n":1}"#).await;
-    assert!(reaches(&rig.host, "s", "ready").await);
+    spec.tools
+        .insert("other".to_owned(), queued_rule(argument_channel()));
+    let script = ServerScript::always(healthy_server())
+        .then(GenerationScript::failing_start("down"))
+        .then(server_doing(act));
+    let rig = OutboxRig::with_servers(vec![spec], [("s", script)]).await;
+    assert!(rig.world.kill("s", LinkExit::Signal(9)));
+    assert!(wait_for_state(&rig.host, "s", "backoff").await);
+    rig.queue_write(r#"{"n":1}"#).await;
+    assert!(wait_for_state(&rig.host, "s", "ready").await);
     rig
 }
 
 #[tokio::test(start_paused = true)]
 async fn poison_write_becomes_dead_letter_while_server_serves() {
-    for act in [fails_500(), Act::Hangs(Gate::closed())] {
+    for act in [
+        failing_act(),
+        ToolBehaviour::BlockOn(ReleaseGate::new_closed()),
+    ] {
         let rig = queued_poison(act).await;
         let mut calls = 0;
-        while rig.letters().await[0].state != LetterState::Dead {
-            // Another session of the same principal writes meanwhile, and is never held up.
-            let other = Call {
-                caller: Some(Hearer::of(8)),
-                ..write("owner", "s__other", r#"{"n":2}"#)
+        while rig.queued_calls().await[0].state != QueuedCallState::Dead {
+            // Another session of the same principal writes meanwhile, without delay.
+            let other = CallRequest {
+                client: Some(RecordingClient::new(8)),
+                ..write_call("owner", "s__other", r#"{"n":2}"#)
             };
             let reply = rig.host.call(other).await.unwrap();
             if calls > 10 {
-                assert_eq!(reply.origin, Origin::Live, "{calls}");
+                assert_eq!(reply.origin, ReplyOrigin::Live, "{calls}");
             }
-            pass(Duration::from_millis(500)).await;
+            advance_clock(Duration::from_millis(500)).await;
             calls += 1;
             assert!(calls < 400, "never given up");
         }
-        let letters = rig.letters().await;
+        let letters = rig.queued_calls().await;
         assert_eq!(letters.len(), 1, "{letters:?}");
         let reason = letters[0].last_error.as_deref().unwrap();
         let want = format!("failed {POISON_TRIES_MAX} times while the server served other calls");
         assert!(reason.contains(&want), "{reason}");
-        let told = rig.ears.heard(1).await;
+        let told = rig.ears.wait_for_notifications(1).await;
         let (_, told) = told.iter().find(|(session, _)| *session == 7).unwrap();
         assert!(
             told.contains(r#""level":"error""#) && told.contains(&want),
@@ -68,14 +78,14 @@ async fn poison_write_becomes_dead_letter_while_server_serves() {
 
 #[tokio::test(start_paused = true)]
 async fn failing_write_waits_while_server_serves_nobody() {
-    let rig = queued_poison(fails_500()).await;
-    pass(Duration::from_secs(60 * 60)).await;
-    let letters = rig.letters().await;
-    assert_ne!(letters[0].state, LetterState::Dead, "{letters:?}");
+    let rig = queued_poison(failing_act()).await;
+    advance_clock(Duration::from_secs(60 * 60)).await;
+    let letters = rig.queued_calls().await;
+    assert_ne!(letters[0].state, QueuedCallState::Dead, "{letters:?}");
     assert!(letters[0].attempts > POISON_TRIES_MAX, "{letters:?}");
-    // Time is no evidence; it is delivered when the server takes it.
-    assert!(rig.world.change("s", up()));
-    rig.drained().await;
-    assert_eq!(rig.done(), [1]);
-    assert!(rig.host.call(call("s__other", "{}")).await.is_ok());
+    // Time is no evidence; the write is delivered once the server accepts it.
+    assert!(rig.world.change_script("s", healthy_server()));
+    rig.wait_drained().await;
+    assert_eq!(rig.deduplicated_numbers(), [1]);
+    assert!(rig.host.call(tool_call("s__other", "{}")).await.is_ok());
 }

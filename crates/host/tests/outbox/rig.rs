@@ -1,38 +1,39 @@
-//! A host with a journal that the test keeps, and a server whose tool `do` is queued.
+//! A host with the test's journal, and a server with the queued tool `do`.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_core::backoff::Backoff;
-use bowline_core::call::{Call, Effect, Origin, Principal, Reply, Role};
+use bowline_core::call::{CallReply, CallRequest, Effect, Principal, ReplyOrigin, Role};
 use bowline_core::error::CallError;
-use bowline_core::lane::Channel;
-use bowline_core::time::Now;
-use bowline_host::outbox::Letter;
+use bowline_core::lane::KeyChannel;
+use bowline_core::time::MonotonicTime;
+use bowline_host::outbox::QueuedCallView;
 use bowline_host::ports::{Clock, SystemClock};
 use bowline_host::spec::{ServerSpec, ToolRule};
-use bowline_host::{Host, HostLimits, Ports};
-use bowline_journal::{Journal, Memory};
+use bowline_host::{Host, HostLimits, HostPorts};
+use bowline_journal::{Journal, MemoryJournal};
 use bowline_sim::{
-    Act, Ears, Generation, Hearer, Script, World, annotated, body, call, definition, reaches, spec,
+    GenerationScript, RecordingClient, RecordingSink, ServerScript, SimWorld, ToolBehaviour,
+    annotated_tool, reply_body, server_spec, tool_call, tool_definition, wait_for_state,
 };
 use serde_json::Value;
 use tokio::time::Instant;
 
-/// How long writes are kept.
+/// Lifetime of queued writes.
 pub(crate) const KEEP: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// The wall clock goes with the clock of the test.
+/// A wall clock driven by the test clock.
 #[derive(Debug)]
-pub(crate) struct Hands(pub(crate) SystemClock);
+pub(crate) struct TestWallClock(pub(crate) SystemClock);
 
-impl Clock for Hands {
-    fn now(&self) -> Now {
+impl Clock for TestWallClock {
+    fn now(&self) -> MonotonicTime {
         self.0.now()
     }
 
-    fn instant(&self, at: Now) -> Instant {
+    fn instant(&self, at: MonotonicTime) -> Instant {
         self.0.instant(at)
     }
 
@@ -41,16 +42,16 @@ impl Clock for Hands {
     }
 }
 
-pub(crate) struct Rig {
-    pub(crate) world: World,
+pub(crate) struct OutboxRig {
+    pub(crate) world: SimWorld,
     pub(crate) host: Host,
-    pub(crate) ears: Arc<Ears>,
+    pub(crate) ears: Arc<RecordingSink>,
     pub(crate) journal: Arc<dyn Journal>,
     clock: Arc<dyn Clock>,
 }
 
-/// Returns the rule of a tool that is queued.
-pub(crate) fn queued(channel: Channel) -> ToolRule {
+/// Returns the rule of a queued tool.
+pub(crate) fn queued_rule(channel: KeyChannel) -> ToolRule {
     ToolRule {
         effect: Some(Effect::Write),
         queue: Some(KEEP),
@@ -59,80 +60,86 @@ pub(crate) fn queued(channel: Channel) -> ToolRule {
     }
 }
 
-pub(crate) fn argument() -> Channel {
-    Channel::Argument("key".into())
+pub(crate) fn argument_channel() -> KeyChannel {
+    KeyChannel::Argument("key".into())
 }
 
-/// Returns a server whose tool `do` is queued under its argument `key`, and `other` is not.
-pub(crate) fn server(name: &str) -> ServerSpec {
+/// Returns a server with the queued tool `do`, keyed by argument `key`, and the unqueued tool
+/// `other`.
+pub(crate) fn queued_server(name: &str) -> ServerSpec {
     ServerSpec {
-        tools: [("do".to_owned(), queued(argument()))].into(),
+        tools: [("do".to_owned(), queued_rule(argument_channel()))].into(),
         // Longer than a caller waits for a restart.
         backoff: Backoff {
             base: Duration::from_secs(3),
             cap: Duration::from_secs(5),
         },
-        ..spec(name)
+        ..server_spec(name)
     }
 }
 
-/// Returns a server that offers `do`, which acts so, and `other`, which answers.
-pub(crate) fn doing(act: Act) -> Generation {
-    Generation::definitions(&[definition("do"), annotated("other", "{}")]).act("do", act)
+/// Returns a server whose `do` acts as given, and whose `other` succeeds.
+pub(crate) fn server_doing(act: ToolBehaviour) -> GenerationScript {
+    GenerationScript::with_definitions(&[tool_definition("do"), annotated_tool("other", "{}")])
+        .with_behaviour("do", act)
 }
 
-pub(crate) fn up() -> Generation {
-    doing(Act::Answers)
+pub(crate) fn healthy_server() -> GenerationScript {
+    server_doing(ToolBehaviour::Respond)
 }
 
-impl Rig {
-    pub(crate) async fn new(script: Script) -> Self {
-        Self::of(vec![server("s")], [("s", script)]).await
+impl OutboxRig {
+    pub(crate) async fn new(script: ServerScript) -> Self {
+        Self::with_servers(vec![queued_server("s")], [("s", script)]).await
     }
 
-    pub(crate) async fn of<'a>(
+    pub(crate) async fn with_servers<'a>(
         specs: Vec<ServerSpec>,
-        scripts: impl IntoIterator<Item = (&'a str, Script)>,
+        scripts: impl IntoIterator<Item = (&'a str, ServerScript)>,
     ) -> Self {
-        let world = World::new(scripts);
-        Self::on(world, specs, Arc::new(Memory::default())).await
+        let world = SimWorld::new(scripts);
+        Self::start_on_journal(world, specs, Arc::new(MemoryJournal::default())).await
     }
 
-    /// Starts a host on a journal, and waits until all its servers stand.
-    pub(crate) async fn on(
-        world: World,
+    /// Starts a host on a journal, and waits until all servers are settled.
+    pub(crate) async fn start_on_journal(
+        world: SimWorld,
         specs: Vec<ServerSpec>,
         journal: Arc<dyn Journal>,
     ) -> Self {
         let names: Vec<_> = specs.iter().map(|spec| Arc::clone(&spec.name)).collect();
-        let rig = Self::started(world, specs, journal);
+        let rig = Self::start_without_waiting(world, specs, journal);
         for name in names {
-            assert!(reaches(&rig.host, &name, "ready").await);
+            assert!(wait_for_state(&rig.host, &name, "ready").await);
         }
         rig
     }
 
-    pub(crate) fn started(world: World, specs: Vec<ServerSpec>, journal: Arc<dyn Journal>) -> Self {
-        let clock = Arc::new(Hands(SystemClock::start()));
-        Self::timed(world, specs, journal, clock)
+    pub(crate) fn start_without_waiting(
+        world: SimWorld,
+        specs: Vec<ServerSpec>,
+        journal: Arc<dyn Journal>,
+    ) -> Self {
+        let clock = Arc::new(TestWallClock(SystemClock::start()));
+        Self::start_with_clock(world, specs, journal, clock)
     }
 
-    /// Starts another host on the same journal, which goes by the same clock.
-    pub(crate) fn again(&self, specs: Vec<ServerSpec>) -> Self {
+    /// Starts another host on the same journal and clock.
+    pub(crate) fn restart(&self, specs: Vec<ServerSpec>) -> Self {
         let (world, journal) = (self.world.clone(), Arc::clone(&self.journal));
-        Self::timed(world, specs, journal, Arc::clone(&self.clock))
+        Self::start_with_clock(world, specs, journal, Arc::clone(&self.clock))
     }
 
-    fn timed(
-        world: World,
+    fn start_with_clock(
+        world: SimWorld,
         specs: Vec<ServerSpec>,
         journal: Arc<dyn Journal>,
         clock: Arc<dyn Clock>,
     ) -> Self {
-        let ears = Arc::new(Ears::default());
-        let ports = Ports {
+        let ears = Arc::new(RecordingSink::default());
+        let ports = HostPorts {
             clock: Arc::clone(&clock),
-            audience: Arc::clone(&ears) as _,
+            notifications: Arc::clone(&ears) as _,
             journal: Arc::clone(&journal),
             ..world.ports()
         };
@@ -147,25 +154,29 @@ impl Rig {
     }
 
     /// Calls `do` of server `s` as `who`, from session 7.
-    pub(crate) async fn write_as(&self, who: &str, arguments: &str) -> Result<Reply, CallError> {
-        self.host.call(write(who, "s__do", arguments)).await
+    pub(crate) async fn write_as(
+        &self,
+        who: &str,
+        arguments: &str,
+    ) -> Result<CallReply, CallError> {
+        self.host.call(write_call(who, "s__do", arguments)).await
     }
 
-    /// Calls `do` of server `s` and must be told that it waits.
-    pub(crate) async fn queue(&self, arguments: &str) -> Value {
+    /// Calls `do` of server `s`; the call must be queued.
+    pub(crate) async fn queue_write(&self, arguments: &str) -> Value {
         let reply = self.write_as("owner", arguments).await.unwrap();
-        is_queued(&reply)
+        expect_queued(&reply)
     }
 
-    pub(crate) async fn letters(&self) -> Vec<Letter> {
-        self.host.outbox().ls(None, 1_000).await.unwrap()
+    pub(crate) async fn queued_calls(&self) -> Vec<QueuedCallView> {
+        self.host.outbox().list(None, 1_000).await.unwrap()
     }
 
-    /// Waits until nothing waits any more.
-    pub(crate) async fn drained(&self) {
-        let mut events = self.host.events().watch();
+    /// Waits until no write is queued.
+    pub(crate) async fn wait_drained(&self) {
+        let mut events = self.host.events().subscribe();
         let wait = async {
-            while self.letters().await.iter().any(|one| one.position > 0) {
+            while self.queued_calls().await.iter().any(|one| one.position > 0) {
                 events.recv().await.unwrap();
             }
         };
@@ -173,45 +184,45 @@ impl Rig {
         tokio::time::timeout(day, wait).await.expect("it drains");
     }
 
-    /// Returns the number `n` of every call that ran, in order.
-    pub(crate) fn ran(&self) -> Vec<u64> {
+    /// Returns argument `n` of every executed call, in order.
+    pub(crate) fn executed_numbers(&self) -> Vec<u64> {
         let record = self.world.record();
         record
             .executions
             .iter()
-            .map(|deed| n(&deed.arguments))
+            .map(|deed| number_argument(&deed.arguments))
             .collect()
     }
 
-    /// Returns the number `n` of every call that a server which knows keys carried out, in order.
-    pub(crate) fn done(&self) -> Vec<u64> {
+    /// Returns argument `n` of every call executed by a deduplicating server, in order.
+    pub(crate) fn deduplicated_numbers(&self) -> Vec<u64> {
         let record = self.world.record();
         let mut seen = HashSet::new();
         let deeds = record.executions.iter();
         deeds
-            .filter(|deed| seen.insert(key(&deed.arguments)))
-            .map(|deed| n(&deed.arguments))
+            .filter(|deed| seen.insert(key_argument(&deed.arguments)))
+            .map(|deed| number_argument(&deed.arguments))
             .collect()
     }
 }
 
-/// Lets time pass.
-pub(crate) async fn pass(time: Duration) {
+/// Advances the clock.
+pub(crate) async fn advance_clock(time: Duration) {
     let _ = tokio::time::timeout(time, std::future::pending::<()>()).await;
 }
 
-/// Returns a call of a principal without a role of its own, from session 7.
-pub(crate) fn write(who: &str, tool: &str, arguments: &str) -> Call {
-    Call {
+/// Returns a call of a principal without its own role, from session 7.
+pub(crate) fn write_call(who: &str, tool: &str, arguments: &str) -> CallRequest {
+    CallRequest {
         principal: Arc::new(Principal::new(who, Role::Owner)),
-        caller: Some(Hearer::of(7)),
-        ..call(tool, arguments)
+        client: Some(RecordingClient::new(7)),
+        ..tool_call(tool, arguments)
     }
 }
 
-pub(crate) fn is_queued(reply: &Reply) -> Value {
-    assert_eq!(reply.origin, Origin::Queued, "{}", body(reply));
-    let said: Value = serde_json::from_str(&body(reply)).unwrap();
+pub(crate) fn expect_queued(reply: &CallReply) -> Value {
+    assert_eq!(reply.origin, ReplyOrigin::Queued, "{}", reply_body(reply));
+    let said: Value = serde_json::from_str(&reply_body(reply)).unwrap();
     let structured = said["structuredContent"].clone();
     let text = said["content"][0]["text"].as_str().unwrap();
     let text: Value = serde_json::from_str(text).unwrap();
@@ -220,12 +231,12 @@ pub(crate) fn is_queued(reply: &Reply) -> Value {
     structured
 }
 
-pub(crate) fn n(arguments: &str) -> u64 {
+pub(crate) fn number_argument(arguments: &str) -> u64 {
     let arguments: Value = serde_json::from_str(arguments).unwrap();
     arguments["n"].as_u64().unwrap_or(0)
 }
 
-pub(crate) fn key(arguments: &str) -> String {
+pub(crate) fn key_argument(arguments: &str) -> String {
     let arguments: Value = serde_json::from_str(arguments).unwrap();
     arguments["key"].as_str().unwrap_or_default().to_owned()
 }

@@ -1,35 +1,36 @@
-//! What clients are shown of a tool that is queued.
+//! Definitions of queued tools as shown to clients.
 
 use bowline_core::error::CallError;
-use bowline_link::Exit;
-use bowline_sim::{Act, Generation, Script, reaches};
+use bowline_link::LinkExit;
+use bowline_sim::{GenerationScript, ServerScript, ToolBehaviour, wait_for_state};
 use serde_json::{Value, json};
 
-use crate::rig::Rig;
+use crate::rig::OutboxRig;
 
 const SCHEMA: &str = concat!(
     r##"{"type":"object","required":["made"],"properties":{"made":{"$ref":"#/$defs/n"}},"##,
     r##""$defs":{"n":{"type":"integer"}}}"##,
 );
 
-fn promising(says: &str) -> Generation {
+fn server_with_schema(says: &str) -> GenerationScript {
     let tool = |name: &str| {
         format!(r#"{{"name":"{name}","inputSchema":{{"type":"object"}},"outputSchema":{SCHEMA}}}"#)
     };
     let said = format!(r#"{{"content":[],"structuredContent":{says}}}"#);
-    Generation::definitions(&[tool("do"), tool("other")]).act("do", Act::Says(said))
+    GenerationScript::with_definitions(&[tool("do"), tool("other")])
+        .with_behaviour("do", ToolBehaviour::RespondWith(said))
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_checks_results_accepts_both_and_the_pin_stays_the_servers_own() {
-    let good = promising(r#"{"made":7}"#);
-    let script = Script::always(good.clone())
-        .then(Generation::fails("down"))
+async fn combined_schema_accepts_both_and_keeps_pin() {
+    let good = server_with_schema(r#"{"made":7}"#);
+    let script = ServerScript::always(good.clone())
+        .then(GenerationScript::failing_start("down"))
         .then(good);
-    let rig = Rig::new(script).await;
+    let rig = OutboxRig::new(script).await;
     let catalog = rig.host.catalog();
-    let tools = &catalog.offer("s").unwrap().tools;
-    let list: Value = serde_json::from_slice(&tools.listing.result).unwrap();
+    let tools = &catalog.server("s").unwrap().tools;
+    let list: Value = serde_json::from_slice(&tools.rendered.result).unwrap();
     let shown = &list["tools"][0]["outputSchema"];
     assert_eq!(
         list["tools"][1]["outputSchema"],
@@ -37,22 +38,22 @@ async fn a_client_that_checks_results_accepts_both_and_the_pin_stays_the_servers
     );
     let check = jsonschema::validator_for(shown).unwrap();
     assert!(check.is_valid(&json!({"made": 7})) && !check.is_valid(&json!({"made": "x"})));
-    let plain: Value = serde_json::from_slice(&tools.items[0].plain).unwrap();
+    let plain: Value = serde_json::from_slice(&tools.items[0].unqueued_definition).unwrap();
     assert_eq!(plain["outputSchema"], list["tools"][1]["outputSchema"]);
 
-    assert!(rig.world.kill("s", Exit::Signal(9)));
-    assert!(reaches(&rig.host, "s", "backoff").await);
-    let said = rig.queue(r#"{"n":1}"#).await;
+    assert!(rig.world.kill("s", LinkExit::Signal(9)));
+    assert!(wait_for_state(&rig.host, "s", "backoff").await);
+    let said = rig.queue_write(r#"{"n":1}"#).await;
     assert!(check.is_valid(&said), "{said}");
-    rig.drained().await;
-    assert_eq!(rig.done(), [1]);
+    rig.wait_drained().await;
+    assert_eq!(rig.deduplicated_numbers(), [1]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_tool_promises_is_checked_against_its_own_schema() {
+async fn output_is_validated_against_own_schema() {
     let queued_like =
         r#"{"queued":true,"tool":"do","idempotencyKey":"k","note":"","id":"1","position":1}"#;
-    let rig = Rig::new(Script::always(promising(queued_like))).await;
+    let rig = OutboxRig::new(ServerScript::always(server_with_schema(queued_like))).await;
     let error = rig.write_as("owner", "{}").await.unwrap_err();
     assert!(matches!(error, CallError::BadOutput { .. }), "{error:?}");
 }

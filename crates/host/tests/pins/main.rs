@@ -1,4 +1,4 @@
-//! Definitions that are not the approved ones: detected, marked, withdrawn and accepted.
+//! Changed definitions: detected, marked, withdrawn and accepted.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -13,48 +13,51 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bowline_core::call::{Principal, Role, Scope};
+use bowline_core::call::{EndpointScope, Principal, Role};
 use bowline_core::error::CallError;
-use bowline_core::pins::{PinKind, Pins};
-use bowline_core::policy::{Otherwise, Policy};
+use bowline_core::pins::{PinKind, ServerPins};
+use bowline_core::policy::{DefaultAction, Policy};
 use bowline_host::catalog::ListKind;
-use bowline_host::events::What;
-use bowline_host::manifest::Forgetful;
-use bowline_host::pins::{AcceptError, PinMode, PinStore, PinTarget, StoreError};
-use bowline_host::ports::{Silent, SystemClock};
+use bowline_host::events::EventKind;
+use bowline_host::manifest::NullManifestStore;
+use bowline_host::pins::{AcceptPinsError, PinMode, PinStore, PinStoreError, PinTarget};
+use bowline_host::ports::{NullSink, SystemClock};
 use bowline_host::spec::ServerSpec;
-use bowline_host::tasks::Tasks;
-use bowline_host::{Host, HostLimits, Ports};
+use bowline_host::task_tracker::TaskTracker;
+use bowline_host::{Host, HostLimits, HostPorts};
 use bowline_link::{BoxFuture, LinkEvent};
-use bowline_sim::{Generation, Script, ScriptedDial, World, call, call_of, reaches, spec};
+use bowline_sim::{
+    GenerationScript, ScriptedDial, ServerScript, SimWorld, server_spec, server_tool_call,
+    tool_call, wait_for_state,
+};
 use serde_json::{Value, json};
 
-/// Keeps pins in memory, and fails as it is told to.
+/// Pins in memory, with injectable failures.
 #[derive(Debug, Default)]
-struct Store {
-    kept: Mutex<HashMap<String, Arc<Pins>>>,
+struct FakePinStore {
+    kept: Mutex<HashMap<String, Arc<ServerPins>>>,
     is_unreadable: Mutex<bool>,
     is_full: Mutex<bool>,
 }
 
-impl PinStore for Store {
-    fn load(&self, server: &str) -> Result<Option<Pins>, StoreError> {
+impl PinStore for FakePinStore {
+    fn load(&self, server: &str) -> Result<Option<ServerPins>, PinStoreError> {
         if *self.is_unreadable.lock().unwrap() {
-            return Err(StoreError::Unreadable("it is torn".into()));
+            return Err(PinStoreError::Unreadable("it is torn".into()));
         }
         let kept = self.kept.lock().unwrap();
-        Ok(kept.get(server).map(|pins| Pins::clone(pins)))
+        Ok(kept.get(server).map(|pins| ServerPins::clone(pins)))
     }
 
     fn save<'a>(
         &'a self,
         server: &'a str,
-        pins: Arc<Pins>,
-    ) -> BoxFuture<'a, Result<(), StoreError>> {
+        pins: Arc<ServerPins>,
+    ) -> BoxFuture<'a, Result<(), PinStoreError>> {
         let is_full = *self.is_full.lock().unwrap();
         Box::pin(async move {
             if is_full {
-                return Err(StoreError::Unsaved("no room".into()));
+                return Err(PinStoreError::Unsaved("no room".into()));
             }
             self.kept.lock().unwrap().insert(server.to_owned(), pins);
             Ok(())
@@ -62,86 +65,91 @@ impl PinStore for Store {
     }
 }
 
-fn pinned(server: &str, pin: PinMode) -> ServerSpec {
+fn pinned_spec(server: &str, pin: PinMode) -> ServerSpec {
     ServerSpec {
         pin,
-        ..spec(server)
+        ..server_spec(server)
     }
 }
 
-fn host(world: &World, store: &Arc<Store>, specs: Vec<ServerSpec>) -> Host {
-    let ports = Ports {
+fn start_host(world: &SimWorld, store: &Arc<FakePinStore>, specs: Vec<ServerSpec>) -> Host {
+    let ports = HostPorts {
         dial: Arc::new(ScriptedDial::new(world.clone())),
         clock: Arc::new(SystemClock::start()),
-        tasks: Tasks::default(),
-        audience: Arc::new(Silent),
-        manifests: Arc::new(Forgetful),
+        tasks: TaskTracker::default(),
+        notifications: Arc::new(NullSink),
+        manifests: Arc::new(NullManifestStore),
         pins: Arc::clone(store) as _,
-        journal: Arc::new(bowline_journal::Memory::default()),
-        audit: Arc::new(bowline_host::audit::Unaudited),
+        journal: Arc::new(bowline_journal::MemoryJournal::default()),
+        audit: Arc::new(bowline_host::audit::NullAuditSink),
         keys: bowline_core::lane::KeyScope::default(),
     };
     Host::start(specs, HostLimits::default(), ports)
 }
 
-fn offering(definitions: &[Value]) -> Generation {
+fn server_offering(definitions: &[Value]) -> GenerationScript {
     let definitions: Vec<_> = definitions.iter().map(Value::to_string).collect();
-    Generation::definitions(&definitions)
+    GenerationScript::with_definitions(&definitions)
 }
 
-fn tool(description: &str) -> Value {
+fn tool_with_description(description: &str) -> Value {
     json!({"name": "t", "description": description, "inputSchema": {"type": "object"}})
 }
 
-/// Starts a host that has the one server `s` in care, which says this in its lives.
-async fn served(pin: PinMode, lives: &[Value]) -> (World, Host, Arc<Store>) {
+/// Starts a host with the single server `s`, with these definitions per generation.
+async fn serving_host(pin: PinMode, lives: &[Value]) -> (SimWorld, Host, Arc<FakePinStore>) {
     let mut lives = lives
         .iter()
-        .map(|life| offering(std::slice::from_ref(life)));
-    let first = Script::always(lives.next().unwrap());
-    let world = World::new([("s", lives.fold(first, Script::then))]);
-    let store = Arc::new(Store::default());
-    let host = host(&world, &store, vec![pinned("s", pin)]);
-    assert!(reaches(&host, "s", "ready").await);
+        .map(|life| server_offering(std::slice::from_ref(life)));
+    let first = ServerScript::always(lives.next().unwrap());
+    let world = SimWorld::new([("s", lives.fold(first, ServerScript::then))]);
+    let store = Arc::new(FakePinStore::default());
+    let host = start_host(&world, &store, vec![pinned_spec("s", pin)]);
+    assert!(wait_for_state(&host, "s", "ready").await);
     (world, host, store)
 }
 
-fn listed(host: &Host, scope: &Scope) -> Value {
-    let list = host.catalog().listing(scope, ListKind::Tools).result;
+fn listed_tools(host: &Host, scope: &EndpointScope) -> Value {
+    let list = host.catalog().list(scope, ListKind::Tools).result;
     serde_json::from_slice::<Value>(&list).unwrap()["tools"].take()
 }
 
-fn mine() -> Scope {
-    Scope::Server("s".into())
+fn server_scope() -> EndpointScope {
+    EndpointScope::Server("s".into())
 }
 
-/// Changes what the running server says, and waits until it is looked at.
-async fn change(world: &World, host: &Host, definitions: &[Value]) {
-    let mut events = host.events().watch();
+/// Changes the definitions of the running server, and waits until they are filtered.
+async fn change_definitions(world: &SimWorld, host: &Host, definitions: &[Value]) {
+    let mut events = host.events().subscribe();
     let lists = world.record().pages.len();
-    assert!(world.change("s", offering(definitions)));
-    world.until(|record| record.pages.len() > lists).await;
-    // What was read is judged and published before anything else that is read.
+    assert!(world.change_script("s", server_offering(definitions)));
+    world.wait_until(|record| record.pages.len() > lists).await;
+    // Lists are filtered and published in the order of reading.
     let lists = world.record().pages.len();
-    assert!(world.say("s", LinkEvent::ToolsChanged));
-    world.until(|record| record.pages.len() > lists).await;
+    assert!(world.emit("s", LinkEvent::ToolsChanged));
+    world.wait_until(|record| record.pages.len() > lists).await;
     while events.try_recv().is_ok() {}
 }
 
-async fn refused(host: &Host) {
+async fn assert_refused(host: &Host) {
     let wanted = CallError::PinChanged {
         server: "s".into(),
         tool: "t".into(),
     };
-    assert_eq!(host.call(call("s__t", "{}")).await.unwrap_err(), wanted);
     assert_eq!(
-        host.call(call_of("s", "t", "{}")).await.unwrap_err(),
+        host.call(tool_call("s__t", "{}")).await.unwrap_err(),
+        wanted
+    );
+    assert_eq!(
+        host.call(server_tool_call("s", "t", "{}"))
+            .await
+            .unwrap_err(),
         wanted
     );
 }
 
 #[tokio::test(start_paused = true)]
-async fn sec_25_a_change_of_any_part_of_a_definition_withdraws_the_tool() {
+async fn sec_25_any_changed_member_withdraws_tool() {
     let base = json!({
         "name": "t", "title": "T", "description": "Does. caf\u{e9}",
         "inputSchema": {"type": "object", "properties": {"x": {"description": "how"}}},
@@ -167,146 +175,165 @@ async fn sec_25_a_change_of_any_part_of_a_definition_withdraws_the_tool() {
     for (place, with) in changes {
         let mut other = base.clone();
         *other.pointer_mut(place).unwrap() = with;
-        let (world, host, _) = served(PinMode::Block, std::slice::from_ref(&base)).await;
-        assert!(host.call(call("s__t", "{}")).await.is_ok());
-        change(&world, &host, &[other]).await;
-        for scope in [Scope::All, mine()] {
-            assert_eq!(listed(&host, &scope), json!([]), "{place}");
+        let (world, host, _) = serving_host(PinMode::Block, std::slice::from_ref(&base)).await;
+        assert!(host.call(tool_call("s__t", "{}")).await.is_ok());
+        change_definitions(&world, &host, &[other]).await;
+        for scope in [EndpointScope::All, server_scope()] {
+            assert_eq!(listed_tools(&host, &scope), json!([]), "{place}");
         }
-        refused(&host).await;
+        assert_refused(&host).await;
         assert_eq!(world.record().executions.len(), 1, "{place}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn sec_25_what_means_the_same_is_no_change() {
+async fn sec_25_equivalent_definition_is_unchanged() {
     let written = r#"{"tools":[{"name":"t","description":"caf\u00e9","a":{"x":1,"y":[1,2]}}]}"#;
     let again = r#"{"tools": [ {"a":{"y":[1, 2],"x":1},"description":"café", "name":"\u0074"} ]}"#;
-    let first = offering(&[]).raw_page("", written);
-    let world = World::new([("s", Script::always(first))]);
-    let store = Arc::new(Store::default());
-    let host = host(&world, &store, vec![pinned("s", PinMode::Block)]);
-    assert!(reaches(&host, "s", "ready").await);
+    let first = server_offering(&[]).with_raw_page("", written);
+    let world = SimWorld::new([("s", ServerScript::always(first))]);
+    let store = Arc::new(FakePinStore::default());
+    let host = start_host(&world, &store, vec![pinned_spec("s", PinMode::Block)]);
+    assert!(wait_for_state(&host, "s", "ready").await);
     let mut changes = host.catalog_changes();
     changes.borrow_and_update();
-    assert!(world.change("s", offering(&[]).raw_page("", again)));
+    assert!(world.change_script("s", server_offering(&[]).with_raw_page("", again)));
     let changed = tokio::time::timeout(Duration::from_secs(60), changes.changed());
     changed.await.unwrap().unwrap();
-    assert_eq!(listed(&host, &mine())[0]["name"], "t");
-    assert!(host.call(call("s__t", "{}")).await.is_ok());
+    assert_eq!(listed_tools(&host, &server_scope())[0]["name"], "t");
+    assert!(host.call(tool_call("s__t", "{}")).await.is_ok());
 }
 
 #[tokio::test(start_paused = true)]
-async fn sec_26_hw15_a_change_back_and_forth_is_seen_and_stays_told() {
-    let (world, host, store) = served(PinMode::Block, &[tool("good")]).await;
-    change(&world, &host, &[tool("evil")]).await;
-    change(&world, &host, &[tool("good")]).await;
-    assert_eq!(listed(&host, &Scope::All), json!([]));
-    refused(&host).await;
-    assert_eq!(host.status_of("s").unwrap().pins.changed, 1);
+async fn sec_26_hw15_reverted_change_stays_reported() {
+    let (world, host, store) = serving_host(PinMode::Block, &[tool_with_description("good")]).await;
+    change_definitions(&world, &host, &[tool_with_description("evil")]).await;
+    change_definitions(&world, &host, &[tool_with_description("good")]).await;
+    assert_eq!(listed_tools(&host, &EndpointScope::All), json!([]));
+    assert_refused(&host).await;
+    assert_eq!(host.server_status("s").unwrap().pins.changed, 1);
     host.shutdown().await;
 
-    // Another life of the gateway knows it as well.
-    let again = self::host(&world, &store, vec![pinned("s", PinMode::Block)]);
-    assert!(reaches(&again, "s", "ready").await);
-    refused(&again).await;
+    // A restarted gateway knows it as well.
+    let again = start_host(&world, &store, vec![pinned_spec("s", PinMode::Block)]);
+    assert!(wait_for_state(&again, "s", "ready").await);
+    assert_refused(&again).await;
     let accepted = again
         .accept_pins("s", Some(PinTarget::tool("t", None)))
         .await
         .unwrap();
     assert_eq!(accepted.unwrap().len(), 1);
-    assert!(again.call(call("s__t", "{}")).await.is_ok());
+    assert!(again.call(tool_call("s__t", "{}")).await.is_ok());
 }
 
 #[tokio::test(start_paused = true)]
-async fn sec_26_a_change_between_starts_is_seen() {
-    let lives = [tool("good"), tool("evil"), tool("good")];
-    let (world, host, _) = served(PinMode::Block, &lives).await;
+async fn sec_26_change_between_starts_is_detected() {
+    let lives = [
+        tool_with_description("good"),
+        tool_with_description("evil"),
+        tool_with_description("good"),
+    ];
+    let (world, host, _) = serving_host(PinMode::Block, &lives).await;
     for _ in 0..2 {
         let server = host.server("s").unwrap();
         server
-            .order(bowline_host::supervisor::Order::Restart)
+            .apply_action(bowline_host::supervisor::ServerAction::Restart)
             .await
             .unwrap();
-        assert!(reaches(&host, "s", "ready").await);
-        refused(&host).await;
+        assert!(wait_for_state(&host, "s", "ready").await);
+        assert_refused(&host).await;
     }
-    assert_eq!(world.record().starts_of("s"), 3);
+    assert_eq!(world.record().start_count("s"), 3);
 }
 
 #[tokio::test(start_paused = true)]
-async fn under_warn_a_changed_tool_is_offered_with_a_mark_in_every_list() {
-    let (world, host, _) = served(PinMode::Warn, &[tool("good")]).await;
-    assert_eq!(listed(&host, &mine())[0], tool("good"));
-    let mut evil = tool("evil");
+async fn warn_mode_marks_changed_tool_everywhere() {
+    let (world, host, _) = serving_host(PinMode::Warn, &[tool_with_description("good")]).await;
+    assert_eq!(
+        listed_tools(&host, &server_scope())[0],
+        tool_with_description("good")
+    );
+    let mut evil = tool_with_description("evil");
     evil["_meta"] = json!({"k": 1, "dev.bowline/pin": "approved"});
-    change(&world, &host, std::slice::from_ref(&evil)).await;
+    change_definitions(&world, &host, std::slice::from_ref(&evil)).await;
     let meta = json!({"k": 1, "dev.bowline/pin": "changed"});
-    assert_eq!(listed(&host, &Scope::All)[0]["_meta"], meta);
-    assert_eq!(listed(&host, &mine())[0]["_meta"], meta);
-    assert_eq!(listed(&host, &mine())[0]["name"], "t");
-    assert_eq!(listed(&host, &Scope::All)[0]["name"], "s__t");
+    assert_eq!(listed_tools(&host, &EndpointScope::All)[0]["_meta"], meta);
+    assert_eq!(listed_tools(&host, &server_scope())[0]["_meta"], meta);
+    assert_eq!(listed_tools(&host, &server_scope())[0]["name"], "t");
+    assert_eq!(listed_tools(&host, &EndpointScope::All)[0]["name"], "s__t");
     let everything = host
-        .discover(&Principal::new("owner", Role::Owner), Duration::ZERO)
+        .discover_tools(&Principal::new("owner", Role::Owner), Duration::ZERO)
         .await;
     let tools = everything[0].tools.as_ref().unwrap();
     let seen: Value = serde_json::from_slice(&tools[0].definition).unwrap();
     assert_eq!(seen["_meta"], meta);
-    assert!(host.call(call("s__t", "{}")).await.is_ok());
-    // Back again, it is still marked.
-    change(&world, &host, &[tool("good")]).await;
+    assert!(host.call(tool_call("s__t", "{}")).await.is_ok());
+    // Reverted, it is still marked.
+    change_definitions(&world, &host, &[tool_with_description("good")]).await;
     assert_eq!(
-        listed(&host, &mine())[0]["_meta"],
+        listed_tools(&host, &server_scope())[0]["_meta"],
         json!({"dev.bowline/pin": "changed"})
     );
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_mark_of_the_servers_own_is_never_shown() {
+async fn forged_mark_is_removed() {
     for mode in [PinMode::Off, PinMode::Warn, PinMode::Block] {
-        let mut forged = tool("x");
+        let mut forged = tool_with_description("x");
         forged["_meta"] = json!({"dev.bowline/pin": "approved", "k": 1});
-        let (_world, host, _) = served(mode, &[forged]).await;
-        assert_eq!(listed(&host, &mine())[0]["_meta"], json!({"k": 1}));
-        assert_eq!(listed(&host, &Scope::All)[0]["_meta"], json!({"k": 1}));
+        let (_world, host, _) = serving_host(mode, &[forged]).await;
+        assert_eq!(
+            listed_tools(&host, &server_scope())[0]["_meta"],
+            json!({"k": 1})
+        );
+        assert_eq!(
+            listed_tools(&host, &EndpointScope::All)[0]["_meta"],
+            json!({"k": 1})
+        );
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn switched_off_nothing_is_remembered() {
-    let (world, host, store) = served(PinMode::Off, &[tool("good")]).await;
-    change(&world, &host, &[tool("<IMPORTANT>")]).await;
-    assert_eq!(listed(&host, &mine())[0], tool("<IMPORTANT>"));
+async fn pin_off_stores_nothing() {
+    let (world, host, store) = serving_host(PinMode::Off, &[tool_with_description("good")]).await;
+    change_definitions(&world, &host, &[tool_with_description("<IMPORTANT>")]).await;
+    assert_eq!(
+        listed_tools(&host, &server_scope())[0],
+        tool_with_description("<IMPORTANT>")
+    );
     assert!(store.kept.lock().unwrap().is_empty());
 }
 
 #[tokio::test(start_paused = true)]
-async fn accepting_brings_a_tool_back_at_once_and_is_told() {
-    let (world, host, store) = served(PinMode::Block, &[tool("good")]).await;
-    let mut events = host.events().watch();
-    change(&world, &host, &[tool("better")]).await;
-    refused(&host).await;
+async fn accept_restores_tool_with_event() {
+    let (world, host, store) = serving_host(PinMode::Block, &[tool_with_description("good")]).await;
+    let mut events = host.events().subscribe();
+    change_definitions(&world, &host, &[tool_with_description("better")]).await;
+    assert_refused(&host).await;
     let seen = host
         .pins("s")
         .unwrap()
         .pins
         .get(PinKind::Tool, "t")
         .unwrap()
-        .now()
+        .current()
         .hash;
     let stale = host
         .accept_pins("s", Some(PinTarget::tool("t", Some(&[7; 32]))))
         .await;
-    assert_eq!(stale.unwrap(), Err(AcceptError::Other { now: seen }));
+    assert_eq!(stale.unwrap(), Err(AcceptPinsError::Other { now: seen }));
     let version = host.catalog().version;
     let accepted = host
         .accept_pins("s", Some(PinTarget::tool("t", Some(&seen))))
         .await;
     let accepted = accepted.unwrap().unwrap();
-    assert_eq!((&*accepted[0].tool, accepted[0].new), ("t", seen));
+    assert_eq!((&*accepted[0].name, accepted[0].new_hash), ("t", seen));
     assert!(host.catalog().version > version, "sessions hear of it");
-    assert_eq!(listed(&host, &mine())[0], tool("better"));
-    assert!(host.call(call("s__t", "{}")).await.is_ok());
+    assert_eq!(
+        listed_tools(&host, &server_scope())[0],
+        tool_with_description("better")
+    );
+    assert!(host.call(tool_call("s__t", "{}")).await.is_ok());
     assert_eq!(
         store.kept.lock().unwrap()["s"]
             .get(PinKind::Tool, "t")
@@ -317,7 +344,7 @@ async fn accepting_brings_a_tool_back_at_once_and_is_told() {
     );
     let mut told = Vec::new();
     while let Ok(event) = events.try_recv() {
-        if let What::Pin { tool, state, .. } = event.what {
+        if let EventKind::Pin { tool, state, .. } = event.kind {
             told.push((tool.unwrap().to_string(), state));
         }
     }
@@ -329,39 +356,42 @@ async fn accepting_brings_a_tool_back_at_once_and_is_told() {
         .accept_pins("s", Some(PinTarget::tool("nothing", None)))
         .await
         .unwrap();
-    assert!(matches!(unknown, Err(AcceptError::Unknown { .. })));
+    assert!(matches!(unknown, Err(AcceptPinsError::Unknown { .. })));
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_may_not_call_a_withdrawn_tool_is_not_told_of_it() {
-    let (world, host, _) = served(PinMode::Block, &[tool("good")]).await;
-    change(&world, &host, &[tool("evil")]).await;
-    host.set_policy(Policy::new(Otherwise::Deny));
+async fn withdrawn_tool_is_hidden_without_access() {
+    let (world, host, _) = serving_host(PinMode::Block, &[tool_with_description("good")]).await;
+    change_definitions(&world, &host, &[tool_with_description("evil")]).await;
+    host.set_policy(Policy::new(DefaultAction::Deny));
     let principal = Arc::new(Principal::new("p", Role::None));
-    let denied = bowline_core::call::Call {
+    let denied = bowline_core::call::CallRequest {
         principal,
-        ..call("s__t", "{}")
+        ..tool_call("s__t", "{}")
     };
     let error = host.call(denied).await.unwrap_err();
     assert!(matches!(error, CallError::Denied { .. }), "{error}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn pins_that_cannot_be_read_fail_closed_and_are_not_made_anew() {
+async fn unreadable_pins_fail_closed() {
     for (mode, is_shown) in [(PinMode::Block, false), (PinMode::Warn, true)] {
-        let world = World::new([("s", Script::always(offering(&[tool("good")])))]);
-        let store = Arc::new(Store::default());
+        let world = SimWorld::new([(
+            "s",
+            ServerScript::always(server_offering(&[tool_with_description("good")])),
+        )]);
+        let store = Arc::new(FakePinStore::default());
         *store.is_unreadable.lock().unwrap() = true;
-        let host = host(&world, &store, vec![pinned("s", mode)]);
-        assert!(reaches(&host, "s", "ready").await);
-        let list = listed(&host, &mine());
+        let host = start_host(&world, &store, vec![pinned_spec("s", mode)]);
+        assert!(wait_for_state(&host, "s", "ready").await);
+        let list = listed_tools(&host, &server_scope());
         if is_shown {
             assert_eq!(list[0]["_meta"], json!({"dev.bowline/pin": "unverified"}));
         } else {
             assert_eq!(list, json!([]));
-            refused(&host).await;
+            assert_refused(&host).await;
         }
-        let reason = host.status_of("s").unwrap().pins.error.unwrap();
+        let reason = host.server_status("s").unwrap().pins.error.unwrap();
         assert!(reason.contains("it is torn"), "{reason}");
         assert!(
             store.kept.lock().unwrap().is_empty(),
@@ -371,32 +401,38 @@ async fn pins_that_cannot_be_read_fail_closed_and_are_not_made_anew() {
             .accept_pins("s", Some(PinTarget::tool("t", None)))
             .await
             .unwrap();
-        assert!(matches!(one, Err(AcceptError::Unreadable { .. })));
+        assert!(matches!(one, Err(AcceptPinsError::Unreadable { .. })));
         host.accept_pins("s", None).await.unwrap().unwrap();
-        assert_eq!(listed(&host, &mine())[0], tool("good"));
-        assert_eq!(host.status_of("s").unwrap().pins.error, None);
+        assert_eq!(
+            listed_tools(&host, &server_scope())[0],
+            tool_with_description("good")
+        );
+        assert_eq!(host.server_status("s").unwrap().pins.error, None);
         assert!(
             store.kept.lock().unwrap()["s"]
                 .get(PinKind::Tool, "t")
                 .unwrap()
-                .reviewed
+                .is_reviewed
         );
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn pins_that_cannot_be_kept_fail_closed_until_they_can() {
+async fn unsaved_pins_fail_closed_until_saved() {
     for (mode, is_shown) in [(PinMode::Block, false), (PinMode::Warn, true)] {
-        let world = World::new([("s", Script::always(offering(&[tool("good")])))]);
-        let store = Arc::new(Store::default());
+        let world = SimWorld::new([(
+            "s",
+            ServerScript::always(server_offering(&[tool_with_description("good")])),
+        )]);
+        let store = Arc::new(FakePinStore::default());
         *store.is_full.lock().unwrap() = true;
-        let host = host(&world, &store, vec![pinned("s", mode)]);
-        let mut events = host.events().watch();
-        assert!(reaches(&host, "s", "ready").await);
-        let list = listed(&host, &mine());
+        let host = start_host(&world, &store, vec![pinned_spec("s", mode)]);
+        let mut events = host.events().subscribe();
+        assert!(wait_for_state(&host, "s", "ready").await);
+        let list = listed_tools(&host, &server_scope());
         assert_eq!(list.get(0).is_some(), is_shown, "{list}");
         assert!(
-            host.status_of("s")
+            host.server_status("s")
                 .unwrap()
                 .pins
                 .error
@@ -404,20 +440,23 @@ async fn pins_that_cannot_be_kept_fail_closed_until_they_can() {
                 .contains("no room")
         );
         let told = std::iter::from_fn(|| events.try_recv().ok());
-        let mut told = told.map(|event| event.what);
+        let mut told = told.map(|event| event.kind);
         assert!(told.any(|what| matches!(
             what,
-            What::Pin {
+            EventKind::Pin {
                 state: "unsaved",
                 ..
             }
         )));
         let unsaved = host.accept_pins("s", None).await.unwrap();
-        assert!(matches!(unsaved, Err(AcceptError::Unsaved(_))));
+        assert!(matches!(unsaved, Err(AcceptPinsError::Unsaved(_))));
 
         *store.is_full.lock().unwrap() = false;
-        change(&world, &host, &[tool("good")]).await;
-        assert_eq!(listed(&host, &mine())[0], tool("good"));
-        assert_eq!(host.status_of("s").unwrap().pins.error, None);
+        change_definitions(&world, &host, &[tool_with_description("good")]).await;
+        assert_eq!(
+            listed_tools(&host, &server_scope())[0],
+            tool_with_description("good")
+        );
+        assert_eq!(host.server_status("s").unwrap().pins.error, None);
     }
 }

@@ -1,4 +1,4 @@
-//! The calls of a world: made some time, with more or less patience.
+//! The calls of a world, at random times with random deadlines.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,73 +6,74 @@ use std::time::Duration;
 use bowline_core::error::CallError;
 use bowline_host::Host;
 use bowline_host::spec::ServerSpec;
-use bowline_sim::{Happened, World, call, call_of};
+use bowline_sim::{HistoryEvent, SimWorld, server_tool_call, tool_call};
 
 use crate::worlds::{Draw, TOOLS};
 
-/// No call may take longer than this, which is longer than every limit of every spec.
+/// Upper bound for every call, above every limit of every spec.
 const CALL_MAX: Duration = Duration::from_secs(60);
 
-/// How one call ended.
+/// Outcome of a call.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum CallFate {
     Answered,
     Failed(CallError),
-    /// Its caller went away.
+    /// The caller left.
     Dropped,
 }
 
-/// One call that is over.
+/// A finished call.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Made {
+pub(crate) struct FinishedCall {
     pub(crate) server: Arc<str>,
     pub(crate) tool: &'static str,
-    /// What tells it from all others.
+    /// Unique arguments.
     pub(crate) arguments: String,
-    pub(crate) end: End,
+    pub(crate) end: CallFate,
     pub(crate) took: Duration,
-    /// How long it may take.
+    /// Maximum duration.
     pub(crate) limit: Duration,
 }
 
-/// Makes one call some time, and perhaps drops it.
-pub(crate) async fn one_call(
-    (host, world): (Host, World),
+/// Makes a call at a random time, and possibly drops it.
+pub(crate) async fn make_random_call(
+    host: Host,
+    world: SimWorld,
     nth: usize,
     spec: ServerSpec,
     mut draw: Draw,
-) -> Made {
+) -> FinishedCall {
     let arguments = format!("{{\"call\":{nth}}}");
     let tool = TOOLS[draw.rng.usize(..TOOLS.len())];
     let server = Arc::clone(&spec.name);
     let mut call = if draw.rng.bool() {
-        call(&format!("{server}__{tool}"), &arguments)
+        tool_call(&format!("{server}__{tool}"), &arguments)
     } else {
-        call_of(&server, tool, &arguments)
+        server_tool_call(&server, tool, &arguments)
     };
-    tokio::time::sleep(draw.delay()).await;
-    let asked = (draw.rng.u8(..4) == 0).then(|| draw.delay());
+    tokio::time::sleep(draw.random_delay()).await;
+    let asked = (draw.rng.u8(..4) == 0).then(|| draw.random_delay());
     let patience = match draw.rng.u8(..5) {
-        0 => draw.delay(),
+        0 => draw.random_delay(),
         _ => CALL_MAX,
     };
     let begun = host.clock().now();
     call.deadline = asked.map(|asked| begun.plus(asked));
-    let limit = limit(&spec, tool, asked);
-    if let Ok(status) = host.status_of(&server) {
-        world.note(Happened::Called {
+    let limit = max_duration(&spec, tool, asked);
+    if let Ok(status) = host.server_status(&server) {
+        world.record_event(HistoryEvent::Called {
             server: Arc::clone(&server),
             arguments: arguments.clone(),
             circuit: status.circuit,
         });
     }
     let end = match tokio::time::timeout(patience, host.call(call)).await {
-        Ok(Ok(_)) => End::Answered,
-        Ok(Err(error)) => End::Failed(error),
-        Err(_) => End::Dropped,
+        Ok(Ok(_)) => CallFate::Answered,
+        Ok(Err(error)) => CallFate::Failed(error),
+        Err(_) => CallFate::Dropped,
     };
     let took = Duration::from_millis(host.clock().now().millis_since(begun));
-    Made {
+    FinishedCall {
         server,
         tool,
         arguments,
@@ -82,9 +83,9 @@ pub(crate) async fn one_call(
     }
 }
 
-/// The longest that a call may take: waiting for the list of a server goes by the limit of the
-/// server, whatever its tools may take.
-fn limit(spec: &ServerSpec, tool: &str, asked: Option<Duration>) -> Duration {
+/// The maximum duration of a call: waiting for a server's list uses the server's limit, independent
+/// of the tool.
+fn max_duration(spec: &ServerSpec, tool: &str, asked: Option<Duration>) -> Duration {
     let own = spec.tools.get(tool).and_then(|rule| rule.timeout);
     let limit = own.unwrap_or_default().max(spec.call_timeout);
     asked.map_or(limit, |asked| asked.min(limit))

@@ -1,28 +1,33 @@
-//! How each call ended, held against what its server did.
+//! Compares call outcomes with the actions of the server.
 
 use std::collections::BTreeSet;
 
-use bowline_core::error::{CallError, Execution};
+use bowline_core::error::{CallError, ExecutionStatus};
 use bowline_host::spec::ServerSpec;
-use bowline_sim::Record;
+use bowline_sim::SimRecord;
 
-use crate::calls::{End, Made};
+use crate::calls::{CallFate, FinishedCall};
 use crate::worlds::is_repeatable;
 
-pub(crate) fn judge(
-    ends: &[Made],
+pub(crate) fn check_calls(
+    ends: &[FinishedCall],
     specs: &[ServerSpec],
-    record: &Record,
+    record: &SimRecord,
     broken: &mut Vec<String>,
 ) {
     for made in ends {
         let spec = specs.iter().find(|spec| spec.name == made.server).unwrap();
-        one(made, spec, record, broken);
+        check_call(made, spec, record, broken);
     }
 }
 
-fn one(made: &Made, spec: &ServerSpec, record: &Record, broken: &mut Vec<String>) {
-    let own = |deed: &&bowline_sim::Deed| deed.arguments == made.arguments;
+fn check_call(
+    made: &FinishedCall,
+    spec: &ServerSpec,
+    record: &SimRecord,
+    broken: &mut Vec<String>,
+) {
+    let own = |deed: &&bowline_sim::ToolExecution| deed.arguments == made.arguments;
     let runs: Vec<_> = record.executions.iter().filter(own).collect();
     let taken_back = record.cancellations.iter().filter(own).count();
     let ran = runs.len();
@@ -41,20 +46,20 @@ fn one(made: &Made, spec: &ServerSpec, record: &Record, broken: &mut Vec<String>
         demand(ran <= 1, "a call that is not safe to repeat ran twice");
     }
     let agrees = match &made.end {
-        End::Answered => ran >= 1,
-        End::Failed(error) => match error.execution() {
-            Execution::NotStarted => ran == 0,
-            Execution::Unknown => true,
-            Execution::Completed => ran >= 1,
+        CallFate::Answered => ran >= 1,
+        CallFate::Failed(error) => match error.execution_status() {
+            ExecutionStatus::NotStarted => ran == 0,
+            ExecutionStatus::Unknown => true,
+            ExecutionStatus::Completed => ran >= 1,
         },
-        End::Dropped => true,
+        CallFate::Dropped => true,
     };
     demand(agrees, "the end of a call does not say what happened");
     let told = match &made.end {
-        End::Answered => taken_back == 0,
-        End::Failed(CallError::Timeout { .. }) => taken_back == ran.min(1),
-        End::Failed(_) => taken_back == 0,
-        End::Dropped => taken_back <= 1,
+        CallFate::Answered => taken_back == 0,
+        CallFate::Failed(CallError::Timeout { .. }) => taken_back == ran.min(1),
+        CallFate::Failed(_) => taken_back == 0,
+        CallFate::Dropped => taken_back <= 1,
     };
     demand(told, "a call was taken back wrongly");
     demand(made.took <= made.limit, "a call took longer than it may");

@@ -1,88 +1,88 @@
-//! The laws of supervision, held against the history of a world.
+//! Invariants of supervision, checked against the history of a world.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use bowline_core::time::millis;
+use bowline_core::time::to_millis;
 use bowline_host::HostLimits;
 use bowline_host::spec::ServerSpec;
-use bowline_host::supervisor::Order;
-use bowline_sim::{Happened, Life, Moment, Record};
+use bowline_host::supervisor::ServerAction;
+use bowline_sim::{HistoryEntry, HistoryEvent, ServerInstance, SimRecord};
 
-/// A start that takes longer gives its place to another.
+/// A longer start releases its permit.
 const START_PLACE_MS: u64 = 2_000;
 
-/// Holds every law against the history.
-pub(crate) fn check(
-    record: &Record,
+/// Checks every invariant against the history.
+pub(crate) fn check_invariants(
+    record: &SimRecord,
     specs: &[ServerSpec],
     limits: &HostLimits,
     broken: &mut Vec<String>,
 ) {
-    let mut servers: BTreeMap<Arc<str>, Seen<'_>> = specs
+    let mut servers: BTreeMap<Arc<str>, ServerHistory<'_>> = specs
         .iter()
-        .map(|spec| (Arc::clone(&spec.name), Seen::new(spec)))
+        .map(|spec| (Arc::clone(&spec.name), ServerHistory::new(spec)))
         .collect();
     let mut before = None;
     for (nth, moment) in record.history.iter().enumerate() {
-        let law = match moment.what.server() {
-            Some(name) => servers.get_mut(name).unwrap().see(moment, before),
+        let law = match moment.event.server() {
+            Some(name) => servers.get_mut(name).unwrap().apply_event(moment, before),
             None => {
                 servers
                     .values_mut()
-                    .for_each(|seen| seen.noted(&moment.what));
+                    .for_each(|seen| seen.record_event(&moment.event));
                 Ok(())
             }
         };
         if let Err(law) = law {
             let at = moment.at_ms;
-            broken.push(format!("{law}: entry {nth} at {at} ms, {:?}", moment.what));
+            broken.push(format!("{law}: entry {nth} at {at} ms, {:?}", moment.event));
         }
-        before = Some(&moment.what);
+        before = Some(&moment.event);
     }
-    starts_at_once(record, limits, broken);
+    check_concurrent_starts(record, limits, broken);
 }
 
-/// What was seen of one server so far.
+/// State of a server so far.
 #[derive(Debug)]
-struct Seen<'a> {
+struct ServerHistory<'a> {
     spec: &'a ServerSpec,
-    /// Moments of starts that the budget must allow, oldest first.
+    /// Start times within the budget window, oldest first.
     starts: VecDeque<u64>,
-    /// The latest life.
+    /// The latest generation.
     generation: u64,
-    /// Whether a process of it lives.
+    /// True if a process lives.
     alive: bool,
-    /// Whether its latest life ended because nobody called.
+    /// True if the latest generation ended by idle stop.
     idle: bool,
-    /// Orders that were given and not taken yet.
-    open: Vec<Order>,
-    /// When a reload was taken that has not started it anew yet.
+    /// Actions sent but not accepted yet.
+    open: Vec<ServerAction>,
+    /// Time of an accepted reload without a restart yet.
     reloads_since: Option<u64>,
-    /// Whether the last order that was taken is to stop.
+    /// True if the last accepted action is a stop.
     stopped: bool,
-    /// Whether the host goes down.
+    /// True if the host shuts down.
     closing: bool,
-    /// Whether the host is down.
+    /// True if the host is down.
     down: bool,
-    /// Calls that run, by their arguments.
+    /// Running calls, by arguments.
     running: Vec<String>,
-    /// The call that probes it.
+    /// The probing call.
     probe: Option<String>,
 }
 
-type Law = Result<(), &'static str>;
+type LawResult = Result<(), &'static str>;
 
-fn demand(holds: bool, law: &'static str) -> Law {
+fn require(holds: bool, law: &'static str) -> LawResult {
     if holds { Ok(()) } else { Err(law) }
 }
 
-/// Whether an order makes a server run that did not.
-const fn starts(order: Order) -> bool {
-    !matches!(order, Order::Stop)
+/// True if an action starts a stopped server.
+const fn starts_server(order: ServerAction) -> bool {
+    !matches!(order, ServerAction::Stop)
 }
 
-impl<'a> Seen<'a> {
+impl<'a> ServerHistory<'a> {
     fn new(spec: &'a ServerSpec) -> Self {
         Self {
             spec,
@@ -100,24 +100,24 @@ impl<'a> Seen<'a> {
         }
     }
 
-    fn noted(&mut self, what: &Happened) {
+    fn record_event(&mut self, what: &HistoryEvent) {
         match what {
-            Happened::Noted(word) if word == "shutdown" => self.closing = true,
-            Happened::Noted(word) if word == "down" => self.down = true,
+            HistoryEvent::Note(word) if word == "shutdown" => self.closing = true,
+            HistoryEvent::Note(word) if word == "down" => self.down = true,
             _ => {}
         }
     }
 
-    fn see(&mut self, moment: &Moment, before: Option<&Happened>) -> Law {
-        match &moment.what {
-            Happened::Started(life) => self.started(life, moment.at_ms),
-            Happened::Closed { running, .. } => self.closed(*running, moment.at_ms),
-            Happened::Ended(_) => {
+    fn apply_event(&mut self, moment: &HistoryEntry, before: Option<&HistoryEvent>) -> LawResult {
+        match &moment.event {
+            HistoryEvent::Started(life) => self.on_started(life, moment.at_ms),
+            HistoryEvent::Closed { running, .. } => self.on_closed(*running, moment.at_ms),
+            HistoryEvent::Ended(_) => {
                 self.alive = false;
                 Ok(())
             }
-            Happened::Executed(deed) => self.executed(&deed.arguments, before),
-            Happened::Finished(deed) | Happened::Cancelled(deed) => {
+            HistoryEvent::Executed(deed) => self.on_executed(&deed.arguments, before),
+            HistoryEvent::Finished(deed) | HistoryEvent::Cancelled(deed) => {
                 let at = self.running.iter().position(|own| *own == deed.arguments);
                 if let Some(at) = at {
                     self.running.remove(at);
@@ -125,41 +125,41 @@ impl<'a> Seen<'a> {
                 if self.probe.as_ref() == Some(&deed.arguments) {
                     self.probe = None;
                 }
-                demand(at.is_some(), "a call ended that did not run")
+                require(at.is_some(), "a call ended that did not run")
             }
-            Happened::Ordered { order, .. } => {
+            HistoryEvent::OrderGiven { order, .. } => {
                 self.open.push(*order);
-                if starts(*order) {
+                if starts_server(*order) {
                     self.stopped = false;
                     self.starts.clear();
                 }
                 Ok(())
             }
-            Happened::Taken { order, .. } => self.taken(*order, moment.at_ms),
-            Happened::Connected(_)
-            | Happened::Late(_)
-            | Happened::Called { .. }
-            | Happened::Noted(_) => Ok(()),
+            HistoryEvent::OrderAccepted { order, .. } => self.on_action_taken(*order, moment.at_ms),
+            HistoryEvent::Connected(_)
+            | HistoryEvent::FinishedLate(_)
+            | HistoryEvent::Called { .. }
+            | HistoryEvent::Note(_) => Ok(()),
         }
     }
 
-    fn started(&mut self, life: &Life, at_ms: u64) -> Law {
+    fn on_started(&mut self, life: &ServerInstance, at_ms: u64) -> LawResult {
         let was_idle = std::mem::take(&mut self.idle);
         self.reloads_since = None;
         let was_alive = std::mem::replace(&mut self.alive, true);
         let next = life.generation == self.generation + 1;
         self.generation = life.generation;
-        demand(!self.stopped, "a stopped server was started")?;
-        demand(!self.down, "a server was started after the shutdown")?;
-        demand(
+        require(!self.stopped, "a stopped server was started")?;
+        require(!self.down, "a server was started after the shutdown")?;
+        require(
             !was_alive && next,
             "a generation was restarted more than once",
         )?;
-        // A call asked for it: that is no restart.
+        // Requested by a call: not a restart.
         if was_idle {
             return Ok(());
         }
-        let window = millis(self.spec.restart.window);
+        let window = to_millis(self.spec.restart.window);
         while self
             .starts
             .front()
@@ -168,87 +168,87 @@ impl<'a> Seen<'a> {
             self.starts.pop_front();
         }
         self.starts.push_back(at_ms);
-        if self.open.iter().copied().any(starts) {
+        if self.open.iter().copied().any(starts_server) {
             return Ok(());
         }
         let max = self.spec.restart.restarts_max as usize + 1;
-        demand(self.starts.len() <= max, "the restart budget was exceeded")
+        require(self.starts.len() <= max, "the restart budget was exceeded")
     }
 
-    /// The host closed a link: because a person said so, or because nobody called.
-    fn closed(&mut self, running: usize, at_ms: u64) -> Law {
-        if self.closing || self.open.iter().any(|order| *order != Order::Start) {
+    /// The host closed a link: by an operator action or idle stop.
+    fn on_closed(&mut self, running: usize, at_ms: u64) -> LawResult {
+        if self.closing || self.open.iter().any(|order| *order != ServerAction::Start) {
             return Ok(());
         }
         if let Some(since) = self.reloads_since {
-            let drained = since + millis(self.spec.drain_timeout);
+            let drained = since + to_millis(self.spec.drain_timeout);
             let waited = running == 0 || at_ms >= drained;
-            return demand(waited, "a reload did not wait for a call");
+            return require(waited, "a reload did not wait for a call");
         }
         self.idle = true;
-        demand(
+        require(
             self.spec.idle_stop.is_some(),
             "the host ended a server that served",
         )?;
-        demand(running == 0, "idle_stop stopped a server with a call")
+        require(running == 0, "idle_stop stopped a server with a call")
     }
 
-    fn executed(&mut self, arguments: &str, before: Option<&Happened>) -> Law {
+    fn on_executed(&mut self, arguments: &str, before: Option<&HistoryEvent>) -> LawResult {
         self.running.push(arguments.to_owned());
-        demand(!self.stopped, "a stopped server was called")?;
-        demand(!self.down, "a call ran after the shutdown")?;
-        demand(
+        require(!self.stopped, "a stopped server was called")?;
+        require(!self.down, "a call ran after the shutdown")?;
+        require(
             self.running.len() <= self.spec.calls_max,
             "more calls in flight than calls_max",
         )?;
-        // Nothing happened between the call and its execution, so the breaker let it through as
-        // it stood then.
-        let probes = matches!(before, Some(Happened::Called { arguments: own, circuit, .. })
+        // Nothing happened between the call and its execution, so the breaker admitted it in the
+        // recorded state.
+        let probes = matches!(before, Some(HistoryEvent::Called { arguments: own, circuit, .. })
             if *circuit == "half_open" && own == arguments);
         if !probes {
             return Ok(());
         }
         let alone = self.probe.is_none();
         self.probe = Some(arguments.to_owned());
-        demand(alone, "two probes at once")
+        require(alone, "two probes at once")
     }
 
-    fn taken(&mut self, order: Order, at_ms: u64) -> Law {
+    fn on_action_taken(&mut self, order: ServerAction, at_ms: u64) -> LawResult {
         let at = self.open.iter().position(|open| *open == order);
         at.map(|at| self.open.remove(at));
-        if starts(order) {
+        if starts_server(order) {
             self.starts.clear();
             self.probe = None;
-            if order == Order::Reload && self.alive {
-                // A second one changes nothing: calls in flight have no more time.
+            if order == ServerAction::Reload && self.alive {
+                // A second reload changes nothing: the drain timeout is not extended.
                 self.reloads_since.get_or_insert(at_ms);
             }
             return Ok(());
         }
-        if self.open.iter().copied().any(starts) {
+        if self.open.iter().copied().any(starts_server) {
             return Ok(());
         }
         self.stopped = true;
-        demand(
+        require(
             !self.alive && self.running.is_empty(),
             "a stopped server lives on",
         )
     }
 }
 
-/// No more servers are started at the same time than may be.
-fn starts_at_once(record: &Record, limits: &HostLimits, broken: &mut Vec<String>) {
-    let mut starting: Vec<(&Life, u64)> = Vec::new();
+/// Concurrent starts stay within the limit.
+fn check_concurrent_starts(record: &SimRecord, limits: &HostLimits, broken: &mut Vec<String>) {
+    let mut starting: Vec<(&ServerInstance, u64)> = Vec::new();
     for moment in &record.history {
-        match &moment.what {
-            Happened::Started(life) => {
+        match &moment.event {
+            HistoryEvent::Started(life) => {
                 starting.retain(|(_, since)| moment.at_ms < since + START_PLACE_MS);
                 starting.push((life, moment.at_ms));
                 if starting.len() > limits.starts_max {
                     broken.push(format!("more starts at once than may be: {starting:?}"));
                 }
             }
-            Happened::Connected(life) | Happened::Ended(life) => {
+            HistoryEvent::Connected(life) | HistoryEvent::Ended(life) => {
                 starting.retain(|(own, _)| *own != life);
             }
             _ => {}

@@ -1,7 +1,7 @@
-//! Random worlds from seeds: whatever happens, the host keeps its laws.
+//! Random worlds from seeds: the host keeps its invariants in every history.
 //!
-//! One seed is one history: `BOWLINE_SEED=n` runs that world alone and shows all that happened in
-//! it. `cargo xtask sim` runs 20,000 of them.
+//! A seed gives a single history: `BOWLINE_SEED=n` runs this world alone and prints all events.
+//! `cargo xtask sim` runs 20,000 of them.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -11,17 +11,17 @@
 )]
 
 mod calls;
-mod hands;
+mod commands;
 mod judge;
 mod laws;
-mod life;
 mod seeds;
+mod world_run;
 mod worlds;
 
 /// Worlds of a plain test run.
 const SEEDS: u64 = 2_000;
 
-/// Worlds that are lived twice and compared.
+/// Worlds run twice and compared.
 const TWICE: u64 = 50;
 
 #[test]
@@ -33,7 +33,7 @@ fn every_call_ends_in_exactly_one_way() {
 #[test]
 fn one_seed_gives_one_history() {
     for seed in 0..TWICE {
-        let (first, second) = (life::run(seed), life::run(seed));
+        let (first, second) = (world_run::run_world(seed), world_run::run_world(seed));
         if first.history == second.history && first.ends == second.ends {
             continue;
         }

@@ -1,27 +1,27 @@
-//! Which seeds are run, and the sum of what came of them.
+//! Selection of seeds, and the summary of their results.
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 
-use bowline_core::error::Class;
-use bowline_sim::Happened;
+use bowline_core::error::FailureClass;
+use bowline_sim::HistoryEvent;
 
-use crate::calls::End;
-use crate::life::{Lived, run};
+use crate::calls::CallFate;
+use crate::world_run::{WorldRun, run_world};
 
-/// Broken laws that are told in full.
+/// Maximum violations printed in full.
 const TOLD_MAX: usize = 10;
 
-/// Threads that run worlds.
+/// Threads running worlds.
 const THREADS: u64 = 2;
 
-/// How many seeds pass between two words of progress.
+/// Seeds between progress messages.
 const PROGRESS: u64 = 1_000;
 
-/// What came of many worlds.
+/// Summary of many worlds.
 #[derive(Debug, Default)]
-pub(crate) struct Report {
+pub(crate) struct SeedReport {
     seeds: u64,
     calls: u64,
     answered: u64,
@@ -33,50 +33,50 @@ pub(crate) struct Report {
     timeouts: u64,
     late: u64,
     probes: u64,
-    /// Seeds under which a law was broken.
+    /// Seeds with violated invariants.
     pub(crate) broken: Vec<String>,
 }
 
-/// Runs the seeds that the environment names, or the first `count`.
-pub(crate) fn run_all(count: u64) -> Report {
-    if let Some(seed) = word("BOWLINE_SEED") {
-        return show(seed);
+/// Runs the seeds given by the environment, or the first `count`.
+pub(crate) fn run_all(count: u64) -> SeedReport {
+    if let Some(seed) = env_number("BOWLINE_SEED") {
+        return run_verbose(seed);
     }
-    let Some(range) = range() else {
+    let Some(range) = env_range() else {
         return run_range(&(0..count), THREADS);
     };
     let report = run_range(&range, 1);
-    tell(&format!("sim: {}", report.to_json()));
+    print_line(&format!("sim: {}", report.to_json()));
     report
 }
 
-/// Runs one seed and tells everything.
-fn show(seed: u64) -> Report {
-    let mut report = Report::default();
-    let lived = one(seed, &mut report);
+/// Runs a seed and prints everything.
+fn run_verbose(seed: u64) -> SeedReport {
+    let mut report = SeedReport::default();
+    let lived = run_seed(seed, &mut report);
     for spec in lived.iter().flat_map(|lived| &lived.specs) {
-        tell(spec);
+        print_line(spec);
     }
     for moment in lived.iter().flat_map(|lived| &lived.history) {
-        tell(&format!("{:>7} ms  {:?}", moment.at_ms, moment.what));
+        print_line(&format!("{:>7} ms  {:?}", moment.at_ms, moment.event));
     }
     for made in lived.iter().flat_map(|lived| &lived.ends) {
-        tell(&format!("{made:?}"));
+        print_line(&format!("{made:?}"));
     }
     report
 }
 
-fn run_range(range: &Range<u64>, threads: u64) -> Report {
+fn run_range(range: &Range<u64>, threads: u64) -> SeedReport {
     let parts = thread::scope(|scope| {
         let parts: Vec<_> = (0..threads)
             .map(|nth| {
                 scope.spawn(move || {
-                    let mut report = Report::default();
+                    let mut report = SeedReport::default();
                     for seed in range.clone().filter(|seed| seed % threads == nth) {
-                        one(seed, &mut report);
+                        run_seed(seed, &mut report);
                         if threads == 1 && report.seeds % PROGRESS == 0 {
                             let broken = report.broken.len();
-                            tell(&format!("sim: seed {seed}, {broken} broken"));
+                            print_line(&format!("sim: seed {seed}, {broken} broken"));
                         }
                     }
                     report
@@ -85,63 +85,67 @@ fn run_range(range: &Range<u64>, threads: u64) -> Report {
             .collect();
         parts.into_iter().map(|part| part.join().unwrap()).collect()
     });
-    let parts: Vec<Report> = parts;
-    parts.into_iter().fold(Report::default(), Report::plus)
+    let parts: Vec<SeedReport> = parts;
+    parts
+        .into_iter()
+        .fold(SeedReport::default(), SeedReport::merge)
 }
 
-/// Lives one world; what it breaks is kept with its seed.
-fn one(seed: u64, report: &mut Report) -> Option<Lived> {
+/// Runs a world; violations are recorded with its seed.
+fn run_seed(seed: u64, report: &mut SeedReport) -> Option<WorldRun> {
     report.seeds += 1;
-    match catch_unwind(AssertUnwindSafe(|| run(seed))) {
+    match catch_unwind(AssertUnwindSafe(|| run_world(seed))) {
         Ok(lived) => {
-            report.add(&lived);
+            report.add_world(&lived);
             if let Some(first) = lived.broken.first() {
                 let more = lived.broken.len() - 1;
-                report.note(seed, &format!("{first} (and {more} more)"));
+                report.record_violation(seed, &format!("{first} (and {more} more)"));
             }
             Some(lived)
         }
         Err(_) => {
-            report.note(seed, "the world panicked; the reason is above");
+            report.record_violation(seed, "the world panicked; the reason is above");
             None
         }
     }
 }
 
-impl Report {
-    fn note(&mut self, seed: u64, what: &str) {
+impl SeedReport {
+    fn record_violation(&mut self, seed: u64, what: &str) {
         let line = format!("BOWLINE_SEED={seed}: {what}");
         if self.broken.len() < TOLD_MAX {
-            tell(&format!("sim: broken {line}"));
+            print_line(&format!("sim: broken {line}"));
         }
         self.broken.push(line);
     }
 
-    fn add(&mut self, lived: &Lived) {
+    fn add_world(&mut self, lived: &WorldRun) {
         self.ejections += lived.ejections;
         for made in &lived.ends {
             self.calls += 1;
             match &made.end {
-                End::Answered => self.answered += 1,
-                End::Failed(error) if error.class() == Class::Timeout => self.timeouts += 1,
-                End::Failed(_) | End::Dropped => {}
+                CallFate::Answered => self.answered += 1,
+                CallFate::Failed(error) if error.failure_class() == FailureClass::Timeout => {
+                    self.timeouts += 1
+                }
+                CallFate::Failed(_) | CallFate::Dropped => {}
             }
-            let ran = |what: &&Happened| match what {
-                Happened::Executed(deed) => deed.arguments == made.arguments,
+            let ran = |what: &&HistoryEvent| match what {
+                HistoryEvent::Executed(deed) => deed.arguments == made.arguments,
                 _ => false,
             };
-            let runs = lived.history.iter().map(|moment| &moment.what).filter(ran);
+            let runs = lived.history.iter().map(|moment| &moment.event).filter(ran);
             self.retries += u64::from(runs.count() > 1);
         }
         for moment in &lived.history {
-            match &moment.what {
-                Happened::Started(life) => {
+            match &moment.event {
+                HistoryEvent::Started(life) => {
                     self.starts += 1;
                     self.restarts += u64::from(life.generation > 1);
                 }
-                Happened::Executed(_) => self.executions += 1,
-                Happened::Late(_) => self.late += 1,
-                Happened::Called {
+                HistoryEvent::Executed(_) => self.executions += 1,
+                HistoryEvent::FinishedLate(_) => self.late += 1,
+                HistoryEvent::Called {
                     circuit: "half_open",
                     ..
                 } => self.probes += 1,
@@ -150,7 +154,7 @@ impl Report {
         }
     }
 
-    fn plus(mut self, other: Self) -> Self {
+    fn merge(mut self, other: Self) -> Self {
         self.seeds += other.seeds;
         self.calls += other.calls;
         self.answered += other.answered;
@@ -185,8 +189,11 @@ impl Report {
 }
 
 /// The seeds `FROM..TO` of `BOWLINE_SEEDS`.
-fn range() -> Option<Range<u64>> {
-    let (from, to) = (word("BOWLINE_SEEDS_FROM")?, word("BOWLINE_SEEDS_TO")?);
+fn env_range() -> Option<Range<u64>> {
+    let (from, to) = (
+        env_number("BOWLINE_SEEDS_FROM")?,
+        env_number("BOWLINE_SEEDS_TO")?,
+    );
     Some(from..to)
 }
 
@@ -194,7 +201,7 @@ fn range() -> Option<Range<u64>> {
     clippy::disallowed_methods,
     reason = "which seeds to run is no configuration"
 )]
-fn word(name: &str) -> Option<u64> {
+fn env_number(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
     Some(
         text.parse()
@@ -206,6 +213,6 @@ fn word(name: &str) -> Option<u64> {
     clippy::print_stderr,
     reason = "who sees the failure must be able to replay it"
 )]
-fn tell(line: &str) {
+fn print_line(line: &str) {
     eprintln!("{line}");
 }

@@ -1,46 +1,54 @@
-//! Tasks: reached by the principal that made them, and told to its session.
+//! Tasks: accessible to their principal, with notifications to its session.
 
 use std::sync::Arc;
 
-use bowline_core::call::{Call, Principal, Role, Scope, Subject, TaskVerb};
-use bowline_core::caller::SessionKey;
+use bowline_core::call::{CallRequest, CallSubject, EndpointScope, Principal, Role, TaskOperation};
+use bowline_core::client_handle::SessionKey;
 use bowline_core::error::CallError;
 use bowline_link::LinkEvent;
-use bowline_sim::{Hearer, ask, body, call};
+use bowline_sim::{RecordingClient, reply_body, subject_call, tool_call};
 
-use super::{single, stage};
+use super::{server_scope, start_stage};
 
-fn making(server: &str, who: &str, session: u64) -> Call {
-    let mut made = call(&format!("{server}__make"), "{}");
+fn task_creating_call(server: &str, who: &str, session: u64) -> CallRequest {
+    let mut made = tool_call(&format!("{server}__make"), "{}");
     made.principal = Arc::new(Principal::new(who, Role::Owner));
-    made.makes_task = true;
-    made.caller = Some(Hearer::of(session));
+    made.wants_task = true;
+    made.client = Some(RecordingClient::new(session));
     made
 }
 
-fn get(who: &str, id: &str, scope: &Scope) -> Call {
-    let subject = Subject::Task {
+fn task_get_call(who: &str, id: &str, scope: &EndpointScope) -> CallRequest {
+    let subject = CallSubject::Task {
         id: id.into(),
-        verb: TaskVerb::Get,
+        verb: TaskOperation::Get,
     };
-    let mut asked = ask(subject, "taskId");
+    let mut asked = subject_call(subject, "taskId");
     asked.principal = Arc::new(Principal::new(who, Role::Owner));
     asked.scope = scope.clone();
     asked
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_task_is_reached_by_who_made_it_and_by_nobody_else() {
-    let stage = stage(&["s", "t"]).await;
-    stage.host.call(making("s", "ann", 1)).await.unwrap();
-    let reply = stage.host.call(get("ann", "1", &Scope::All)).await.unwrap();
-    assert_eq!(body(&reply), r#"{"taskId":"1","status":"working"}"#);
+async fn task_is_accessible_to_its_principal_only() {
+    let stage = start_stage(&["s", "t"]).await;
+    stage
+        .host
+        .call(task_creating_call("s", "ann", 1))
+        .await
+        .unwrap();
+    let reply = stage
+        .host
+        .call(task_get_call("ann", "1", &EndpointScope::All))
+        .await
+        .unwrap();
+    assert_eq!(reply_body(&reply), r#"{"taskId":"1","status":"working"}"#);
     let before = stage.world.record().requests.len();
     for asked in [
-        get("bob", "1", &Scope::All),
-        get("bob", "1", &single("s")),
-        get("ann", "1", &single("t")),
-        get("ann", "9", &Scope::All),
+        task_get_call("bob", "1", &EndpointScope::All),
+        task_get_call("bob", "1", &server_scope("s")),
+        task_get_call("ann", "1", &server_scope("t")),
+        task_get_call("ann", "9", &EndpointScope::All),
     ] {
         let error = stage.host.call(asked).await.unwrap_err();
         assert!(matches!(error, CallError::UnknownTask { .. }), "{error}");
@@ -53,60 +61,106 @@ async fn a_task_is_reached_by_who_made_it_and_by_nobody_else() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_id_that_two_servers_gave_out_is_asked_for_at_one_of_them() {
-    let stage = stage(&["s", "t"]).await;
-    stage.host.call(making("s", "ann", 1)).await.unwrap();
-    stage.host.call(making("t", "ann", 1)).await.unwrap();
+async fn ambiguous_task_id_is_refused() {
+    let stage = start_stage(&["s", "t"]).await;
+    stage
+        .host
+        .call(task_creating_call("s", "ann", 1))
+        .await
+        .unwrap();
+    stage
+        .host
+        .call(task_creating_call("t", "ann", 1))
+        .await
+        .unwrap();
     let error = stage
         .host
-        .call(get("ann", "1", &Scope::All))
+        .call(task_get_call("ann", "1", &EndpointScope::All))
         .await
         .unwrap_err();
     assert!(matches!(error, CallError::AmbiguousTask { .. }), "{error}");
-    assert!(stage.host.call(get("ann", "1", &single("t"))).await.is_ok());
+    assert!(
+        stage
+            .host
+            .call(task_get_call("ann", "1", &server_scope("t")))
+            .await
+            .is_ok()
+    );
     assert_eq!(
-        stage.asked("t", "tasks/get", 1).await,
+        stage.wait_requests("t", "tasks/get", 1).await,
         [r#"tasks/get {"taskId":"1"}"#]
     );
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_of_tasks_holds_the_principals_own_from_every_page() {
-    let stage = stage(&["s", "t"]).await;
+async fn task_list_has_own_tasks_of_all_pages() {
+    let stage = start_stage(&["s", "t"]).await;
     let ann = Principal::new("ann", Role::Owner);
-    let none = stage.host.tasks_of(&ann, &Scope::All).await.unwrap();
+    let none = stage
+        .host
+        .list_tasks(&ann, &EndpointScope::All)
+        .await
+        .unwrap();
     assert_eq!(none, r#"{"tasks":[]}"#);
-    stage.host.call(making("s", "ann", 1)).await.unwrap();
-    stage.host.call(making("t", "bob", 2)).await.unwrap();
-    let own = stage.host.tasks_of(&ann, &Scope::All).await.unwrap();
+    stage
+        .host
+        .call(task_creating_call("s", "ann", 1))
+        .await
+        .unwrap();
+    stage
+        .host
+        .call(task_creating_call("t", "bob", 2))
+        .await
+        .unwrap();
+    let own = stage
+        .host
+        .list_tasks(&ann, &EndpointScope::All)
+        .await
+        .unwrap();
     assert_eq!(own, r#"{"tasks":[{ "taskId" : "1" }]}"#);
     assert_eq!(
-        stage.asked("t", "tasks/list", 0).await,
+        stage.wait_requests("t", "tasks/list", 0).await,
         [""; 0],
         "none of hers is there"
     );
-    stage.host.call(making("t", "ann", 1)).await.unwrap();
-    let own = stage.host.tasks_of(&ann, &Scope::All).await.unwrap();
+    stage
+        .host
+        .call(task_creating_call("t", "ann", 1))
+        .await
+        .unwrap();
+    let own = stage
+        .host
+        .list_tasks(&ann, &EndpointScope::All)
+        .await
+        .unwrap();
     assert_eq!(own, r#"{"tasks":[{ "taskId" : "1" },{ "taskId" : "1" }]}"#);
-    let own = stage.host.tasks_of(&ann, &single("t")).await.unwrap();
+    let own = stage
+        .host
+        .list_tasks(&ann, &server_scope("t"))
+        .await
+        .unwrap();
     assert_eq!(own, r#"{"tasks":[{ "taskId" : "1" }]}"#);
 }
 
 #[tokio::test(start_paused = true)]
-async fn news_of_a_task_goes_to_the_session_that_made_it() {
-    let stage = stage(&["s"]).await;
-    stage.host.call(making("s", "ann", 5)).await.unwrap();
+async fn task_notification_goes_to_its_session() {
+    let stage = start_stage(&["s"]).await;
+    stage
+        .host
+        .call(task_creating_call("s", "ann", 5))
+        .await
+        .unwrap();
     let status = |task: &str| LinkEvent::TaskStatus {
         task: task.into(),
         notification: format!("{{{task}}}").into(),
     };
-    assert!(stage.world.say("s", status("8")));
-    assert!(stage.world.say("s", status("1")));
-    let told = LinkEvent::Told {
+    assert!(stage.world.emit("s", status("8")));
+    assert!(stage.world.emit("s", status("1")));
+    let told = LinkEvent::SessionNotification {
         session: SessionKey(6),
         notification: "said".into(),
     };
-    assert!(stage.world.say("s", told));
-    let heard = stage.ears.heard(2).await;
+    assert!(stage.world.emit("s", told));
+    let heard = stage.ears.wait_for_notifications(2).await;
     assert_eq!(heard, [(5, "{1}".to_owned()), (6, "said".to_owned())]);
 }

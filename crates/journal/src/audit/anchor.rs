@@ -1,150 +1,154 @@
-//! The head of a trail in a file beside its rows, so that a missing end is noticed.
+//! Anchor file: the head of a trail beside its row files, so that a truncated end is detected.
 //!
-//! Two slots are written in turn, each with a check of its own: whatever moment the power goes,
-//! one of them is whole. It is written after the rows are durable, so it never runs ahead.
+//! Two slots are written alternately, each with a digest, so a power cut leaves at least one valid
+//! slot. The anchor is written after the rows are durable and never runs ahead of the rows.
 
 use std::fs::{File, OpenOptions};
 use std::io::Read as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use bowline_core::hex::hex;
+use bowline_core::hex::to_hex;
 use rustix::fs::OFlags;
 
 use super::AuditError;
-use super::chain::{Hash, Head};
+use super::chain::{ChainHash, ChainHead};
 
-/// The name of the file.
+/// Name of the anchor file.
 pub(super) const NAME: &str = "head";
 
 /// Bytes of one slot, padding included.
 const SLOT_BYTES: u64 = 160;
 
-/// What the anchor says.
+/// Content of the anchor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Anchored {
-    /// The last row.
-    pub(super) head: Head,
-    /// The number of the oldest row that is kept.
-    pub(super) from: u64,
+pub(super) struct AnchorRecord {
+    /// Last row.
+    pub(super) head: ChainHead,
+    /// Sequence number of the oldest kept row.
+    pub(super) oldest_seq: u64,
 }
 
-/// The file, to be written.
+/// Open anchor file with its next slot.
 #[derive(Debug)]
-pub(super) struct Anchor {
+pub(super) struct AnchorFile {
     file: File,
     path: PathBuf,
-    second: bool,
+    writes_second: bool,
 }
 
-impl Anchor {
-    /// Opens the anchor of a trail, and returns what it says; nothing where it was just made, or
-    /// says nothing whole.
-    pub(super) fn open(directory: &Path) -> Result<(Self, Option<Anchored>), AuditError> {
+impl AnchorFile {
+    /// Opens the anchor of a trail and returns its record; `None` for a new anchor and for an
+    /// anchor without a valid slot.
+    pub(super) fn open(directory: &Path) -> Result<(Self, Option<AnchorRecord>), AuditError> {
         let path = directory.join(NAME);
-        let failed = |source| failed("open", &path, source);
+        let failed = |source| io_error("open", &path, source);
         let is_new = std::fs::symlink_metadata(&path).is_err();
-        let mut made = options();
-        made.write(true).create(true).truncate(false).mode(0o600);
-        let file = made.open(&path).map_err(failed)?;
+        let mut options_for_write = open_options();
+        options_for_write
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600);
+        let file = options_for_write.open(&path).map_err(failed)?;
         let mut anchor = Self {
             file,
             path: path.clone(),
-            second: false,
+            writes_second: false,
         };
         if is_new {
-            let none = Anchored {
-                from: 1,
-                ..Anchored::default()
+            let none = AnchorRecord {
+                oldest_seq: 1,
+                ..AnchorRecord::default()
             };
             anchor.write(none)?;
             anchor.write(none)?;
             anchor.sync()?;
             return Ok((anchor, None));
         }
-        let said = read(directory)?;
-        Ok((anchor, said))
+        let record = read_anchor(directory)?;
+        Ok((anchor, record))
     }
 
-    /// Says where the trail ends now.
-    pub(super) fn write(&mut self, said: Anchored) -> Result<(), AuditError> {
-        let at = if self.second { SLOT_BYTES } else { 0 };
-        let slot = self.file.write_all_at(line(said).as_bytes(), at);
-        slot.map_err(|source| failed("write", &self.path, source))?;
-        self.second = !self.second;
+    /// Writes the current end of the trail into the next slot.
+    pub(super) fn write(&mut self, record: AnchorRecord) -> Result<(), AuditError> {
+        let at = if self.writes_second { SLOT_BYTES } else { 0 };
+        let slot = self.file.write_all_at(format_slot(record).as_bytes(), at);
+        slot.map_err(|source| io_error("write", &self.path, source))?;
+        self.writes_second = !self.writes_second;
         Ok(())
     }
 
-    /// Whether its path still names the file that is written to.
+    /// Returns whether the path still names the open file.
     pub(super) fn is_in_place(&self) -> bool {
         let (open, found) = (self.file.metadata(), self.path.symlink_metadata());
         let pair = |about: std::fs::Metadata| (about.dev(), about.ino());
         open.ok().map(pair) == found.ok().map(pair)
     }
 
-    /// Returns its path.
+    /// Returns the path of the anchor.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Has it outlast a power cut, too.
+    /// Syncs the anchor to disk, so a power cut does not lose the record.
     pub(super) fn sync(&self) -> Result<(), AuditError> {
         let synced = self.file.sync_data();
-        synced.map_err(|source| failed("write", &self.path, source))
+        synced.map_err(|source| io_error("write", &self.path, source))
     }
 }
 
-/// Reads what the anchor of a trail says; nothing where it is gone or says nothing whole.
-pub(super) fn read(directory: &Path) -> Result<Option<Anchored>, AuditError> {
+/// Reads the anchor of a trail; `None` if the file is missing or has no valid slot.
+pub(super) fn read_anchor(directory: &Path) -> Result<Option<AnchorRecord>, AuditError> {
     let path = directory.join(NAME);
-    let file = match options().open(&path) {
+    let file = match open_options().open(&path) {
         Ok(file) => file,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(source) => return Err(failed("read", &path, source)),
+        Err(source) => return Err(io_error("read", &path, source)),
     };
     let mut text = Vec::new();
     let read = file.take(2 * SLOT_BYTES).read_to_end(&mut text);
-    read.map_err(|source| failed("read", &path, source))?;
+    read.map_err(|source| io_error("read", &path, source))?;
     let slots = text.chunks(usize::try_from(SLOT_BYTES).unwrap_or(1));
-    let said = slots.filter_map(parse);
-    Ok(said.max_by_key(|said| said.head.seq))
+    let record = slots.filter_map(parse_slot);
+    Ok(record.max_by_key(|record| record.head.seq))
 }
 
-fn line(said: Anchored) -> String {
-    let text = format!("{} {}", said.head, said.from);
-    let text = format!("{text} {}", check(&text));
+fn format_slot(record: AnchorRecord) -> String {
+    let text = format!("{} {}", record.head, record.oldest_seq);
+    let text = format!("{text} {}", slot_digest(&text));
     let width = usize::try_from(SLOT_BYTES - 1).unwrap_or(0);
     format!("{text:<width$}\n")
 }
 
-fn parse(slot: &[u8]) -> Option<Anchored> {
-    let (text, said) = std::str::from_utf8(slot)
+fn parse_slot(slot: &[u8]) -> Option<AnchorRecord> {
+    let (text, digest) = std::str::from_utf8(slot)
         .ok()?
         .trim_end()
         .rsplit_once(' ')?;
-    if check(text) != said {
+    if slot_digest(text) != digest {
         return None;
     }
     let (head, from) = text.split_once(' ')?;
-    Some(Anchored {
+    Some(AnchorRecord {
         head: head.parse().ok()?,
-        from: from.parse().ok()?,
+        oldest_seq: from.parse().ok()?,
     })
 }
 
-fn check(text: &str) -> String {
-    let hash = Hash::default().then(text.as_bytes());
-    hex(hash.0.first_chunk::<8>().map_or(&[], |some| some))
+fn slot_digest(text: &str) -> String {
+    let hash = ChainHash::default().extend(text.as_bytes());
+    to_hex(hash.0.first_chunk::<8>().map_or(&[], |some| some))
 }
 
-fn options() -> OpenOptions {
+fn open_options() -> OpenOptions {
     let mut options = OpenOptions::new();
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     options.read(true).custom_flags(flags.bits().cast_signed());
     options
 }
 
-fn failed(action: &'static str, path: &Path, source: std::io::Error) -> AuditError {
+fn io_error(action: &'static str, path: &Path, source: std::io::Error) -> AuditError {
     let path = path.to_owned();
     AuditError::Io {
         action,

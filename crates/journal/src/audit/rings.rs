@@ -1,5 +1,5 @@
-//! Two rings of one trail: what ran, and what was refused. Each has a chain and limits of its
-//! own, so that no number of refusals pushes a call out; for people they are read as one.
+//! Two rings of one trail: executed calls and denied requests. Each ring has a separate chain and
+//! separate limits, so denials never evict calls. Readers see both rings merged.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -7,40 +7,40 @@ use std::str::FromStr;
 
 use serde::Deserialize;
 
-use super::chain::{Head, NoHash};
-use super::read::{self, Filter, Kept, Page, RowText};
-use super::verify::{self, Verdict};
-use super::{AuditError, Kind};
+use super::chain::{ChainHead, ParseHashError};
+use super::row_reader::{self, AuditFilter, AuditPage, RowExportError, RowText};
+use super::verify::{self, VerifyReport};
+use super::{AuditError, AuditRowKind};
 
-/// The name of the ring of refusals, and of its directory in that of the calls.
-pub const DENIALS: &str = "denials";
+/// Name of the denials ring, and of its subdirectory.
+pub const DENIALS_RING: &str = "denials";
 
-/// Rows that are read at a time while both rings are read to their end.
-const SPAN_ROWS: usize = 2_000;
+/// Rows per page during an export of both rings.
+const EXPORT_PAGE_ROWS: usize = 2_000;
 
-/// Returns where the ring of refusals is.
+/// Returns the directory of the denials ring.
 #[must_use]
-pub fn denials(directory: &Path) -> PathBuf {
-    directory.join(DENIALS)
+pub fn denials_directory(directory: &Path) -> PathBuf {
+    directory.join(DENIALS_RING)
 }
 
-/// How far both rings were read: `12.5`. A number alone, as in `12`, means that nothing of the
-/// refusals is wanted, unless it is 0.
+/// Read position in both rings, written `12.5`. A bare number such as `12` skips all denials; `0`
+/// starts both rings from the beginning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cursor {
-    /// The last row of the calls.
+pub struct AuditCursor {
+    /// Last row read from the calls ring.
     pub calls: u64,
-    /// The last row of the refusals.
+    /// Last row read from the denials ring.
     pub denials: u64,
 }
 
-impl fmt::Display for Cursor {
+impl fmt::Display for AuditCursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.calls, self.denials)
     }
 }
 
-impl FromStr for Cursor {
+impl FromStr for AuditCursor {
     type Err = std::num::ParseIntError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -55,65 +55,65 @@ impl FromStr for Cursor {
     }
 }
 
-/// Rows of both rings, and how far was looked.
+/// Rows of both rings and the read position.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Merged {
-    /// The rows that were wanted, in the order of their time.
+pub struct MergedPage {
+    /// Matching rows, ordered by time.
     pub rows: Vec<RowText>,
-    /// How far was looked.
-    pub next: Cursor,
+    /// Read position.
+    pub next: AuditCursor,
 }
 
 #[derive(Debug, Deserialize)]
-struct Noted {
+struct RowTime {
     at_ms: u64,
 }
 
-/// Returns when a row was noted; a row that cannot be read stands where it is.
-fn noted_ms(row: &RowText) -> u64 {
-    serde_json::from_str::<Noted>(&row.body).map_or(0, |noted| noted.at_ms)
+/// Returns the timestamp of a row; 0 for an unreadable row, which keeps its place.
+fn row_time_ms(row: &RowText) -> u64 {
+    serde_json::from_str::<RowTime>(&row.body).map_or(0, |noted| noted.at_ms)
 }
 
-/// Whether the refusals can hold a row that is wanted.
-fn wants_denials(filter: &Filter) -> bool {
-    use Kind::{Call, Denied, File, Gap, Unauthenticated};
+/// Returns whether the denials ring can hold a matching row.
+fn can_match_denials(filter: &AuditFilter) -> bool {
+    use AuditRowKind::{Call, Denied, File, Gap, Unauthenticated};
     filter
         .kind
         .is_none_or(|kind| matches!(kind, Call | Denied | Unauthenticated | File | Gap))
 }
 
-impl Merged {
-    /// Returns up to `limit` rows after these.
+impl MergedPage {
+    /// Returns up to `limit` rows after `after`.
     ///
     /// # Errors
     /// The files cannot be read.
-    pub fn page(
+    pub fn read_page(
         directory: &Path,
-        filter: &Filter,
-        after: Cursor,
+        filter: &AuditFilter,
+        after: AuditCursor,
         limit: usize,
     ) -> Result<Self, AuditError> {
-        let calls = read::page(directory, filter, after.calls, limit)?;
-        let refused = if wants_denials(filter) {
-            read::page(&denials(directory), filter, after.denials, limit)?
+        let calls = row_reader::read_page(directory, filter, after.calls, limit)?;
+        let refused = if can_match_denials(filter) {
+            row_reader::read_page(&denials_directory(directory), filter, after.denials, limit)?
         } else {
-            Page {
+            AuditPage {
                 rows: Vec::new(),
                 next: after.denials,
             }
         };
-        let mut next = Cursor {
+        let mut next = AuditCursor {
             calls: calls.next,
             denials: refused.next,
         };
-        let (mut rows, mut left) = join(calls.rows, refused.rows);
+        let (mut rows, mut left) = merge_by_time(calls.rows, refused.rows);
         let more = rows.split_off(limit.min(rows.len()));
         let more_rings = left.split_off(limit.min(left.len()));
-        // What was read and is not given out is read again.
+        // Rows read but not returned are read again by the next page.
         for (row, ring) in more.iter().zip(more_rings).rev() {
             match ring {
-                Ring::Calls => next.calls = row.seq.saturating_sub(1),
-                Ring::Denials => next.denials = row.seq.saturating_sub(1),
+                AuditRing::Calls => next.calls = row.seq.saturating_sub(1),
+                AuditRing::Denials => next.denials = row.seq.saturating_sub(1),
             }
         }
         Ok(Self { rows, next })
@@ -123,32 +123,36 @@ impl Merged {
     ///
     /// # Errors
     /// The files cannot be read.
-    pub fn newest(directory: &Path, filter: &Filter, limit: usize) -> Result<Self, AuditError> {
-        let calls = read::newest(directory, filter, limit)?;
-        let refused = read::newest(&denials(directory), filter, limit)?;
-        let next = Cursor {
+    pub fn read_newest(
+        directory: &Path,
+        filter: &AuditFilter,
+        limit: usize,
+    ) -> Result<Self, AuditError> {
+        let calls = row_reader::read_newest(directory, filter, limit)?;
+        let refused = row_reader::read_newest(&denials_directory(directory), filter, limit)?;
+        let next = AuditCursor {
             calls: calls.next,
             denials: refused.next,
         };
-        let (mut rows, _) = join(calls.rows, refused.rows);
+        let (mut rows, _) = merge_by_time(calls.rows, refused.rows);
         rows.drain(..rows.len().saturating_sub(limit));
         Ok(Self { rows, next })
     }
 
-    /// Hands every row that is wanted to `take`, oldest first, and returns how many there were.
+    /// Passes every matching row to `take`, oldest first, and returns the number of rows.
     ///
     /// # Errors
-    /// The files cannot be read, or the rows not be taken.
-    pub fn span(
+    /// The files cannot be read, or `take` failed.
+    pub fn export_rows(
         directory: &Path,
-        filter: &Filter,
+        filter: &AuditFilter,
         mut take: impl FnMut(&RowText) -> std::io::Result<()>,
-    ) -> Result<u64, Kept> {
-        let (mut after, mut count) = (Cursor::default(), 0);
+    ) -> Result<u64, RowExportError> {
+        let (mut after, mut count) = (AuditCursor::default(), 0);
         loop {
-            let page = Self::page(directory, filter, after, SPAN_ROWS)?;
+            let page = Self::read_page(directory, filter, after, EXPORT_PAGE_ROWS)?;
             for row in &page.rows {
-                take(row).map_err(Kept::Unwritten)?;
+                take(row).map_err(RowExportError::Write)?;
                 count += 1;
             }
             if page.next == after {
@@ -160,13 +164,13 @@ impl Merged {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ring {
+enum AuditRing {
     Calls,
     Denials,
 }
 
-/// Joins rows by their time. Those of one ring stay in their order.
-fn join(calls: Vec<RowText>, refused: Vec<RowText>) -> (Vec<RowText>, Vec<Ring>) {
+/// Merges rows by timestamp; rows of one ring keep their order.
+fn merge_by_time(calls: Vec<RowText>, refused: Vec<RowText>) -> (Vec<RowText>, Vec<AuditRing>) {
     let mut rows = Vec::with_capacity(calls.len() + refused.len());
     let mut rings = Vec::with_capacity(rows.capacity());
     let mut calls = calls.into_iter().peekable();
@@ -176,61 +180,61 @@ fn join(calls: Vec<RowText>, refused: Vec<RowText>) -> (Vec<RowText>, Vec<Ring>)
             (None, None) => return (rows, rings),
             (Some(_), None) => true,
             (None, Some(_)) => false,
-            (Some(call), Some(refusal)) => noted_ms(call) <= noted_ms(refusal),
+            (Some(call), Some(refusal)) => row_time_ms(call) <= row_time_ms(refusal),
         };
         let (next, ring) = if is_call {
-            (calls.next(), Ring::Calls)
+            (calls.next(), AuditRing::Calls)
         } else {
-            (refused.next(), Ring::Denials)
+            (refused.next(), AuditRing::Denials)
         };
         rows.extend(next);
         rings.push(ring);
     }
 }
 
-/// What came of looking at both rings.
+/// Verification reports of both rings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Verdicts {
-    /// Of the calls.
-    pub calls: Verdict,
-    /// Of the refusals.
-    pub denials: Verdict,
+pub struct RingReports {
+    /// Report on the calls ring.
+    pub calls: VerifyReport,
+    /// Report on the denials ring.
+    pub denials: VerifyReport,
 }
 
-impl Verdicts {
-    /// Looks at both rings, each against a head that was noted before.
+impl RingReports {
+    /// Verifies both rings, each against an expected head.
     ///
     /// # Errors
-    /// A directory or a head beside its files cannot be read.
-    pub fn verify(directory: &Path, expect: ExpectedHeads) -> Result<Self, AuditError> {
+    /// A directory or an anchor cannot be read.
+    pub fn verify_rings(directory: &Path, expect: ExpectedHeads) -> Result<Self, AuditError> {
         Ok(Self {
-            calls: verify::verify(directory, expect.calls)?,
-            denials: verify::verify(&denials(directory), expect.denials)?,
+            calls: verify::verify_trail(directory, expect.calls)?,
+            denials: verify::verify_trail(&denials_directory(directory), expect.denials)?,
         })
     }
 
-    /// Whether every row that is kept is as it was written.
+    /// Returns whether both rings are undamaged.
     #[must_use]
-    pub const fn is_whole(&self) -> bool {
+    pub const fn is_intact(&self) -> bool {
         self.calls.broken.is_none() && self.denials.broken.is_none()
     }
 }
 
-/// Heads that were noted before.
+/// Heads recorded earlier, to verify against.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExpectedHeads {
-    /// Of the calls.
-    pub calls: Option<Head>,
-    /// Of the refusals.
-    pub denials: Option<Head>,
+    /// Head of the calls ring.
+    pub calls: Option<ChainHead>,
+    /// Head of the denials ring.
+    pub denials: Option<ChainHead>,
 }
 
 impl ExpectedHeads {
-    /// Reads heads as `verify` prints them.
+    /// Parses heads as printed by `audit verify`.
     ///
     /// # Errors
-    /// One of them is none.
-    pub fn parse(calls: Option<&str>, denials: Option<&str>) -> Result<Self, NoHash> {
+    /// A text is not a chain head.
+    pub fn parse(calls: Option<&str>, denials: Option<&str>) -> Result<Self, ParseHashError> {
         Ok(Self {
             calls: calls.map(str::parse).transpose()?,
             denials: denials.map(str::parse).transpose()?,

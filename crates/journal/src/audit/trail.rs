@@ -1,4 +1,4 @@
-//! The trail as those who note things see it: a queue, and a thread behind it.
+//! Handle of an audit trail: a bounded note queue with a writer thread behind.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -8,48 +8,48 @@ use std::thread::JoinHandle;
 use bowline_core::sync::lock;
 use tokio::sync::watch;
 
-use super::queue::Queue;
-use super::row::Row;
-use super::writer::{Shared, Writer};
-use super::{AuditError, Health, Limits, Render, Wall};
+use super::audit_row::AuditRow;
+use super::note_queue::NoteQueue;
+use super::trail_writer::{TrailShared, TrailWriter};
+use super::{AuditError, AuditHealth, AuditLimits, RowRenderer, UnixClock};
 
-/// A note that keeps more bytes alive is large.
+/// Size above which a note counts as large.
 const LARGE_NOTE_BYTES_MIN: usize = 64 * 1024;
 
-/// What waits to be written.
+/// Queued item.
 #[derive(Debug)]
-pub(super) enum Entry<E> {
-    /// A note that the trail's thread renders.
+pub(super) enum TrailEntry<E> {
+    /// Note to be rendered on the trail's thread.
     Note(E),
-    /// A row that was rendered when it was noted.
-    Row(Box<Row<'static>>),
+    /// Row rendered inline by the caller.
+    Row(Box<AuditRow<'static>>),
 }
 
-/// An append-only trail of rows on disk. Dropped, it is closed.
-pub struct Trail<E> {
+/// Append-only trail of rows on disk; closed on drop.
+pub struct FileAuditTrail<E> {
     directory: PathBuf,
-    queue: Arc<Queue<Entry<E>>>,
-    render: Render<E>,
-    shared: Arc<Shared>,
+    queue: Arc<NoteQueue<TrailEntry<E>>>,
+    render: RowRenderer<E>,
+    shared: Arc<TrailShared>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-impl<E: Send + 'static> Trail<E> {
-    /// Opens the trail of a directory that is ours alone, and goes on where it ended.
+impl<E: Send + 'static> FileAuditTrail<E> {
+    /// Opens the trail in a private directory and continues after the last row.
     ///
-    /// What is found missing is written down as a gap, and the trail goes on.
+    /// Missing rows are recorded as a gap row, and the trail continues.
     ///
     /// # Errors
-    /// The files cannot be made, or nothing can be written to them.
+    /// The files cannot be created or written.
     pub fn open(
         directory: &Path,
-        limits: Limits,
-        wall: Wall,
-        render: Render<E>,
+        limits: AuditLimits,
+        wall: UnixClock,
+        render: RowRenderer<E>,
     ) -> Result<Self, AuditError> {
-        let queue = Arc::new(Queue::new(limits));
-        let shared = Arc::new(Shared::default());
-        let writer = Writer::open(directory, limits, wall, Arc::clone(&shared))?;
+        let queue = Arc::new(NoteQueue::new(limits));
+        let shared = Arc::new(TrailShared::default());
+        let writer = TrailWriter::open(directory, limits, wall, Arc::clone(&shared))?;
         let (notes, named) = (Arc::clone(&queue), std::thread::Builder::new());
         let named = named.name("audit".to_owned());
         let rendering = Arc::clone(&render);
@@ -68,84 +68,84 @@ impl<E: Send + 'static> Trail<E> {
         })
     }
 
-    /// Whether whoever is about to note something may go on at once.
+    /// Returns whether a caller may append a note without waiting.
     pub fn has_room(&self) -> bool {
         self.queue.has_room()
     }
 
-    /// Waits until there is room.
-    pub async fn room(&self) {
-        self.queue.room().await;
+    /// Waits for room in the queue.
+    pub async fn wait_for_room(&self) {
+        self.queue.wait_for_room().await;
     }
 
-    /// Takes a note that keeps so many bytes alive. Never waits: those who can, wait for
-    /// [`room`](Self::room) before they begin what they will note.
-    pub fn note(&self, note: E, bytes: usize) {
+    /// Queues a note of `bytes` bytes. Never waits: callers that can wait call
+    /// [`wait_for_room`](Self::wait_for_room) before the work to be recorded.
+    pub fn append_note(&self, note: E, bytes: usize) {
         let is_large = bytes > LARGE_NOTE_BYTES_MIN;
-        let (entry, bytes) = if is_large && !self.queue.has_bytes(bytes) {
+        let (entry, bytes) = if is_large && !self.queue.has_large_room(bytes) {
             let row = (self.render)(&note).into_owned();
-            (Entry::Row(Box::new(row)), LARGE_NOTE_BYTES_MIN)
+            (TrailEntry::Row(Box::new(row)), LARGE_NOTE_BYTES_MIN)
         } else {
-            (Entry::Note(note), bytes)
+            (TrailEntry::Note(note), bytes)
         };
         if !self.queue.push(entry, bytes) {
-            self.shared.lose(1);
+            self.shared.count_lost(1);
         }
     }
 
-    /// Waits until what was noted so far is on disk, or lost.
+    /// Waits until every note appended so far is on disk or lost.
     pub async fn flush(&self) {
         self.queue.flush().await;
     }
 
-    /// Writes what was noted, says that this was all, and takes no more.
+    /// Writes all queued notes and the closing row, then refuses further notes.
     pub async fn close(&self) {
         self.queue.close();
-        self.queue.ended().await;
-        self.join();
+        self.queue.wait_closed().await;
+        self.join_thread();
     }
 
-    /// Returns how it does.
+    /// Returns the health of the trail.
     #[must_use]
-    pub fn health(&self) -> Health {
-        Health {
-            waiting: self.queue.waiting(),
+    pub fn health(&self) -> AuditHealth {
+        AuditHealth {
+            queued: self.queue.queued_rows(),
             ..self.shared.health()
         }
     }
 
-    /// Returns a receiver of the number of the last row on disk.
+    /// Returns a receiver of the last sequence number on disk.
     #[must_use]
-    pub fn heads(&self) -> watch::Receiver<u64> {
-        self.shared.heads.subscribe()
+    pub fn head_updates(&self) -> watch::Receiver<u64> {
+        self.shared.head_seq.subscribe()
     }
 
-    /// Returns where its files are.
+    /// Returns the directory of the trail files.
     #[must_use]
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 }
 
-impl<E> Trail<E> {
-    fn join(&self) {
+impl<E> FileAuditTrail<E> {
+    fn join_thread(&self) {
         if let Some(thread) = lock(&self.thread).take() {
-            // What it had to tell it told.
+            // A panic of the thread is reported through its health.
             let _ended = thread.join();
         }
     }
 }
 
-impl<E> Drop for Trail<E> {
+impl<E> Drop for FileAuditTrail<E> {
     fn drop(&mut self) {
         self.queue.close();
-        self.join();
+        self.join_thread();
     }
 }
 
-impl<E> fmt::Debug for Trail<E> {
+impl<E> fmt::Debug for FileAuditTrail<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Trail")
+        f.debug_struct("FileAuditTrail")
             .field("directory", &self.directory)
             .finish_non_exhaustive()
     }

@@ -1,43 +1,43 @@
-//! Reads a whole trail and names the first row that is not as it was written.
+//! Verifies a whole trail and reports the first damaged row.
 
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::anchor::{self, Anchored};
-use super::chain::{Hash, Head};
-use super::files::{self, FileName, Stored, Walk};
-use super::row::Kind;
-use super::{AuditError, Row};
+use super::anchor::{self, AnchorRecord};
+use super::audit_row::AuditRowKind;
+use super::chain::{ChainHash, ChainHead};
+use super::trail_files::{self, ScanDirection, StoredRow, TrailFile};
+use super::{AuditError, AuditRow};
 
-/// In which way a row is not as it was written.
+/// Kind of damage to a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Damage {
-    /// It says something else.
+pub enum RowDamage {
+    /// The content changed.
     Changed,
-    /// It is gone.
+    /// The row is missing.
     Removed,
-    /// It was never written.
+    /// The row was never written by the trail.
     Inserted,
-    /// It stands in another's place.
+    /// The row stands at a wrong position.
     Reordered,
-    /// It was the first of those that are missing at the end.
+    /// First row missing at the end of the trail.
     Truncated,
-    /// Everything fits together, and is not what was there before.
+    /// The chain is consistent but differs from a recorded head.
     Rewritten,
-    /// Its file cannot be read.
+    /// The file cannot be read.
     Unreadable,
-    /// What says how long the trail is, is gone.
+    /// The anchor with the length of the trail is missing.
     Unanchored,
-    /// The row that was asked for is too old to be kept.
+    /// The expected row is older than the oldest kept row.
     NotKept,
-    /// There is no trail: neither rows nor what says how long it is.
+    /// No trail exists: neither rows nor an anchor.
     Missing,
 }
 
-impl Damage {
-    /// Returns its word.
+impl RowDamage {
+    /// Returns the damage as a word.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -55,280 +55,285 @@ impl Damage {
     }
 }
 
-/// The first row that is not as it was written.
+/// First damaged row.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Broken {
-    /// Its number.
+pub struct BrokenRow {
+    /// Sequence number.
     pub seq: u64,
-    /// What happened to it.
-    pub damage: Damage,
-    /// The file it should be in, as far as that is known.
+    /// Kind of damage.
+    pub damage: RowDamage,
+    /// File of the row, if known.
     pub file: Option<String>,
 }
 
-/// What came of looking at a trail.
+/// Report of a verification.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Verdict {
-    /// Rows that are as they were written.
+pub struct VerifyReport {
+    /// Number of undamaged rows.
     pub rows: u64,
-    /// The number of the first of them.
-    pub first: u64,
-    /// The last of them.
-    pub head: Head,
-    /// Files that were read.
+    /// Sequence number of the first undamaged row.
+    pub first_seq: u64,
+    /// Last undamaged row.
+    pub head: ChainHead,
+    /// Number of files read.
     pub files: usize,
-    /// Rows that tell of others that were lost.
+    /// Number of gap rows.
     pub gaps: u64,
-    /// How many rows they say were lost.
+    /// Number of lost rows recorded by gap rows.
     pub lost: u64,
-    /// Rows that stand for several alike.
+    /// Number of rows with coalesced events.
     pub merged: u64,
-    /// How many these stand for.
+    /// Number of coalesced events.
     pub coalesced: u64,
-    /// Older rows that were let go, to make room or because of their age.
-    pub let_go: u64,
-    /// Those of them that were let go before their time.
-    pub let_go_early: u64,
-    /// The first that is not, where there is one.
-    pub broken: Option<Broken>,
+    /// Number of older rows evicted, by size or by age.
+    pub evicted: u64,
+    /// Number of rows evicted before their minimum age.
+    pub evicted_early: u64,
+    /// First damaged row, if any.
+    pub broken: Option<BrokenRow>,
 }
 
-/// Reads the trail of a directory, one row at a time, and also holds it against a head that was
-/// noted before. A gateway that writes to it meanwhile does no harm.
+/// Verifies the trail of a directory row by row, against the anchor and an optional recorded head.
+/// A gateway may write to the trail meanwhile.
 ///
 /// # Errors
-/// The directory or the head beside the files cannot be read.
-pub fn verify(directory: &Path, expect: Option<Head>) -> Result<Verdict, AuditError> {
-    // First the anchor, then the rows: what it knows is on disk by then.
-    let said = anchor::read(directory)?;
-    let mut files = files::list(directory)?;
-    if files.is_empty() && said.is_none() {
-        return Ok(missing());
+/// The directory or the anchor cannot be read.
+pub fn verify_trail(
+    directory: &Path,
+    expect: Option<ChainHead>,
+) -> Result<VerifyReport, AuditError> {
+    // The anchor is read before the rows, so rows named by the anchor are already on disk.
+    let anchor_record = anchor::read_anchor(directory)?;
+    let mut files = trail_files::list_files(directory)?;
+    if files.is_empty() && anchor_record.is_none() {
+        return Ok(missing_report());
     }
-    // One that is let go, but not yet gone, is not looked at.
-    let from = said.map_or(0, |said| said.from);
+    // Files before the oldest kept row are about to be deleted and are skipped.
+    let from = anchor_record.map_or(0, |anchor_record| anchor_record.oldest_seq);
     let start = files
         .iter()
-        .rposition(|file| file.first <= from)
+        .rposition(|file| file.first_seq <= from)
         .unwrap_or(0);
     files.drain(..start);
-    let mut walker = Walker {
-        said,
-        expect,
-        from,
-        ..Walker::default()
+    let mut walker = ChainWalker {
+        anchor: anchor_record,
+        expected_head: expect,
+        oldest_seq: from,
+        ..ChainWalker::default()
     };
     for file in &files {
-        walker.read(file);
-        if walker.verdict.broken.is_some() {
+        walker.read_file(file);
+        if walker.report.broken.is_some() {
             break;
         }
     }
-    walker.verdict.files = files.len();
-    Ok(walker.ended())
+    walker.report.files = files.len();
+    Ok(walker.into_report())
 }
 
-/// Returns the hash that the first row of a file says it follows.
-fn prev(row: &Stored) -> Option<Hash> {
-    let told: Row<'_> = serde_json::from_slice(row.body.as_deref()?).ok()?;
+/// Returns the previous hash recorded in the first row of a file.
+fn parse_prev_hash(row: &StoredRow) -> Option<ChainHash> {
+    let told: AuditRow<'_> = serde_json::from_slice(row.body.as_deref()?).ok()?;
     told.prev?.parse().ok()
 }
 
-/// The verdict on a directory without a trail. A gateway that opens a trail writes its head and a
-/// first row at once, so the files were deleted, or there never was a trail to vouch for.
-fn missing() -> Verdict {
-    let broken = Broken {
+/// Report for a directory without a trail. A gateway writes the anchor and a first row on opening,
+/// so either the files were deleted or no trail ever existed.
+fn missing_report() -> VerifyReport {
+    let broken = BrokenRow {
         seq: 1,
-        damage: Damage::Missing,
+        damage: RowDamage::Missing,
         file: None,
     };
-    Verdict {
+    VerifyReport {
         broken: Some(broken),
-        ..Verdict::default()
+        ..VerifyReport::default()
     }
 }
 
-/// A look at a trail that is under way.
+/// State of a verification in progress.
 #[derive(Debug, Default)]
-struct Walker {
-    said: Option<Anchored>,
-    expect: Option<Head>,
-    /// The oldest row that must be there.
-    from: u64,
-    /// The hash before the one of the head.
-    before: Hash,
-    /// A row that does not fit; what comes after it tells why.
-    odd: Option<(Stored, Option<u64>)>,
-    /// Whether a row was seen.
-    begun: bool,
-    verdict: Verdict,
+struct ChainWalker {
+    anchor: Option<AnchorRecord>,
+    expected_head: Option<ChainHead>,
+    /// Oldest row required to exist.
+    oldest_seq: u64,
+    /// Hash of the row before the head.
+    previous_hash: ChainHash,
+    /// Row with a mismatch; the following row decides the kind of damage.
+    mismatch: Option<(StoredRow, Option<u64>)>,
+    /// Whether a row was read.
+    has_first_row: bool,
+    report: VerifyReport,
 }
 
-/// The little that is read of each row.
+/// Fields parsed from each row.
 #[derive(Debug, Deserialize)]
-struct Told {
+struct ChainFields {
     seq: u64,
-    kind: Kind,
+    kind: AuditRowKind,
     lost: Option<u64>,
     count: Option<u64>,
     let_go_early: Option<u64>,
 }
 
-impl Walker {
-    fn read(&mut self, file: &FileName) {
-        let name = file.shown();
-        let walked = files::look(file).and_then(|connection| {
-            if !files::is_begun(&connection, file)? {
+impl ChainWalker {
+    fn read_file(&mut self, file: &TrailFile) {
+        let name = file.file_name();
+        let walked = trail_files::open_for_read(file).and_then(|connection| {
+            if !trail_files::has_rows_table(&connection, file)? {
                 return Ok(true);
             }
-            files::walk((&connection, file), Walk::Forward, 0, &mut |row| {
-                self.row(row, &name);
-                self.verdict.broken.is_none()
+            trail_files::scan_rows(&connection, file, ScanDirection::Forward, 0, &mut |row| {
+                self.check_row(row, &name);
+                self.report.broken.is_none()
             })
         });
-        if walked.is_err() && self.verdict.broken.is_none() {
-            let seq = match self.begun {
-                true => self.verdict.head.seq + 1,
-                false => file.first,
+        if walked.is_err() && self.report.broken.is_none() {
+            let seq = match self.has_first_row {
+                true => self.report.head.seq + 1,
+                false => file.first_seq,
             };
-            self.name(seq, Damage::Unreadable, Some(&name));
+            self.report_damage(seq, RowDamage::Unreadable, Some(&name));
         }
-        self.explain_odd(None, &name);
+        self.classify_mismatch(None, &name);
     }
 
-    /// Looks at one row.
-    fn row(&mut self, row: Stored, file: &str) {
+    /// Checks a row against the chain.
+    fn check_row(&mut self, row: StoredRow, file: &str) {
         let body = row.body.as_deref().unwrap_or_default();
-        let told: Option<Told> = serde_json::from_slice(body).ok();
-        if self.odd.is_some() {
-            self.explain_odd(Some((&row, told.as_ref().map(|told| told.seq))), file);
+        let fields: Option<ChainFields> = serde_json::from_slice(body).ok();
+        if self.mismatch.is_some() {
+            self.classify_mismatch(Some((&row, fields.as_ref().map(|fields| fields.seq))), file);
             return;
         }
-        if !self.begun {
-            self.begin(&row, file);
-            if self.verdict.broken.is_some() {
+        if !self.has_first_row {
+            self.check_first_row(&row, file);
+            if self.report.broken.is_some() {
                 return;
             }
         }
-        let expected = self.verdict.head.seq + 1;
+        let expected = self.report.head.seq + 1;
         if row.seq > expected {
-            self.name(expected, Damage::Removed, Some(file));
+            self.report_damage(expected, RowDamage::Removed, Some(file));
             return;
         }
-        let head = self.verdict.head.then(body);
+        let head = self.report.head.advance(body);
         let fits = row.hash == Some(head.hash);
-        match told {
-            Some(told) if fits && told.seq == expected => {
-                self.before = self.verdict.head.hash;
-                self.verdict.head = head;
-                self.verdict.rows += 1;
-                if told.kind == Kind::Gap {
-                    self.verdict.gaps += 1;
-                    self.verdict.lost += told.lost.unwrap_or(0);
+        match fields {
+            Some(fields) if fits && fields.seq == expected => {
+                self.previous_hash = self.report.head.hash;
+                self.report.head = head;
+                self.report.rows += 1;
+                if fields.kind == AuditRowKind::Gap {
+                    self.report.gaps += 1;
+                    self.report.lost += fields.lost.unwrap_or(0);
                 }
-                if let Some(count) = told.count {
-                    self.verdict.merged += 1;
-                    self.verdict.coalesced += count;
+                if let Some(count) = fields.count {
+                    self.report.merged += 1;
+                    self.report.coalesced += count;
                 }
-                let early = told.let_go_early.unwrap_or(0);
-                self.verdict.let_go_early = self.verdict.let_go_early.max(early);
-                self.pass(file);
+                let early = fields.let_go_early.unwrap_or(0);
+                self.report.evicted_early = self.report.evicted_early.max(early);
+                self.check_known_heads(file);
             }
-            told => self.odd = Some((row, told.map(|told| told.seq))),
+            fields => self.mismatch = Some((row, fields.map(|fields| fields.seq))),
         }
     }
 
-    /// Finds where the trail begins: with the first row of a file that is kept.
-    fn begin(&mut self, row: &Stored, file: &str) {
-        self.begun = true;
-        let from = self.from.max(1);
+    /// Sets the start of the chain from the first kept row.
+    fn check_first_row(&mut self, row: &StoredRow, file: &str) {
+        self.has_first_row = true;
+        let from = self.oldest_seq.max(1);
         if row.seq > from {
-            self.name(from, Damage::Removed, Some(file));
+            self.report_damage(from, RowDamage::Removed, Some(file));
             return;
         }
-        self.verdict.first = row.seq;
-        self.verdict.let_go = row.seq.saturating_sub(1);
-        self.verdict.head.seq = row.seq.saturating_sub(1);
-        self.verdict.head.hash = prev(row).unwrap_or_default();
-        self.pass(file);
+        self.report.first_seq = row.seq;
+        self.report.evicted = row.seq.saturating_sub(1);
+        self.report.head.seq = row.seq.saturating_sub(1);
+        self.report.head.hash = parse_prev_hash(row).unwrap_or_default();
+        self.check_known_heads(file);
     }
 
-    /// Holds the row just passed against what is known of it from elsewhere.
-    fn pass(&mut self, file: &str) {
-        let head = self.verdict.head;
-        let known = [self.said.map(|said| said.head), self.expect];
+    /// Compares the current head with the anchor and the expected head.
+    fn check_known_heads(&mut self, file: &str) {
+        let head = self.report.head;
+        let known = [self.anchor.map(|said| said.head), self.expected_head];
         let known = known.into_iter().flatten();
         if known
             .into_iter()
             .any(|known| known.seq == head.seq && known.hash != head.hash)
         {
-            self.name(head.seq, Damage::Rewritten, Some(file));
+            self.report_damage(head.seq, RowDamage::Rewritten, Some(file));
         }
     }
 
-    /// Says what is wrong with a row that does not fit, by what follows it.
-    fn explain_odd(&mut self, next: Option<(&Stored, Option<u64>)>, file: &str) {
-        let Some((odd, says)) = self.odd.take() else {
+    /// Classifies the damage of a mismatched row, using the next row.
+    fn classify_mismatch(&mut self, next: Option<(&StoredRow, Option<u64>)>, file: &str) {
+        let Some((odd, says)) = self.mismatch.take() else {
             return;
         };
         let at = odd.seq;
-        let body = |row: &Stored| row.body.clone().unwrap_or_default();
-        let follows = |row: &Stored, hash: Hash| row.hash == Some(hash.then(&body(row)));
-        let head = self.verdict.head.hash;
+        let body = |row: &StoredRow| row.body.clone().unwrap_or_default();
+        let follows = |row: &StoredRow, hash: ChainHash| row.hash == Some(hash.extend(&body(row)));
+        let head = self.report.head.hash;
         let next_says = next.and_then(|(_, says)| says);
         let (seq, damage) = match says {
             Some(says) if says == at => match next {
                 Some((next, Some(says))) if says == at && follows(next, head) => {
-                    (at, Damage::Inserted)
+                    (at, RowDamage::Inserted)
                 }
-                // It is as it was written: what it was written after is another now.
-                _ if prev(&odd).is_some_and(|prev| follows(&odd, prev)) => {
-                    (at - 1, Damage::Rewritten)
+                // The row matches its own recorded predecessor, so the row before was rewritten.
+                _ if parse_prev_hash(&odd).is_some_and(|prev| follows(&odd, prev)) => {
+                    (at - 1, RowDamage::Rewritten)
                 }
-                _ => (at, Damage::Changed),
+                _ => (at, RowDamage::Changed),
             },
-            Some(says) if says > at && next_says == Some(at) => (at, Damage::Reordered),
-            Some(says) if says > at => (at, Damage::Removed),
-            Some(says) if says + 1 == at && follows(&odd, self.before) => (says, Damage::Inserted),
-            Some(_) => (at, Damage::Reordered),
-            None => (at, Damage::Changed),
+            Some(says) if says > at && next_says == Some(at) => (at, RowDamage::Reordered),
+            Some(says) if says > at => (at, RowDamage::Removed),
+            Some(says) if says + 1 == at && follows(&odd, self.previous_hash) => {
+                (says, RowDamage::Inserted)
+            }
+            Some(_) => (at, RowDamage::Reordered),
+            None => (at, RowDamage::Changed),
         };
-        self.name(seq, damage, Some(file));
+        self.report_damage(seq, damage, Some(file));
     }
 
-    fn name(&mut self, seq: u64, damage: Damage, file: Option<&str>) {
+    fn report_damage(&mut self, seq: u64, damage: RowDamage, file: Option<&str>) {
         let file = file.map(str::to_owned);
-        self.verdict
+        self.report
             .broken
-            .get_or_insert(Broken { seq, damage, file });
+            .get_or_insert(BrokenRow { seq, damage, file });
     }
 
-    /// Holds the end against what is known of it.
-    fn ended(mut self) -> Verdict {
-        if self.verdict.broken.is_some() {
-            return self.verdict;
+    /// Compares the end of the chain with the anchor and the expected head.
+    fn into_report(mut self) -> VerifyReport {
+        if self.report.broken.is_some() {
+            return self.report;
         }
-        let head = self.verdict.head.seq;
-        let Some(said) = self.said else {
-            self.name(head + 1, Damage::Unanchored, None);
-            return self.verdict;
+        let head = self.report.head.seq;
+        let Some(said) = self.anchor else {
+            self.report_damage(head + 1, RowDamage::Unanchored, None);
+            return self.report;
         };
         let wanted = self
-            .expect
+            .expected_head
             .map_or(0, |expect| expect.seq)
             .max(said.head.seq);
         if head < wanted {
-            let first = if self.begun {
+            let first = if self.has_first_row {
                 head + 1
             } else {
-                self.from.max(1)
+                self.oldest_seq.max(1)
             };
-            self.name(first, Damage::Truncated, None);
-        } else if let Some(expect) = self.expect
-            && expect.seq + 1 < self.verdict.first
+            self.report_damage(first, RowDamage::Truncated, None);
+        } else if let Some(expect) = self.expected_head
+            && expect.seq + 1 < self.report.first_seq
         {
-            self.name(expect.seq, Damage::NotKept, None);
+            self.report_damage(expect.seq, RowDamage::NotKept, None);
         }
-        self.verdict
+        self.report
     }
 }

@@ -1,147 +1,178 @@
-//! That a message is stored once, and what came of it.
+//! Rules for deduplication and kept results.
 
-use bowline_core::time::Now;
+use bowline_core::time::MonotonicTime;
 use bytes::Bytes;
 
-use super::{Maker, Verdict, at, draft, first, holds, ms, same, store};
-use crate::engine::{At, DONE_KEPT, Done, Draft, JournalError, Known, Lane, Published};
+use super::{
+    EngineFactory, RuleResult, expect_equal, expect_true, lease_first, message_draft, moment_at,
+    ms, publish_all,
+};
+use crate::engine::{
+    COMPLETED_TTL, CompletedMessage, Duplicate, JournalError, LaneName, MessageDraft,
+    PublishOutcome, Timestamps,
+};
 
-/// Whoever stores it again is told how it stands.
-pub async fn the_same_message_is_stored_once<M: Maker>(maker: &M) -> Verdict {
-    let journal = maker.open().await;
-    store(&*journal, "box", &["a", "b"], at(1)).await?;
-    let again = Draft {
+/// A repeated publication returns the status of the stored message.
+pub async fn same_message_is_stored_once<M: EngineFactory>(factory: &M) -> RuleResult {
+    let journal = factory.open_journal().await;
+    publish_all(&*journal, "box", &["a", "b"], moment_at(1)).await?;
+    let again = MessageDraft {
         body: Bytes::from_static(b"other words for the same"),
-        ..draft("box", "b")?
+        ..message_draft("box", "b")?
     };
-    let Published::Known(Known::Waiting { id, position, held }) =
-        journal.publish(again, at(2)).await?
+    let PublishOutcome::Duplicate(Duplicate::Queued { id, position, held }) =
+        journal.publish(again, moment_at(2)).await?
     else {
-        return holds("that it is known", false);
+        return expect_true("that it is known", false);
     };
-    same("its position", &(position, held), &(2, false))?;
-    let body = journal.entry(id, at(2)).await?.map(|entry| entry.body);
-    same(
+    expect_equal("its position", &(position, held), &(2, false))?;
+    let body = journal
+        .get_message(id, moment_at(2))
+        .await?
+        .map(|entry| entry.body);
+    expect_equal(
         "the first body",
         &body,
         &Some(Bytes::from_static(b"body of b")),
     )?;
-    store(&*journal, "box/other", &["b"], at(3)).await
+    publish_all(&*journal, "box/other", &["b"], moment_at(3)).await
 }
 
-/// Wherever the first one is by now.
-pub async fn the_same_id_with_something_else_is_a_conflict<M: Maker>(maker: &M) -> Verdict {
-    let journal = maker.open().await;
+/// The conflict is reported in every status of the stored message.
+pub async fn same_id_other_digest_conflicts<M: EngineFactory>(factory: &M) -> RuleResult {
+    let journal = factory.open_journal().await;
     let other = || {
-        Ok::<_, JournalError>(Draft {
+        Ok::<_, JournalError>(MessageDraft {
             digest: [0xEE; 32],
-            ..draft("box", "a")?
+            ..message_draft("box", "a")?
         })
     };
-    store(&*journal, "box", &["a"], at(1)).await?;
-    let waiting = journal.publish(other()?, at(2)).await;
-    same("while it waits", &waiting, &Err(JournalError::Conflict))?;
-    let receipt = first(&*journal, "box", "a", at(3)).await?;
-    let held = journal.publish(other()?, at(4)).await;
-    same("while it is held", &held, &Err(JournalError::Conflict))?;
-    journal.bury(receipt, "no".into(), at(5)).await?;
-    let dead = journal.publish(other()?, at(6)).await;
-    same("when it is dead", &dead, &Err(JournalError::Conflict))?;
-    store(&*journal, "box", &["b"], at(7)).await?;
-    let receipt = first(&*journal, "box", "b", at(8)).await?;
-    journal.ack(receipt, None, at(9)).await?;
-    let done = Draft {
+    publish_all(&*journal, "box", &["a"], moment_at(1)).await?;
+    let waiting = journal.publish(other()?, moment_at(2)).await;
+    expect_equal("while it waits", &waiting, &Err(JournalError::Conflict))?;
+    let receipt = lease_first(&*journal, "box", "a", moment_at(3)).await?;
+    let held = journal.publish(other()?, moment_at(4)).await;
+    expect_equal("while it is held", &held, &Err(JournalError::Conflict))?;
+    journal
+        .dead_letter(receipt, "no".into(), moment_at(5))
+        .await?;
+    let dead = journal.publish(other()?, moment_at(6)).await;
+    expect_equal("when it is dead", &dead, &Err(JournalError::Conflict))?;
+    publish_all(&*journal, "box", &["b"], moment_at(7)).await?;
+    let receipt = lease_first(&*journal, "box", "b", moment_at(8)).await?;
+    journal.ack(receipt, None, moment_at(9)).await?;
+    let done = MessageDraft {
         digest: [0xEE; 32],
-        ..draft("box", "b")?
+        ..message_draft("box", "b")?
     };
-    let done = journal.publish(done, at(10)).await;
-    same("when it is done", &done, &Err(JournalError::Conflict))
+    let done = journal.publish(done, moment_at(10)).await;
+    expect_equal("when it is done", &done, &Err(JournalError::Conflict))
 }
 
-/// A result, or that there was none, by lane and id.
-pub async fn what_came_of_a_message_is_remembered<M: Maker>(maker: &M) -> Verdict {
-    let journal = maker.open().await;
-    let lane = Lane::new("box")?;
+/// A result, or its absence, is kept by lane and dedupe id.
+pub async fn ack_result_is_remembered<M: EngineFactory>(factory: &M) -> RuleResult {
+    let journal = factory.open_journal().await;
+    let lane = LaneName::new("box")?;
     let mut wanted = Vec::new();
     for (name, result) in [("a", Some("all is well")), ("b", None), ("c", Some(""))] {
-        store(&*journal, "box", &[name], at(1)).await?;
-        let before = journal.result(&lane, name).await?;
-        same("the result before", &before, &None)?;
-        let receipt = first(&*journal, "box", name, at(2)).await?;
+        publish_all(&*journal, "box", &[name], moment_at(1)).await?;
+        let before = journal.get_result(&lane, name).await?;
+        expect_equal("the result before", &before, &None)?;
+        let receipt = lease_first(&*journal, "box", name, moment_at(2)).await?;
         let result = result.map(|result| Bytes::from_static(result.as_bytes()));
-        journal.ack(receipt, result.clone(), at(30)).await?;
+        journal.ack(receipt, result.clone(), moment_at(30)).await?;
         wanted.push((
             name,
-            Done {
+            CompletedMessage {
                 id: receipt.id,
                 result,
-                unix_ms: at(30).unix_ms,
+                unix_ms: moment_at(30).unix_ms,
             },
         ));
     }
     for (name, done) in wanted {
-        let found = journal.result(&lane, name).await?;
-        same("the result", &found, &Some(done.clone()))?;
-        let again = journal.publish(draft("box", name)?, at(40)).await?;
-        let known = Published::Known(Known::Done(done));
-        same("what a repetition is told", &again, &known)?;
+        let found = journal.get_result(&lane, name).await?;
+        expect_equal("the result", &found, &Some(done.clone()))?;
+        let again = journal
+            .publish(message_draft("box", name)?, moment_at(40))
+            .await?;
+        let known = PublishOutcome::Duplicate(Duplicate::Completed(done));
+        expect_equal("what a repetition is told", &again, &known)?;
     }
-    let elsewhere = journal.result(&Lane::new("box/other")?, "a").await?;
-    same("the result in another lane", &elsewhere, &None)
+    let elsewhere = journal
+        .get_result(&LaneName::new("box/other")?, "a")
+        .await?;
+    expect_equal("the result in another lane", &elsewhere, &None)
 }
 
-/// After that the same id is a new message.
-pub async fn an_end_is_forgotten_after_its_time<M: Maker>(maker: &M) -> Verdict {
-    let journal = maker.open().await;
-    store(&*journal, "box", &["a"], at(0)).await?;
-    let receipt = first(&*journal, "box", "a", at(0)).await?;
-    journal.ack(receipt, None, at(0)).await?;
-    let kept = u64::try_from(DONE_KEPT.as_millis()).unwrap_or(u64::MAX);
-    let published = journal.publish(draft("box", "a")?, at(kept)).await?;
-    let is_known = matches!(published, Published::Known(Known::Done(_)));
-    holds("that it is remembered to the end", is_known)?;
-    // By elapsed time: a wall clock that jumps forgets nothing.
-    let jumped = At {
-        now: Now(kept),
-        ..at(2 * kept)
+/// After the TTL the same dedupe id is a new message.
+pub async fn completed_message_expires_after_ttl<M: EngineFactory>(factory: &M) -> RuleResult {
+    let journal = factory.open_journal().await;
+    publish_all(&*journal, "box", &["a"], moment_at(0)).await?;
+    let receipt = lease_first(&*journal, "box", "a", moment_at(0)).await?;
+    journal.ack(receipt, None, moment_at(0)).await?;
+    let kept = u64::try_from(COMPLETED_TTL.as_millis()).unwrap_or(u64::MAX);
+    let published = journal
+        .publish(message_draft("box", "a")?, moment_at(kept))
+        .await?;
+    let is_known = matches!(
+        published,
+        PublishOutcome::Duplicate(Duplicate::Completed(_))
+    );
+    expect_true("that it is remembered to the end", is_known)?;
+    // The TTL uses elapsed time: a wall clock jump forgets nothing.
+    let jumped = Timestamps {
+        now: MonotonicTime(kept),
+        ..moment_at(2 * kept)
     };
-    let published = journal.publish(draft("box", "a")?, jumped).await?;
-    let is_known = matches!(published, Published::Known(Known::Done(_)));
-    holds("that a jump of the wall clock forgets nothing", is_known)?;
-    let published = journal.publish(draft("box", "a")?, at(2 * kept)).await?;
-    let is_new = matches!(published, Published::Stored { .. });
-    holds("that it is forgotten then", is_new)
+    let published = journal.publish(message_draft("box", "a")?, jumped).await?;
+    let is_known = matches!(
+        published,
+        PublishOutcome::Duplicate(Duplicate::Completed(_))
+    );
+    expect_true("that a jump of the wall clock forgets nothing", is_known)?;
+    let published = journal
+        .publish(message_draft("box", "a")?, moment_at(2 * kept))
+        .await?;
+    let is_new = matches!(published, PublishOutcome::Stored { .. });
+    expect_true("that it is forgotten then", is_new)
 }
 
-/// Removed, or withdrawn by its holder: it was never to be done.
-pub async fn the_id_of_a_removed_message_is_free<M: Maker>(maker: &M) -> Verdict {
-    let journal = maker.open().await;
-    let published = journal.publish(draft("box", "a")?, at(1)).await?;
-    let Published::Stored { id, .. } = published else {
-        return holds("a new message is stored", false);
+/// Applies to a removed message and to a message discarded by its lease holder.
+pub async fn removed_message_frees_dedupe_id<M: EngineFactory>(factory: &M) -> RuleResult {
+    let journal = factory.open_journal().await;
+    let published = journal
+        .publish(message_draft("box", "a")?, moment_at(1))
+        .await?;
+    let PublishOutcome::Stored { id, .. } = published else {
+        return expect_true("a new message is stored", false);
     };
-    journal.remove(id, at(2)).await?;
-    same("the entry", &journal.entry(id, at(2)).await?, &None)?;
-    let held = Draft {
-        hold: Some(ms(1000)),
+    journal.remove_message(id, moment_at(2)).await?;
+    expect_equal(
+        "the entry",
+        &journal.get_message(id, moment_at(2)).await?,
+        &None,
+    )?;
+    let held = MessageDraft {
+        lease: Some(ms(1000)),
         digest: [9; 32],
-        ..draft("box", "a")?
+        ..message_draft("box", "a")?
     };
-    let published = journal.publish(held, at(3)).await?;
-    let Published::Stored {
+    let published = journal.publish(held, moment_at(3)).await?;
+    let PublishOutcome::Stored {
         held: Some(receipt),
         ..
     } = published
     else {
-        return holds("that it is stored and held", false);
+        return expect_true("that it is stored and held", false);
     };
-    journal.withdraw(receipt, at(4)).await?;
-    let twice = journal.withdraw(receipt, at(4)).await;
-    same("who withdraws twice", &twice, &Err(JournalError::Lapsed))?;
-    same(
+    journal.discard_leased(receipt, moment_at(4)).await?;
+    let twice = journal.discard_leased(receipt, moment_at(4)).await;
+    expect_equal("who withdraws twice", &twice, &Err(JournalError::LeaseLost))?;
+    expect_equal(
         "the result",
-        &journal.result(&Lane::new("box")?, "a").await?,
+        &journal.get_result(&LaneName::new("box")?, "a").await?,
         &None,
     )?;
-    store(&*journal, "box", &["a"], at(5)).await
+    publish_all(&*journal, "box", &["a"], moment_at(5)).await
 }

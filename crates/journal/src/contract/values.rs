@@ -1,58 +1,90 @@
-//! Values, what they are replaced by, and who sees it.
+//! Rules for values: compare-and-set, listing and watches.
 
 use bytes::Bytes;
 
-use super::{Maker, Verdict, holds, same};
-use crate::engine::{Expect, JournalError, Value};
+use super::{EngineFactory, RuleResult, expect_equal, expect_true};
+use crate::engine::{ExpectedRevision, JournalError, VersionedValue};
 
-const fn bytes(text: &'static str) -> Option<Bytes> {
+const fn static_bytes(text: &'static str) -> Option<Bytes> {
     Some(Bytes::from_static(text.as_bytes()))
 }
 
-/// Nothing before, and nothing when it was forgotten.
-pub async fn a_value_is_what_was_put_last<M: Maker>(maker: &M) -> Verdict {
-    let journal = maker.open().await;
-    same("before", &journal.get("k").await?, &None)?;
-    let first = journal.put("k", bytes("one"), Expect::Any).await?;
-    let second = journal.put("k", bytes(""), Expect::Any).await?;
-    holds("that revisions grow", first < second)?;
-    let value = Value {
+/// A value is absent before the first put and after a deletion.
+pub async fn value_is_last_put<M: EngineFactory>(factory: &M) -> RuleResult {
+    let journal = factory.open_journal().await;
+    expect_equal("before", &journal.get_value("k").await?, &None)?;
+    let first = journal
+        .put_value("k", static_bytes("one"), ExpectedRevision::Any)
+        .await?;
+    let second = journal
+        .put_value("k", static_bytes(""), ExpectedRevision::Any)
+        .await?;
+    expect_true("that revisions grow", first < second)?;
+    let value = VersionedValue {
         revision: second,
         bytes: Bytes::new(),
     };
-    same("the second", &journal.get("k").await?, &Some(value))?;
-    let third = journal.put("k", None, Expect::Any).await?;
-    holds("that revisions grow", second < third)?;
-    same("after", &journal.get("k").await?, &None)
+    expect_equal("the second", &journal.get_value("k").await?, &Some(value))?;
+    let third = journal.put_value("k", None, ExpectedRevision::Any).await?;
+    expect_true("that revisions grow", second < third)?;
+    expect_equal("after", &journal.get_value("k").await?, &None)
 }
 
-/// Of two that saw the same, one wins.
-pub async fn a_value_is_replaced_only_where_it_is_the_expected_one<M: Maker>(maker: &M) -> Verdict {
-    let journal = maker.open().await;
-    let early = journal.put("k", bytes("x"), Expect::Revision(1)).await;
-    same("none is there", &early, &Err(JournalError::Changed))?;
-    let first = journal.put("k", bytes("one"), Expect::Absent).await?;
-    let late = journal.put("k", bytes("x"), Expect::Absent).await;
-    same("one is there", &late, &Err(JournalError::Changed))?;
-    let second = journal
-        .put("k", bytes("two"), Expect::Revision(first))
+/// Of two writers with the same expected revision, exactly one wins.
+pub async fn put_requires_expected_revision<M: EngineFactory>(factory: &M) -> RuleResult {
+    let journal = factory.open_journal().await;
+    let early = journal
+        .put_value("k", static_bytes("x"), ExpectedRevision::Revision(1))
+        .await;
+    expect_equal(
+        "none is there",
+        &early,
+        &Err(JournalError::RevisionMismatch),
+    )?;
+    let first = journal
+        .put_value("k", static_bytes("one"), ExpectedRevision::Absent)
         .await?;
-    let late = journal.put("k", bytes("x"), Expect::Revision(first)).await;
-    same("another is there", &late, &Err(JournalError::Changed))?;
-    let late = journal.put("k", None, Expect::Revision(first)).await;
-    same("another is there", &late, &Err(JournalError::Changed))?;
-    let found = journal.get("k").await?.map(|value| value.bytes);
-    same("the winner", &found, &bytes("two"))?;
-    journal.put("k", None, Expect::Revision(second)).await?;
-    journal.put("k", bytes("new"), Expect::Absent).await?;
+    let late = journal
+        .put_value("k", static_bytes("x"), ExpectedRevision::Absent)
+        .await;
+    expect_equal("one is there", &late, &Err(JournalError::RevisionMismatch))?;
+    let second = journal
+        .put_value("k", static_bytes("two"), ExpectedRevision::Revision(first))
+        .await?;
+    let late = journal
+        .put_value("k", static_bytes("x"), ExpectedRevision::Revision(first))
+        .await;
+    expect_equal(
+        "another is there",
+        &late,
+        &Err(JournalError::RevisionMismatch),
+    )?;
+    let late = journal
+        .put_value("k", None, ExpectedRevision::Revision(first))
+        .await;
+    expect_equal(
+        "another is there",
+        &late,
+        &Err(JournalError::RevisionMismatch),
+    )?;
+    let found = journal.get_value("k").await?.map(|value| value.bytes);
+    expect_equal("the winner", &found, &static_bytes("two"))?;
+    journal
+        .put_value("k", None, ExpectedRevision::Revision(second))
+        .await?;
+    journal
+        .put_value("k", static_bytes("new"), ExpectedRevision::Absent)
+        .await?;
     Ok(())
 }
 
-/// Those that begin so, as many as were asked for.
-pub async fn keys_are_listed_in_order<M: Maker>(maker: &M) -> Verdict {
-    let journal = maker.open().await;
+/// Returns keys with the prefix, up to the limit.
+pub async fn keys_are_listed_in_order<M: EngineFactory>(factory: &M) -> RuleResult {
+    let journal = factory.open_journal().await;
     for key in ["b/2", "a/1", "b/10", "b/1", "c", "b"] {
-        journal.put(key, bytes("x"), Expect::Any).await?;
+        journal
+            .put_value(key, static_bytes("x"), ExpectedRevision::Any)
+            .await?;
     }
     for (prefix, limit, wanted) in [
         ("b/", 9, vec!["b/1", "b/10", "b/2"]),
@@ -60,32 +92,50 @@ pub async fn keys_are_listed_in_order<M: Maker>(maker: &M) -> Verdict {
         ("", 9, vec!["a/1", "b", "b/1", "b/10", "b/2", "c"]),
         ("d", 9, vec![]),
     ] {
-        let listed = journal.list(prefix, limit).await?;
+        let listed = journal.list_values(prefix, limit).await?;
         let keys: Vec<&str> = listed.iter().map(|(key, _)| &**key).collect();
-        same("the keys", &keys, &wanted)?;
+        expect_equal("the keys", &keys, &wanted)?;
         for (key, value) in &listed {
-            same("the value", &journal.get(key).await?.as_ref(), &Some(value))?;
+            expect_equal(
+                "the value",
+                &journal.get_value(key).await?.as_ref(),
+                &Some(value),
+            )?;
         }
     }
     Ok(())
 }
 
-/// And no others.
-pub async fn a_watcher_sees_changes_under_its_prefix<M: Maker>(maker: &M) -> Verdict {
-    let journal = maker.open().await;
-    journal.put("a/1", bytes("before"), Expect::Any).await?;
-    let mut watch = journal.watch("a/");
-    let seen = |watch: &crate::Watch| watch.has_changed().unwrap_or(false);
-    holds("that the past is no change", !seen(&watch))?;
-    journal.put("b/1", bytes("x"), Expect::Any).await?;
-    holds("that others are not seen", !seen(&watch))?;
-    let refused = journal.put("a/1", bytes("x"), Expect::Absent).await;
-    same("what is refused", &refused, &Err(JournalError::Changed))?;
-    holds("that what was refused is not seen", !seen(&watch))?;
-    let put = journal.put("a/2", bytes("x"), Expect::Any).await?;
-    holds("that a change is seen", seen(&watch))?;
-    same("its revision", &*watch.borrow_and_update(), &put)?;
-    let gone = journal.put("a/2", None, Expect::Any).await?;
-    holds("that a key that goes is seen", seen(&watch))?;
-    same("its revision", &*watch.borrow_and_update(), &gone)
+/// Changes outside the prefix are not seen.
+pub async fn watch_sees_changes_under_prefix<M: EngineFactory>(factory: &M) -> RuleResult {
+    let journal = factory.open_journal().await;
+    journal
+        .put_value("a/1", static_bytes("before"), ExpectedRevision::Any)
+        .await?;
+    let mut watch = journal.watch_prefix("a/");
+    let seen = |watch: &crate::RevisionWatch| watch.has_changed().unwrap_or(false);
+    expect_true("that the past is no change", !seen(&watch))?;
+    journal
+        .put_value("b/1", static_bytes("x"), ExpectedRevision::Any)
+        .await?;
+    expect_true("that others are not seen", !seen(&watch))?;
+    let refused = journal
+        .put_value("a/1", static_bytes("x"), ExpectedRevision::Absent)
+        .await;
+    expect_equal(
+        "what is refused",
+        &refused,
+        &Err(JournalError::RevisionMismatch),
+    )?;
+    expect_true("that what was refused is not seen", !seen(&watch))?;
+    let put = journal
+        .put_value("a/2", static_bytes("x"), ExpectedRevision::Any)
+        .await?;
+    expect_true("that a change is seen", seen(&watch))?;
+    expect_equal("its revision", &*watch.borrow_and_update(), &put)?;
+    let gone = journal
+        .put_value("a/2", None, ExpectedRevision::Any)
+        .await?;
+    expect_true("that a key that goes is seen", seen(&watch))?;
+    expect_equal("its revision", &*watch.borrow_and_update(), &gone)
 }

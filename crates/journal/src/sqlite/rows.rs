@@ -1,125 +1,125 @@
-//! The rows of the file: how each is written, read, and known to be whole.
+//! Rows of the database: reading, writing and checksum verification.
 
-mod done;
-mod message;
-mod value;
+mod completed_row;
+mod message_row;
+mod value_row;
 
 use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSql, ToSqlOutput, ValueRef};
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
-pub(super) use self::done::{DoneSlot, done_key, lane_mark};
-pub(super) use self::message::Slot;
-pub(super) use self::value::ValueSlot;
-use super::sum::{Sum, Summer, Tally};
-use crate::engine::Lane;
+pub(super) use self::completed_row::{CompletedRow, completed_key, lane_tag};
+pub(super) use self::message_row::MessageRow;
+pub(super) use self::value_row::ValueRow;
+use super::checksum::{Checksum, ChecksumBuilder, ChecksumTotal};
+use crate::engine::LaneName;
 
-/// A number as SQLite keeps it: the same bits, read as signed.
+/// Unsigned number as stored by SQLite: the same bits, read as signed.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Int(pub(super) u64);
+pub(super) struct SqlInt(pub(super) u64);
 
-impl ToSql for Int {
+impl ToSql for SqlInt {
     fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
         Ok(ToSqlOutput::from(self.0.cast_signed()))
     }
 }
 
-impl FromSql for Int {
+impl FromSql for SqlInt {
     fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
         value.as_i64().map(|number| Self(number.cast_unsigned()))
     }
 }
 
-/// Bytes of a fixed length.
-struct Fixed<const N: usize>([u8; N]);
+/// Blob of a fixed length.
+struct FixedBytes<const N: usize>([u8; N]);
 
-impl<const N: usize> FromSql for Fixed<N> {
+impl<const N: usize> FromSql for FixedBytes<N> {
     fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
         let bytes = value.as_blob()?.try_into();
         bytes.map(Self).map_err(|_| FromSqlError::InvalidType)
     }
 }
 
-fn int(row: &Row<'_>, at: usize) -> rusqlite::Result<u64> {
-    row.get::<_, Int>(at).map(|number| number.0)
+fn get_int(row: &Row<'_>, at: usize) -> rusqlite::Result<u64> {
+    row.get::<_, SqlInt>(at).map(|number| number.0)
 }
 
-fn maybe_int(row: &Row<'_>, at: usize) -> rusqlite::Result<Option<u64>> {
-    Ok(row.get::<_, Option<Int>>(at)?.map(|number| number.0))
+fn get_optional_int(row: &Row<'_>, at: usize) -> rusqlite::Result<Option<u64>> {
+    Ok(row.get::<_, Option<SqlInt>>(at)?.map(|number| number.0))
 }
 
-fn fixed<const N: usize>(row: &Row<'_>, at: usize) -> rusqlite::Result<[u8; N]> {
-    row.get::<_, Fixed<N>>(at).map(|bytes| bytes.0)
+fn get_fixed_bytes<const N: usize>(row: &Row<'_>, at: usize) -> rusqlite::Result<[u8; N]> {
+    row.get::<_, FixedBytes<N>>(at).map(|bytes| bytes.0)
 }
 
-/// The counters and totals of the whole file: its one row.
+/// Single row with the counters and totals of the file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Ledger {
-    /// Whether the file was closed in order.
+pub(super) struct LedgerRow {
+    /// Whether the file was cleanly closed.
     pub(super) clean: bool,
-    /// How often it was opened: no receipt from before is good after.
+    /// Number of opens; receipts of earlier opens never match.
     pub(super) epoch: u64,
-    /// The last number of a message, of a place in a lane, of a change of values, of an end.
+    /// Last number of a message, of a place in a lane, of a value revision, and of a completed
+    /// message.
     pub(super) id: u64,
     pub(super) place: u64,
     pub(super) revision: u64,
     pub(super) seq: u64,
-    /// Dead letters in all.
+    /// Total number of dead letters.
     pub(super) dead: u64,
-    pub(super) lanes: Tally,
-    pub(super) done: Tally,
-    pub(super) values: Tally,
-    /// How far the time went by which messages expire, in milliseconds since 1970; 0 where it was
-    /// never written.
+    pub(super) lanes: ChecksumTotal,
+    pub(super) done: ChecksumTotal,
+    pub(super) values: ChecksumTotal,
+    /// Elapsed time for message expiry, in milliseconds since 1970; 0 if never written.
     pub(super) time: u64,
 }
 
-impl Ledger {
-    fn sum(&self) -> Sum {
+impl LedgerRow {
+    fn checksum(&self) -> Checksum {
         let counters = [self.id, self.place, self.revision, self.seq, self.dead];
-        let mut summer = Summer::new("ledger")
-            .int(u64::from(self.clean))
-            .int(self.epoch);
+        let mut summer = ChecksumBuilder::new("ledger")
+            .add_int(u64::from(self.clean))
+            .add_int(self.epoch);
         for counter in counters {
-            summer = summer.int(counter);
+            summer = summer.add_int(counter);
         }
-        for tally in [self.lanes, self.done, self.values] {
-            summer = summer.int(tally.count).bytes(&tally.total_bytes());
+        for total in [self.lanes, self.done, self.values] {
+            summer = summer.add_int(total.count).add_bytes(&total.total_bytes());
         }
-        // A row of the first version has no such column, and its checksum knows of none.
+        // Version 1 rows have no time column, and their checksum covers none.
         if self.time != 0 {
-            summer = summer.int(self.time);
+            summer = summer.add_int(self.time);
         }
         summer.finish()
     }
 
-    /// Returns the row; none where it is damaged.
+    /// Reads the row; `None` if damaged.
     pub(super) fn read(conn: &Connection) -> rusqlite::Result<Option<Self>> {
         let sql = "SELECT clean, epoch, id, place, revision, seq, dead, lanes, lanes_total, \
                    done, done_total, vals, vals_total, sum, time FROM ledger WHERE one = 1";
-        let row = conn.query_row(sql, [], |row| Ok(Self::of(row).ok()));
+        let row = conn.query_row(sql, [], |row| Ok(Self::from_row(row).ok()));
         row.optional().map(Option::flatten)
     }
 
-    fn of(row: &Row<'_>) -> rusqlite::Result<Self> {
+    fn from_row(row: &Row<'_>) -> rusqlite::Result<Self> {
         let tally = |at| {
-            let total = u128::from_le_bytes(fixed(row, at + 1)?);
-            let count = int(row, at)?;
-            Ok::<_, rusqlite::Error>(Tally { count, total })
+            let total = u128::from_le_bytes(get_fixed_bytes(row, at + 1)?);
+            let count = get_int(row, at)?;
+            Ok::<_, rusqlite::Error>(ChecksumTotal { count, total })
         };
         let ledger = Self {
-            clean: int(row, 0)? == 1,
-            epoch: int(row, 1)?,
-            id: int(row, 2)?,
-            place: int(row, 3)?,
-            revision: int(row, 4)?,
-            seq: int(row, 5)?,
-            dead: int(row, 6)?,
+            clean: get_int(row, 0)? == 1,
+            epoch: get_int(row, 1)?,
+            id: get_int(row, 2)?,
+            place: get_int(row, 3)?,
+            revision: get_int(row, 4)?,
+            seq: get_int(row, 5)?,
+            dead: get_int(row, 6)?,
             lanes: tally(7)?,
             done: tally(9)?,
             values: tally(11)?,
-            time: int(row, 14)?,
+            time: get_int(row, 14)?,
         };
-        whole(fixed(row, 13)?, ledger.sum(), ledger)
+        verify_checksum(get_fixed_bytes(row, 13)?, ledger.checksum(), ledger)
     }
 
     pub(super) fn write(&self, conn: &Connection) -> rusqlite::Result<()> {
@@ -128,41 +128,41 @@ impl Ledger {
                    VALUES (1, ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)";
         conn.prepare_cached(sql)?.execute(params![
             self.clean,
-            Int(self.epoch),
-            Int(self.id),
-            Int(self.place),
-            Int(self.revision),
-            Int(self.seq),
-            Int(self.dead),
-            Int(self.lanes.count),
+            SqlInt(self.epoch),
+            SqlInt(self.id),
+            SqlInt(self.place),
+            SqlInt(self.revision),
+            SqlInt(self.seq),
+            SqlInt(self.dead),
+            SqlInt(self.lanes.count),
             self.lanes.total_bytes(),
-            Int(self.done.count),
+            SqlInt(self.done.count),
             self.done.total_bytes(),
-            Int(self.values.count),
+            SqlInt(self.values.count),
             self.values.total_bytes(),
-            self.sum(),
-            Int(self.time),
+            self.checksum(),
+            SqlInt(self.time),
         ])?;
         Ok(())
     }
 }
 
-/// Returns a row whose checksum is right. Which error it is otherwise does not matter.
-fn whole<T>(stored: Sum, reckoned: Sum, row: T) -> rusqlite::Result<T> {
+/// Returns a row with a matching checksum. The error otherwise is not inspected.
+fn verify_checksum<T>(stored: Checksum, reckoned: Checksum, row: T) -> rusqlite::Result<T> {
     match stored == reckoned {
         true => Ok(row),
         false => Err(rusqlite::Error::InvalidQuery),
     }
 }
 
-/// The counters of a lane, and the total of the checksums of its messages.
+/// Counters of a lane, and the checksum total of its messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct LaneRow {
     pub(super) waiting: u64,
     pub(super) dead: u64,
-    /// When the first that waits was stored.
+    /// Publication time of the first live message.
     pub(super) oldest: Option<u64>,
-    /// The total of all its messages; their number is that of the waiting and the dead.
+    /// Checksum total of all messages; their count is `waiting` plus `dead`.
     pub(super) total: u128,
 }
 
@@ -171,60 +171,60 @@ impl LaneRow {
         self.waiting.wrapping_add(self.dead)
     }
 
-    pub(super) fn sum(&self, lane: &Lane) -> Sum {
+    pub(super) fn checksum(&self, lane: &LaneName) -> Checksum {
         let oldest = self.oldest.map(u64::to_le_bytes);
-        Summer::new("lane")
-            .bytes(lane.as_str().as_bytes())
-            .int(self.waiting)
-            .int(self.dead)
-            .maybe(oldest.as_ref().map(<[u8; 8]>::as_slice))
-            .bytes(&self.total.to_le_bytes())
+        ChecksumBuilder::new("lane")
+            .add_bytes(lane.as_str().as_bytes())
+            .add_int(self.waiting)
+            .add_int(self.dead)
+            .add_optional(oldest.as_ref().map(<[u8; 8]>::as_slice))
+            .add_bytes(&self.total.to_le_bytes())
             .finish()
     }
 
-    /// Reads all lanes; each that is damaged as nothing.
-    pub(super) fn all(conn: &Connection) -> rusqlite::Result<Vec<Option<(Lane, Self)>>> {
+    /// Reads all lanes; `None` per damaged row.
+    pub(super) fn read_all(conn: &Connection) -> rusqlite::Result<Vec<Option<(LaneName, Self)>>> {
         let sql = "SELECT name, waiting, dead, oldest, total, sum FROM lane";
         let mut statement = conn.prepare(sql)?;
-        let rows = statement.query_map([], |row| Ok(Self::of(row).ok()))?;
+        let rows = statement.query_map([], |row| Ok(Self::from_row(row).ok()))?;
         rows.collect()
     }
 
-    fn of(row: &Row<'_>) -> rusqlite::Result<(Lane, Self)> {
+    fn from_row(row: &Row<'_>) -> rusqlite::Result<(LaneName, Self)> {
         let name: String = row.get(0)?;
-        let lane = Lane::new(&name).map_err(|_| rusqlite::Error::InvalidQuery)?;
+        let lane = LaneName::new(&name).map_err(|_| rusqlite::Error::InvalidQuery)?;
         let read = Self {
-            waiting: int(row, 1)?,
-            dead: int(row, 2)?,
-            oldest: maybe_int(row, 3)?,
-            total: u128::from_le_bytes(fixed(row, 4)?),
+            waiting: get_int(row, 1)?,
+            dead: get_int(row, 2)?,
+            oldest: get_optional_int(row, 3)?,
+            total: u128::from_le_bytes(get_fixed_bytes(row, 4)?),
         };
-        whole(fixed(row, 5)?, read.sum(&lane), (lane, read))
+        verify_checksum(get_fixed_bytes(row, 5)?, read.checksum(&lane), (lane, read))
     }
 
-    pub(super) fn write(&self, conn: &Connection, lane: &Lane) -> rusqlite::Result<()> {
+    pub(super) fn write(&self, conn: &Connection, lane: &LaneName) -> rusqlite::Result<()> {
         let sql = "INSERT OR REPLACE INTO lane (name, waiting, dead, oldest, total, sum) \
                    VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
         conn.prepare_cached(sql)?.execute(params![
             lane.as_str(),
-            Int(self.waiting),
-            Int(self.dead),
-            self.oldest.map(Int),
+            SqlInt(self.waiting),
+            SqlInt(self.dead),
+            self.oldest.map(SqlInt),
             self.total.to_le_bytes(),
-            self.sum(lane),
+            self.checksum(lane),
         ])?;
         Ok(())
     }
 
-    pub(super) fn delete(conn: &Connection, lane: &Lane) -> rusqlite::Result<()> {
+    pub(super) fn delete(conn: &Connection, lane: &LaneName) -> rusqlite::Result<()> {
         let sql = "DELETE FROM lane WHERE name = ?1";
         conn.prepare_cached(sql)?.execute([lane.as_str()])?;
         Ok(())
     }
 }
 
-/// A change must have found its row.
-fn one(changed: usize) -> rusqlite::Result<()> {
+/// Requires a statement to change exactly one row.
+fn expect_one_row(changed: usize) -> rusqlite::Result<()> {
     match changed {
         1 => Ok(()),
         _ => Err(rusqlite::Error::StatementChangedRows(changed)),

@@ -1,17 +1,17 @@
-//! How the file is laid out, and the steps that bring an older file up to date.
+//! Schema of the database file, and migrations of older files.
 
 use rusqlite::Connection;
 
-use super::OpenError;
+use super::JournalOpenError;
 
-/// The oldest SQLite without the bug that corrupted the log when it was reset.
+/// Oldest SQLite without the bug that corrupted the WAL on reset.
 const LIBRARY_MIN: i32 = 3_051_003;
 
-/// Statements that are kept prepared.
+/// Prepared statements cached.
 const STATEMENTS_MAX: usize = 64;
 
-/// How each connection is set up. Checkpoints are made by the writer itself: SQLite swallows the
-/// error of one that it makes by itself, and with it the news that the disk has failed.
+/// Settings of each connection. The writer runs checkpoints itself: SQLite swallows the error of an
+/// automatic checkpoint, and with the error the news of a failed disk.
 const PRAGMAS: &str = "
     PRAGMA synchronous = FULL;
     PRAGMA busy_timeout = 5000;
@@ -25,8 +25,8 @@ const PRAGMAS: &str = "
     PRAGMA cache_size = -2048;
 ";
 
-/// Each step brings a file of its place in the list to the next version; a new file takes all.
-pub(super) const STEPS: &[&str] = &[
+/// Migrations: each entry brings a file from its index to the next version; a new file runs all.
+pub(super) const MIGRATIONS: &[&str] = &[
     "
     CREATE TABLE ledger (
         one INTEGER PRIMARY KEY CHECK (one = 1),
@@ -99,38 +99,38 @@ pub(super) const STEPS: &[&str] = &[
 ",
 ];
 
-/// Refuses a SQLite that is too old to be trusted.
-pub(super) fn library() -> Result<(), OpenError> {
+/// Refuses a SQLite library too old to be trusted.
+pub(super) fn check_library_version() -> Result<(), JournalOpenError> {
     match rusqlite::version_number() {
-        number if number < LIBRARY_MIN => Err(OpenError::Library {
+        number if number < LIBRARY_MIN => Err(JournalOpenError::Library {
             found: rusqlite::version(),
         }),
         _ => Ok(()),
     }
 }
 
-/// Sets up a connection that may write.
-pub(super) fn prepare(conn: &Connection) -> rusqlite::Result<()> {
+/// Sets up a connection for writing.
+pub(super) fn set_up_writer(conn: &Connection) -> rusqlite::Result<()> {
     conn.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
     let mode: String = conn.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
     debug_assert_eq!(mode, "wal", "a file on a local disk can have a log");
-    set_up(conn)
+    set_up_connection(conn)
 }
 
-/// Sets up any connection.
-pub(super) fn set_up(conn: &Connection) -> rusqlite::Result<()> {
+/// Applies the settings common to all connections.
+pub(super) fn set_up_connection(conn: &Connection) -> rusqlite::Result<()> {
     conn.execute_batch(PRAGMAS)
 }
 
 /// Returns the version of the file.
-pub(super) fn version(conn: &Connection) -> rusqlite::Result<usize> {
+pub(super) fn file_version(conn: &Connection) -> rusqlite::Result<usize> {
     let found: i64 = conn.query_row("PRAGMA user_version", [], |row| row.get(0))?;
     Ok(usize::try_from(found).unwrap_or(usize::MAX))
 }
 
-/// Brings the file up to date, each step as a whole or not at all.
+/// Migrates the file, each step atomically.
 pub(super) fn migrate(conn: &Connection, steps: &[&str]) -> rusqlite::Result<()> {
-    let from = version(conn)?;
+    let from = file_version(conn)?;
     for (at, step) in steps.iter().enumerate().skip(from) {
         let to = at + 1;
         let whole = format!("BEGIN IMMEDIATE; {step} PRAGMA user_version = {to}; COMMIT;");

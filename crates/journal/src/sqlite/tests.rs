@@ -1,57 +1,59 @@
-//! Tests of what only a journal on a disk can do.
+//! Tests specific to a journal on disk.
 
 mod damage;
-mod failing;
+mod disk_failures;
 mod files;
-mod replaced;
+mod replaced_files;
 mod segments;
 
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_core::time::Now;
+use bowline_core::time::MonotonicTime;
 use bytes::Bytes;
 
-use super::Sqlite;
-use crate::engine::{At, Draft, Journal, JournalError, Lane, Published, Receipt};
+use super::SqliteJournal;
+use crate::engine::{
+    Journal, JournalError, LaneName, LeaseReceipt, MessageDraft, PublishOutcome, Timestamps,
+};
 
-fn at(ms: u64) -> At {
-    At {
-        now: Now(ms),
+fn moment_at(ms: u64) -> Timestamps {
+    Timestamps {
+        now: MonotonicTime(ms),
         unix_ms: 1_000_000 + ms,
     }
 }
 
-fn draft(lane: &str, name: &str) -> Draft {
-    Draft {
-        lane: Lane::new(lane).unwrap(),
+fn message_draft(lane: &str, name: &str) -> MessageDraft {
+    MessageDraft {
+        lane: LaneName::new(lane).unwrap(),
         dedupe: name.into(),
         digest: [name.len() as u8; 32],
         body: Bytes::from(format!("what {name} says in {lane}").repeat(8)),
         ttl: Some(Duration::from_secs(3600)),
-        hold: None,
+        lease: None,
     }
 }
 
-fn open(path: &Path) -> Sqlite {
-    Sqlite::open(path).unwrap()
+fn open_journal(path: &Path) -> SqliteJournal {
+    SqliteJournal::open(path).unwrap()
 }
 
-/// Runs something that waits.
-fn wait<T>(future: impl Future<Output = T>) -> T {
+/// Runs a future to its end.
+fn block_on<T>(future: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().build();
     runtime.unwrap().block_on(future)
 }
 
-/// Stores a message and holds it.
-fn hold(journal: &Sqlite, lane: &str, name: &str) -> Receipt {
-    let draft = Draft {
-        hold: Some(Duration::from_secs(60)),
-        ..draft(lane, name)
+/// Publishes a message with a lease.
+fn publish_leased(journal: &SqliteJournal, lane: &str, name: &str) -> LeaseReceipt {
+    let draft = MessageDraft {
+        lease: Some(Duration::from_secs(60)),
+        ..message_draft(lane, name)
     };
-    match wait(journal.publish(draft, at(1))) {
-        Ok(Published::Stored {
+    match block_on(journal.publish(draft, moment_at(1))) {
+        Ok(PublishOutcome::Stored {
             held: Some(held), ..
         }) => held,
         other => panic!("{other:?}"),
@@ -62,29 +64,41 @@ fn is_damaged<T>(outcome: &Result<T, JournalError>) -> bool {
     matches!(outcome, Err(JournalError::Damaged { .. }))
 }
 
-/// Two lanes with messages of every kind, ends and values, closed in order.
-fn fill(path: &Path) {
-    let journal = open(path);
-    wait(async {
+/// Writes two lanes with messages of every status, completed messages and values, and closes.
+fn fill_journal(path: &Path) {
+    let journal = open_journal(path);
+    block_on(async {
         for name in ["done", "dead", "a", "b", "c", "d"] {
             for lane in ["one", "two"] {
-                journal.publish(draft(lane, name), at(1)).await.unwrap();
+                journal
+                    .publish(message_draft(lane, name), moment_at(1))
+                    .await
+                    .unwrap();
             }
         }
         for lane in ["one", "two"] {
-            let lane = Lane::new(lane).unwrap();
+            let lane = LaneName::new(lane).unwrap();
             let hold = Duration::from_secs(9);
-            let order = crate::engine::Order::Any;
-            let two = journal.lease(&lane, order, 2, hold, at(2)).await.unwrap();
+            let order = crate::engine::LeaseOrder::Any;
+            let two = journal
+                .lease(&lane, order, 2, hold, moment_at(2))
+                .await
+                .unwrap();
             let result = Some(Bytes::from(vec![7; 300]));
-            journal.ack(two[0].receipt, result, at(3)).await.unwrap();
+            journal
+                .ack(two[0].receipt, result, moment_at(3))
+                .await
+                .unwrap();
             let reason = Arc::from("it was refused");
-            journal.bury(two[1].receipt, reason, at(4)).await.unwrap();
+            journal
+                .dead_letter(two[1].receipt, reason, moment_at(4))
+                .await
+                .unwrap();
         }
         for key in ["k/1", "k/2", "k/3"] {
             let value = Bytes::from(key.repeat(50));
-            let expect = crate::engine::Expect::Any;
-            journal.put(key, Some(value), expect).await.unwrap();
+            let expect = crate::engine::ExpectedRevision::Any;
+            journal.put_value(key, Some(value), expect).await.unwrap();
         }
         journal.close().await;
     });

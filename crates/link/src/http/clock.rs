@@ -1,15 +1,15 @@
-//! The one look at the clock of what goes over the network.
+//! The only clock access of network code.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Returns the moment after a while, for what no caller gave a deadline.
-pub(crate) fn after(wait: Duration) -> Instant {
+/// Returns the deadline after `wait`, for operations without a deadline of their caller.
+pub(crate) fn deadline_after(wait: Duration) -> Instant {
     now() + wait
 }
 
-/// Returns this moment.
+/// Returns the current time.
 #[expect(
     clippy::disallowed_methods,
     reason = "messages of our own and connections that wait have a limit, and limits are moments"

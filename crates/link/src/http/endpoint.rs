@@ -1,4 +1,4 @@
-//! Where a server is: an address whose origin is known and whose secrets are not shown.
+//! Server address with a known origin; its query is never displayed.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -8,43 +8,43 @@ use http::Uri;
 use http::uri::{PathAndQuery, Scheme};
 use thiserror::Error;
 
-/// Addresses that a server may send us to.
+/// Longest address in a redirect or `endpoint` event.
 const REFERENCE_BYTES_MAX: usize = 8 * 1024;
 
-/// An absolute address over http or https. What follows `?` may be a secret and is never shown.
+/// An absolute http or https address. The query may be a secret and is never displayed.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Endpoint {
+pub struct HttpEndpoint {
     uri: Uri,
-    origin: Arc<Origin>,
+    origin: Arc<HttpOrigin>,
 }
 
-/// Where connections lead.
+/// Scheme, host and port of a connection.
 #[derive(Debug, PartialEq, Eq, Hash)]
-pub(super) struct Origin {
+pub(super) struct HttpOrigin {
     host: Box<str>,
     port: u16,
     is_tls: bool,
 }
 
-/// Why an address cannot be used.
+/// Why an address is invalid.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum EndpointError {
-    /// It cannot be read.
+    /// Not parsable.
     #[error("the address is not valid")]
     Invalid,
-    /// It is not http or https.
+    /// Neither http nor https.
     #[error("the address is neither http nor https")]
     Scheme,
-    /// It holds a user name or password, which belongs into a header.
+    /// Contains a user name or password, which belongs into a header.
     #[error("the address holds a user name or password")]
     Password,
 }
 
-impl Endpoint {
-    /// Reads an address.
+impl HttpEndpoint {
+    /// Parses an address.
     ///
     /// # Errors
-    /// It is not an absolute address over http or https, or it holds a password.
+    /// The address is not absolute http or https, or contains a password.
     pub fn parse(text: &str) -> Result<Self, EndpointError> {
         let uri: Uri = text.trim().parse().map_err(|_| EndpointError::Invalid)?;
         Self::from_uri(uri)
@@ -70,7 +70,7 @@ impl Endpoint {
             None if is_tls => 443,
             None => 80,
         };
-        let origin = Origin {
+        let origin = HttpOrigin {
             host: host.into(),
             port,
             is_tls,
@@ -81,40 +81,39 @@ impl Endpoint {
         })
     }
 
-    /// Returns where connections lead.
-    pub(super) const fn origin(&self) -> &Arc<Origin> {
+    /// Returns the origin.
+    pub(super) const fn origin(&self) -> &Arc<HttpOrigin> {
         &self.origin
     }
 
-    /// Returns the address, secrets included.
+    /// Returns the address, including secrets.
     #[must_use]
     pub const fn uri(&self) -> &Uri {
         &self.uri
     }
 
-    /// Returns its port, also where it is the usual one of its scheme.
+    /// Returns the port, or the default port of the scheme.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.origin.port
     }
 
-    /// Whether both have the same scheme, host and port.
+    /// Whether scheme, host and port are equal.
     #[must_use]
     pub fn is_same_origin(&self, other: &Self) -> bool {
         self.origin == other.origin
     }
 
-    /// Whether what is sent there is read by nobody else: over TLS, or without leaving this
-    /// machine.
+    /// Whether the connection is confidential: TLS, or loopback.
     #[must_use]
     pub fn is_private(&self) -> bool {
         self.origin.is_tls || is_loopback(&self.origin.host)
     }
 
-    /// Reads a reference as seen from here: absolute, or relative to this address.
+    /// Resolves an absolute or relative reference against this address.
     ///
     /// # Errors
-    /// It is not an address that can be used.
+    /// The reference is invalid.
     pub fn resolve(&self, reference: &str) -> Result<Self, EndpointError> {
         let reference = reference.trim();
         let reference = reference.split('#').next().unwrap_or_default();
@@ -128,7 +127,7 @@ impl Endpoint {
         if reference.starts_with("//") {
             return Self::parse(&format!("{scheme}:{reference}"));
         }
-        let path = self.join(reference);
+        let path = self.join_path(reference);
         let path = PathAndQuery::try_from(path).map_err(|_| EndpointError::Invalid)?;
         let mut parts = self.uri.clone().into_parts();
         parts.path_and_query = Some(path);
@@ -136,8 +135,8 @@ impl Endpoint {
         Self::from_uri(uri)
     }
 
-    /// Joins our path with a relative reference.
-    fn join(&self, reference: &str) -> String {
+    /// Joins the path with a relative reference.
+    fn join_path(&self, reference: &str) -> String {
         if reference.is_empty() {
             let same = self.uri.path_and_query();
             return same.map_or_else(|| "/".to_owned(), ToString::to_string);
@@ -147,13 +146,13 @@ impl Endpoint {
             None => (reference, None),
         };
         let mut out = if path.starts_with('/') {
-            without_dots(path)
+            remove_dot_segments(path)
         } else if path.is_empty() {
             self.uri.path().to_owned()
         } else {
             let here = self.uri.path();
             let folder = here.rsplit_once('/').map_or("", |(folder, _)| folder);
-            without_dots(&format!("{folder}/{path}"))
+            remove_dot_segments(&format!("{folder}/{path}"))
         };
         if let Some(query) = query {
             out.push('?');
@@ -163,7 +162,7 @@ impl Endpoint {
     }
 }
 
-/// Whether a reference names a scheme, and so is absolute.
+/// Whether a reference is absolute.
 fn has_scheme(reference: &str) -> bool {
     let Some((scheme, _)) = reference.split_once(':') else {
         return false;
@@ -174,8 +173,8 @@ fn has_scheme(reference: &str) -> bool {
             .all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))
 }
 
-/// Takes `.` and `..` out of an absolute path.
-fn without_dots(path: &str) -> String {
+/// Removes `.` and `..` from an absolute path.
+fn remove_dot_segments(path: &str) -> String {
     let mut kept: Vec<&str> = Vec::new();
     let mut segments = path.split('/').skip(1).peekable();
     while let Some(segment) = segments.next() {
@@ -206,7 +205,7 @@ fn is_loopback(host: &str) -> bool {
         .is_ok_and(|address: IpAddr| address.is_loopback())
 }
 
-impl fmt::Display for Endpoint {
+impl fmt::Display for HttpEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = if self.origin.is_tls { "https" } else { "http" };
         let authority = self.uri.authority().map_or("", |name| name.as_str());
@@ -214,9 +213,9 @@ impl fmt::Display for Endpoint {
     }
 }
 
-impl fmt::Debug for Endpoint {
+impl fmt::Debug for HttpEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Endpoint({self})")
+        write!(f, "HttpEndpoint({self})")
     }
 }
 
@@ -224,14 +223,14 @@ impl fmt::Debug for Endpoint {
 mod tests {
     use super::*;
 
-    fn resolved(base: &str, reference: &str) -> String {
-        let base = Endpoint::parse(base).unwrap();
+    fn resolve_from(base: &str, reference: &str) -> String {
+        let base = HttpEndpoint::parse(base).unwrap();
         let there = base.resolve(reference).unwrap();
         there.uri().to_string()
     }
 
     #[test]
-    fn a_reference_is_read_as_seen_from_its_base() {
+    fn reference_resolves_against_base() {
         for (reference, want) in [
             ("https://b.example/x", "https://b.example/x"),
             ("//b.example/x?y", "http://b.example/x?y"),
@@ -245,14 +244,14 @@ mod tests {
             ("/m?u=http://c/d", "http://a.example:8/m?u=http://c/d"),
         ] {
             let base = "http://a.example:8/one/two?k=v";
-            assert_eq!(resolved(base, reference), want, "{reference:?}");
+            assert_eq!(resolve_from(base, reference), want, "{reference:?}");
         }
     }
 
     #[test]
-    fn an_origin_is_scheme_host_and_port() {
-        let one = Endpoint::parse("https://A.example/mcp").unwrap();
-        let same = |other: &str| one.is_same_origin(&Endpoint::parse(other).unwrap());
+    fn origin_is_scheme_host_and_port() {
+        let one = HttpEndpoint::parse("https://A.example/mcp").unwrap();
+        let same = |other: &str| one.is_same_origin(&HttpEndpoint::parse(other).unwrap());
         assert!(same("https://a.example:443/other"));
         assert!(!same("http://a.example:443/mcp"));
         assert!(!same("https://a.example:8443/mcp"));
@@ -260,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn only_tls_and_this_machine_are_private() {
+    fn only_tls_and_loopback_are_private() {
         for (address, want) in [
             ("https://tracker.example/", true),
             ("http://127.0.0.1:1/", true),
@@ -273,17 +272,20 @@ mod tests {
             ("http://localhost.example/", false),
             ("http://127.0.0.1.example/", false),
         ] {
-            let endpoint = Endpoint::parse(address).unwrap();
+            let endpoint = HttpEndpoint::parse(address).unwrap();
             assert_eq!(endpoint.is_private(), want, "{address}");
         }
     }
 
     #[test]
-    fn an_address_shows_no_query_and_takes_no_password() {
-        let endpoint = Endpoint::parse("http://a.example/mcp?key=s3cret").unwrap();
+    fn endpoint_hides_query_and_rejects_password() {
+        let endpoint = HttpEndpoint::parse("http://a.example/mcp?key=s3cret").unwrap();
         assert_eq!(endpoint.to_string(), "http://a.example/mcp");
-        assert_eq!(format!("{endpoint:?}"), "Endpoint(http://a.example/mcp)");
-        let parsed = |text| Endpoint::parse(text).map(|_| ());
+        assert_eq!(
+            format!("{endpoint:?}"),
+            "HttpEndpoint(http://a.example/mcp)"
+        );
+        let parsed = |text| HttpEndpoint::parse(text).map(|_| ());
         assert_eq!(
             parsed("http://u:p@a.example/"),
             Err(EndpointError::Password)

@@ -1,4 +1,4 @@
-//! Brings a sandbox into force with Landlock, for one thread and what that thread starts.
+//! Enforces a sandbox policy with Landlock, for a thread and all children.
 
 use std::ffi::OsString;
 use std::fs;
@@ -13,72 +13,78 @@ use landlock::{
     RulesetCreatedAttr as _, RulesetError, Scope,
 };
 
-use super::grants::{self, Right};
-use super::{Level, Net, Sandbox};
+use super::path_grants::{self, PathRight};
+use super::{NetAccess, SandboxLevel, SandboxPolicy};
 
-/// The newest version whose rights we know; an older kernel enforces what it has.
-const KNOWN: ABI = ABI::V6;
+/// Newest known Landlock ABI; an older kernel enforces a subset.
+const KNOWN_ABI: ABI = ABI::V6;
 
-/// Entries of directories that are granted one by one, because something in them is hidden.
+/// Directory entries granted individually next to a hidden path.
 const ENTRIES_MAX: usize = 16_384;
 
-/// A program that is to run confined.
+/// A program to run in the sandbox.
 #[derive(Debug)]
-pub(crate) struct Confined<'a> {
+pub(crate) struct ConfinedProgram<'a> {
     pub(crate) command: &'a OsString,
     pub(crate) args: &'a [OsString],
     pub(crate) temp: &'a Path,
 }
 
-/// Why a server was not started.
+/// Why a confined server was not started.
 #[derive(Debug)]
-pub(crate) enum NotConfined {
-    /// The sandbox is not to be had.
+pub(crate) enum ConfineError {
+    /// The sandbox is not available.
     Sandbox(RulesetError),
-    /// The program is not.
+    /// The program could not be started.
     Program(io::Error),
 }
 
-/// Starts a program inside a sandbox. The calling thread stays outside of it.
-pub(crate) fn confine(
-    sandbox: &Sandbox,
-    program: &Confined<'_>,
+/// Starts a program in a sandbox. The calling thread stays outside.
+pub(crate) fn spawn_confined(
+    sandbox: &SandboxPolicy,
+    program: &ConfinedProgram<'_>,
     mut command: Command,
-) -> Result<Child, NotConfined> {
-    // A domain cannot be left, so it is entered by a thread that has nothing else to do.
+) -> Result<Child, ConfineError> {
+    // A domain cannot be left, so a dedicated thread enters.
     let confined = std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
-            enter(sandbox, program).map_err(NotConfined::Sandbox)?;
-            command.spawn().map_err(NotConfined::Program)
+            enter_domain(sandbox, program).map_err(ConfineError::Sandbox)?;
+            command.spawn().map_err(ConfineError::Program)
         });
         thread.join()
     });
-    confined.unwrap_or_else(|_| Err(NotConfined::Program(io::ErrorKind::Other.into())))
+    confined.unwrap_or_else(|_| Err(ConfineError::Program(io::ErrorKind::Other.into())))
 }
 
-fn enter(sandbox: &Sandbox, program: &Confined<'_>) -> Result<(), RulesetError> {
+fn enter_domain(
+    sandbox: &SandboxPolicy,
+    program: &ConfinedProgram<'_>,
+) -> Result<(), RulesetError> {
     let ports = match (&sandbox.net, sandbox.level) {
-        (Net::Ports(ports), _) => Some(ports.as_slice()),
-        (Net::Unnamed, Level::Strict) => Some([].as_slice()),
-        (Net::Unnamed | Net::Any, _) => None,
+        (NetAccess::Ports(ports), _) => Some(ports.as_slice()),
+        (NetAccess::LevelDefault, SandboxLevel::Strict) => Some([].as_slice()),
+        (NetAccess::LevelDefault | NetAccess::Any, _) => None,
     };
     let level = match sandbox.level {
-        Level::Strict => CompatLevel::HardRequirement,
-        Level::Off | Level::Default => CompatLevel::BestEffort,
+        SandboxLevel::Strict => CompatLevel::HardRequirement,
+        SandboxLevel::Off | SandboxLevel::Default => CompatLevel::BestEffort,
     };
     let mut ruleset = Ruleset::default()
         .set_compatibility(level)
-        .handle_access(AccessFs::from_all(KNOWN))?
-        .scope(Scope::from_all(KNOWN))?;
+        .handle_access(AccessFs::from_all(KNOWN_ABI))?
+        .scope(Scope::from_all(KNOWN_ABI))?;
     if ports.is_some() {
         ruleset = ruleset.handle_access(AccessNet::ConnectTcp)?;
     }
-    if sandbox.level == Level::Strict {
+    if sandbox.level == SandboxLevel::Strict {
         ruleset = ruleset.handle_access(AccessNet::BindTcp)?;
     }
     let mut ruleset = ruleset.create()?;
-    for (path, right) in open(grants::wanted(sandbox, program), &sandbox.hidden) {
-        let access = rights(right, &path);
+    for (path, right) in open_granted(
+        path_grants::granted_paths(sandbox, program),
+        &sandbox.hidden,
+    ) {
+        let access = access_rights(right, &path);
         ruleset = ruleset.add_rule(PathBeneath::new(path, access))?;
     }
     for port in ports.unwrap_or_default() {
@@ -92,29 +98,32 @@ fn allow_port(ruleset: RulesetCreated, port: u16) -> Result<RulesetCreated, Rule
     ruleset.add_rule(NetPort::new(port, AccessNet::ConnectTcp))
 }
 
-fn rights(right: Right, path: &PathFd) -> BitFlags<AccessFs> {
+fn access_rights(right: PathRight, path: &PathFd) -> BitFlags<AccessFs> {
     let rights = match right {
-        Right::Read => AccessFs::from_read(KNOWN),
-        Right::Write => AccessFs::from_all(KNOWN),
+        PathRight::Read => AccessFs::from_read(KNOWN_ABI),
+        PathRight::Write => AccessFs::from_all(KNOWN_ABI),
     };
     match is_directory(path) {
         true => rights,
-        false => rights & AccessFs::from_file(KNOWN),
+        false => rights & AccessFs::from_file(KNOWN_ABI),
     }
 }
 
 fn is_directory(path: &PathFd) -> bool {
-    fs::metadata(own_name(path)).is_ok_and(|found| found.is_dir())
+    fs::metadata(proc_fd_path(path)).is_ok_and(|found| found.is_dir())
 }
 
-/// The name under which the kernel tells where an open file really is.
-fn own_name(path: &PathFd) -> PathBuf {
+/// Returns the `/proc` path of an open file, with the real location.
+fn proc_fd_path(path: &PathFd) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", path.as_fd().as_raw_fd()))
 }
 
-/// Opens what is granted. A directory with something hidden in it is granted entry by entry, since
-/// a right cannot be taken back further down.
-fn open(mut wanted: Vec<(PathBuf, Right)>, hidden: &[PathBuf]) -> Vec<(PathFd, Right)> {
+/// Opens the granted paths. A directory with a hidden descendant is granted entry by entry, as
+/// Landlock cannot revoke rights below a grant.
+fn open_granted(
+    mut wanted: Vec<(PathBuf, PathRight)>,
+    hidden: &[PathBuf],
+) -> Vec<(PathFd, PathRight)> {
     let hidden: Vec<PathBuf> = hidden
         .iter()
         .map(|path| fs::canonicalize(path).unwrap_or_else(|_| path.clone()))
@@ -124,8 +133,8 @@ fn open(mut wanted: Vec<(PathBuf, Right)>, hidden: &[PathBuf]) -> Vec<(PathFd, R
         let Ok(fd) = PathFd::new(&path) else {
             continue;
         };
-        // Asked of what is open: a name may lead elsewhere by now.
-        let Ok(real) = fs::read_link(own_name(&fd)) else {
+        // Ask about the open file: the path may have changed.
+        let Ok(real) = fs::read_link(proc_fd_path(&fd)) else {
             continue;
         };
         if hidden.iter().any(|hidden| real.starts_with(hidden)) {
@@ -137,7 +146,7 @@ fn open(mut wanted: Vec<(PathBuf, Right)>, hidden: &[PathBuf]) -> Vec<(PathFd, R
         }
         for entry in fs::read_dir(&real).into_iter().flatten().flatten() {
             entries += 1;
-            // A link would grant what it leads to.
+            // A symlink would grant the target.
             let is_link = entry.file_type().is_ok_and(|kind| kind.is_symlink());
             if !is_link && entries <= ENTRIES_MAX {
                 wanted.push((entry.path(), right));
@@ -147,14 +156,14 @@ fn open(mut wanted: Vec<(PathBuf, Right)>, hidden: &[PathBuf]) -> Vec<(PathFd, R
     opened
 }
 
-/// Takes from this thread, and what it starts, the right to connect to these ports.
-pub(super) fn close_ports(ports: &[u16]) -> Result<(), RulesetError> {
+/// Denies connections to these ports, for this thread and all children.
+pub(super) fn deny_ports(ports: &[u16]) -> Result<(), RulesetError> {
     let mut ruleset = Ruleset::default()
         .handle_access(AccessNet::ConnectTcp)?
         .handle_access(AccessFs::Refer)?
         .create()?;
-    // Moving a file to another directory is denied by every domain that does not grant it, also
-    // by one that has no other rule for files.
+    // Every domain without a `Refer` rule denies moving files between directories, even without any
+    // different file rule.
     if let Ok(root) = PathFd::new("/") {
         ruleset = ruleset.add_rule(PathBeneath::new(root, AccessFs::Refer))?;
     }
@@ -165,10 +174,10 @@ pub(super) fn close_ports(ports: &[u16]) -> Result<(), RulesetError> {
     Ok(())
 }
 
-/// Asks the kernel for its version of Landlock. It tells when a domain is entered, so a thread
-/// that ends at once enters one.
-pub(super) fn landlock_abi() -> u32 {
-    let asked = std::thread::scope(|scope| scope.spawn(enter_nothing).join());
+/// Returns the Landlock ABI of the kernel. The kernel tells it on entering a domain, so a
+/// short-lived thread enters an empty domain.
+pub(super) fn probe_landlock_abi() -> u32 {
+    let asked = std::thread::scope(|scope| scope.spawn(enter_empty_domain).join());
     match asked {
         Ok(Ok(LandlockStatus::Available {
             effective_abi,
@@ -181,7 +190,7 @@ pub(super) fn landlock_abi() -> u32 {
     }
 }
 
-fn enter_nothing() -> Result<LandlockStatus, RulesetError> {
+fn enter_empty_domain() -> Result<LandlockStatus, RulesetError> {
     let ruleset = Ruleset::default().handle_access(AccessFs::Execute)?;
     Ok(ruleset.create()?.restrict_self()?.landlock)
 }

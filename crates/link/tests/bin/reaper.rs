@@ -1,4 +1,4 @@
-//! Runs the reaper as a program of its own, for tests.
+//! The reaper as a separate program, for tests.
 
 use std::process::ExitCode;
 

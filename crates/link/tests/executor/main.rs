@@ -1,4 +1,4 @@
-//! Executors, from the gateway's side, over real sockets.
+//! Executor connections of the gateway, over real sockets.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -7,14 +7,14 @@
     reason = "tests"
 )]
 
-mod cuts;
-mod ends;
+mod body_streams;
+mod connection_end;
 mod exec_server;
+mod executor_cuts;
+mod executor_handshake;
+mod fake_worker;
 mod flow;
 mod frames;
-mod greeting;
-mod process;
-mod script;
-mod streams;
-mod uploads;
-mod worker;
+mod process_resume;
+mod scripted_executor;
+mod tunnel_uploads;

@@ -1,4 +1,4 @@
-//! What streams through an executor hold in memory, measured in a process of their own.
+//! Memory of tunnel streams, measured in a separate process.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -8,18 +8,18 @@
     reason = "tests, of which some share their helpers with others"
 )]
 
+#[path = "../executor/fake_worker.rs"]
+mod fake_worker;
 mod flood;
 mod many;
-#[path = "../executor/script.rs"]
-mod script;
-#[path = "../executor/worker.rs"]
-mod worker;
+#[path = "../executor/scripted_executor.rs"]
+mod scripted_executor;
 
-/// One at a time: they look at the memory of the whole process.
+/// Serializes the tests, as each measures the memory of the whole process.
 static TURN: tokio::sync::Semaphore = tokio::sync::Semaphore::const_new(1);
 
-/// Returns the memory of this process that is in use, in bytes.
-fn resident() -> u64 {
+/// Returns the resident memory of this process, in bytes.
+fn resident_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS:"));
     let kib = line.unwrap().split_whitespace().nth(1).unwrap();

@@ -1,29 +1,29 @@
-//! A client behind an allow-list: what is not allowed is not dialled, whatever it is called.
+//! HTTP client with an egress policy: denied destinations are never dialled, in any spelling.
 
 use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use ::http::Method;
-use bowline_core::egress::Egress;
-use bowline_core::error::{Class, Execution};
-use bowline_link::http::client::{HttpError, Outgoing, Wait};
-use bowline_link::http::hyper_client::{Gate, Lookup};
+use bowline_core::egress::EgressAllowlist;
+use bowline_core::error::{ExecutionStatus, FailureClass};
+use bowline_link::http::http_client::{HttpError, HttpRequest, SendOptions};
+use bowline_link::http::http1::{DnsLookup, EgressPolicy};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
 
-const WAIT: Wait<'static> = Wait {
-    connect: None,
-    first_byte: None,
-    leaving: &|| {},
+const WAIT: SendOptions<'static> = SendOptions {
+    connect_by: None,
+    first_byte_by: None,
+    on_send: &|| {},
 };
 
-/// Rules that mean the public, and every name that the tests ask for.
+/// Rules for public addresses, and for every name in the tests.
 const BROAD: [&str; 4] = ["0.0.0.0/0:*", "[::/0]:*", "*.example:*", "inside.example:*"];
 
-/// Ways to write an address of this machine that a resolver or a socket understands.
+/// Spellings of a loopback address that a resolver or socket understands.
 const ODD: [&str; 12] = [
     "2130706433",
     "0x7f.1",
@@ -39,7 +39,7 @@ const ODD: [&str; 12] = [
     "%6c%6fcalhost",
 ];
 
-/// Ways to write it that are read as what they are.
+/// Spellings that are parsed as loopback addresses.
 const PLAIN: [&str; 14] = [
     "127.0.0.1",
     "127.0.0.1.",
@@ -57,35 +57,35 @@ const PLAIN: [&str; 14] = [
     "[::127.0.0.1]",
 ];
 
-/// Somebody who must not be reached, at every address of this machine.
-struct Forbidden {
+/// A server that must not be reached, at every address of this machine.
+struct ForbiddenServer {
     listener: TcpListener,
     port: u16,
 }
 
-impl Forbidden {
+impl ForbiddenServer {
     async fn new() -> Self {
         let listener = TcpListener::bind("[::]:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         Self { listener, port }
     }
 
-    /// Nobody but the one who asks has connected: the first in the queue is its own connection.
-    async fn is_untouched(&self) {
+    /// Asserts no earlier connection: the first in the queue is our own probe.
+    async fn assert_untouched(&self) {
         let own = TcpStream::connect(("127.0.0.1", self.port)).await.unwrap();
-        let (_, first) = soon(self.listener.accept()).await.unwrap();
+        let (_, first) = with_timeout(self.listener.accept()).await.unwrap();
         assert_eq!(first.port(), own.local_addr().unwrap().port());
     }
 }
 
-/// Answers lookups in turn; the last answer stays.
+/// Returns scripted lookup results in turn; the last result repeats.
 #[derive(Debug)]
-struct Script {
+struct ScriptedLookup {
     answers: Mutex<VecDeque<Vec<IpAddr>>>,
     asked: Mutex<Vec<String>>,
 }
 
-impl Script {
+impl ScriptedLookup {
     fn new(answers: &[&[&str]]) -> Arc<Self> {
         let parsed = |answer: &&[&str]| answer.iter().map(|ip| ip.parse().unwrap()).collect();
         Arc::new(Self {
@@ -94,19 +94,19 @@ impl Script {
         })
     }
 
-    /// From now on every name leads here.
-    fn turn(&self, to: &str) {
+    /// Resolves every name to this address from now on.
+    fn redirect_all_names(&self, to: &str) {
         let answer = vec![to.parse().unwrap()];
         *self.answers.lock().unwrap() = VecDeque::from([answer]);
     }
 
-    fn asked(&self) -> usize {
+    fn lookup_count(&self) -> usize {
         self.asked.lock().unwrap().len()
     }
 }
 
-impl Lookup for Script {
-    fn lookup<'a>(&'a self, name: &'a str) -> BoxFuture<'a, io::Result<Vec<IpAddr>>> {
+impl DnsLookup for ScriptedLookup {
+    fn lookup_addresses<'a>(&'a self, name: &'a str) -> BoxFuture<'a, io::Result<Vec<IpAddr>>> {
         self.asked.lock().unwrap().push(name.to_owned());
         let mut answers = self.answers.lock().unwrap();
         let answer = match answers.len() {
@@ -118,47 +118,49 @@ impl Lookup for Script {
     }
 }
 
-fn gate(rules: &[&str]) -> Gate {
-    Gate::new(Arc::new(Egress::parse(rules.iter().copied()).unwrap()))
+fn egress_policy(rules: &[&str]) -> EgressPolicy {
+    EgressPolicy::new(Arc::new(
+        EgressAllowlist::parse(rules.iter().copied()).unwrap(),
+    ))
 }
 
-fn scripted(rules: &[&str], script: &Arc<Script>) -> Gate {
-    let egress = Arc::new(Egress::parse(rules.iter().copied()).unwrap());
-    Gate::with_lookup(egress, script.clone())
+fn scripted_policy(rules: &[&str], script: &Arc<ScriptedLookup>) -> EgressPolicy {
+    let egress = Arc::new(EgressAllowlist::parse(rules.iter().copied()).unwrap());
+    EgressPolicy::with_lookup(egress, script.clone())
 }
 
-fn gated(gate: Gate) -> HyperClient {
-    HyperClient::gated(ClientLimits::default(), gate).unwrap()
+fn egress_client(gate: EgressPolicy) -> Http1Client {
+    Http1Client::with_egress(HttpClientLimits::default(), gate).unwrap()
 }
 
-/// Asks for an address; returns why there is no answer, or its status.
-async fn ask(client: &HyperClient, url: &str) -> Result<u16, HttpError> {
-    let to = Endpoint::parse(url).unwrap();
-    let request = Outgoing::new(Method::GET, &to);
-    let answer = soon(client.send(request, WAIT)).await?;
+/// Requests an address; returns the status or the error.
+async fn get_status(client: &Http1Client, url: &str) -> Result<u16, HttpError> {
+    let to = HttpEndpoint::parse(url).unwrap();
+    let request = HttpRequest::new(Method::GET, &to);
+    let answer = with_timeout(client.send(request, WAIT)).await?;
     Ok(answer.status.as_u16())
 }
 
-/// Listens where it may be asked, and at the same port where it may not.
-async fn neighbours() -> (TcpListener, Forbidden) {
+/// Listens at an allowed address, and at the same port of a forbidden address.
+async fn allowed_and_forbidden() -> (TcpListener, ForbiddenServer) {
     loop {
         let allowed = TcpListener::bind("127.0.0.2:0").await.unwrap();
         let port = allowed.local_addr().unwrap().port();
-        // Somebody else may have that port here.
+        // The port may be taken here.
         if let Ok(listener) = TcpListener::bind(("127.0.0.1", port)).await {
-            return (allowed, Forbidden { listener, port });
+            return (allowed, ForbiddenServer { listener, port });
         }
     }
 }
 
-/// Answers every connection to here once.
-async fn greeter(address: &str) -> SocketAddr {
-    greets(TcpListener::bind(address).await.unwrap())
+/// Answers every connection once.
+async fn start_greeter(address: &str) -> SocketAddr {
+    serve_greetings(TcpListener::bind(address).await.unwrap())
 }
 
-fn greets(listener: TcpListener) -> SocketAddr {
+fn serve_greetings(listener: TcpListener) -> SocketAddr {
     let address = listener.local_addr().unwrap();
-    spawn(async move {
+    spawn_task(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
             let mut head = [0; 1024];
             let _ = stream.read(&mut head).await;
@@ -169,35 +171,35 @@ fn greets(listener: TcpListener) -> SocketAddr {
     address
 }
 
-fn is_denied(asked: Result<u16, HttpError>) -> String {
+fn assert_denied(asked: Result<u16, HttpError>) -> String {
     let error = asked.unwrap_err();
     assert!(matches!(error, HttpError::Denied(_)), "{error:?}");
-    assert_eq!(error.execution(), Execution::NotStarted);
+    assert_eq!(error.execution(), ExecutionStatus::NotStarted);
     error.to_string()
 }
 
 #[tokio::test]
-async fn sec_20_no_way_to_write_this_machine_gets_past_rules_that_do_not_mean_it() {
-    let forbidden = Forbidden::new().await;
+async fn sec_20_loopback_spellings_are_denied() {
+    let forbidden = ForbiddenServer::new().await;
     let port = forbidden.port;
-    let client = gated(gate(&BROAD));
+    let client = egress_client(egress_policy(&BROAD));
     for scheme in ["http", "https"] {
         for host in ODD.iter().chain(&PLAIN) {
             let url = format!("{scheme}://{host}:{port}/latest/meta-data");
-            // What cannot even be written as an address goes nowhere at all.
-            if Endpoint::parse(&url).is_ok() {
-                let told = is_denied(ask(&client, &url).await);
+            // An unparsable address is never dialled.
+            if HttpEndpoint::parse(&url).is_ok() {
+                let told = assert_denied(get_status(&client, &url).await);
                 assert_eq!(told, "the destination is not allowed", "{url}");
             }
         }
     }
-    forbidden.is_untouched().await;
+    forbidden.assert_untouched().await;
 }
 
 #[tokio::test]
-async fn sec_20_the_same_ways_do_lead_to_this_machine_where_nobody_stands_in_between() {
-    let address = greeter("[::]:0").await;
-    let open = HyperClient::new(ClientLimits::default()).unwrap();
+async fn sec_20_loopback_spellings_connect_without_policy() {
+    let address = start_greeter("[::]:0").await;
+    let open = Http1Client::new(HttpClientLimits::default()).unwrap();
     for host in [
         "2130706433",
         "0x7f.1",
@@ -207,13 +209,13 @@ async fn sec_20_the_same_ways_do_lead_to_this_machine_where_nobody_stands_in_bet
         "[::ffff:7f00:1]",
     ] {
         let url = format!("http://{host}:{}/", address.port());
-        assert_eq!(ask(&open, &url).await, Ok(200), "{host}");
+        assert_eq!(get_status(&open, &url).await, Ok(200), "{host}");
     }
 }
 
 #[tokio::test]
-async fn sec_20_a_name_that_leads_to_a_special_address_is_not_dialled() {
-    let forbidden = Forbidden::new().await;
+async fn sec_20_name_with_special_address_is_denied() {
+    let forbidden = ForbiddenServer::new().await;
     for special in [
         "127.0.0.1",
         "127.9.9.9",
@@ -246,82 +248,82 @@ async fn sec_20_a_name_that_leads_to_a_special_address_is_not_dialled() {
         "2001::1",
         "2001:db8::1",
     ] {
-        let script = Script::new(&[&[special]]);
-        let client = gated(scripted(&BROAD, &script));
+        let script = ScriptedLookup::new(&[&[special]]);
+        let client = egress_client(scripted_policy(&BROAD, &script));
         for name in ["inside.example", "any.inside.example"] {
             let url = format!("http://{name}:{}/", forbidden.port);
-            let told = is_denied(ask(&client, &url).await);
+            let told = assert_denied(get_status(&client, &url).await);
             assert_eq!(told, "the destination is not allowed", "{special}");
         }
-        assert_eq!(script.asked(), 2);
+        assert_eq!(script.lookup_count(), 2);
     }
-    forbidden.is_untouched().await;
+    forbidden.assert_untouched().await;
 }
 
 #[tokio::test]
-async fn sec_20_a_name_that_led_where_it_may_and_now_leads_elsewhere_is_denied() {
-    let (allowed, forbidden) = neighbours().await;
-    let port = greets(allowed).port();
-    let script = Script::new(&[&["127.0.0.2"], &["127.0.0.1"]]);
+async fn sec_20_rebound_name_is_denied() {
+    let (allowed, forbidden) = allowed_and_forbidden().await;
+    let port = serve_greetings(allowed).port();
+    let script = ScriptedLookup::new(&[&["127.0.0.2"], &["127.0.0.1"]]);
     let rules = [
         format!("127.0.0.2:{port}"),
         format!("inside.example:{port}"),
     ];
     let rules: Vec<&str> = rules.iter().map(String::as_str).collect();
-    let client = gated(scripted(&rules, &script));
+    let client = egress_client(scripted_policy(&rules, &script));
     let url = format!("http://inside.example:{port}/");
-    assert_eq!(ask(&client, &url).await, Ok(200));
-    // One lookup serves check and dial: what is checked is what is dialled.
-    assert_eq!(script.asked(), 1);
-    is_denied(ask(&client, &url).await);
-    assert_eq!(script.asked(), 2);
-    forbidden.is_untouched().await;
+    assert_eq!(get_status(&client, &url).await, Ok(200));
+    // A single lookup serves check and dial.
+    assert_eq!(script.lookup_count(), 1);
+    assert_denied(get_status(&client, &url).await);
+    assert_eq!(script.lookup_count(), 2);
+    forbidden.assert_untouched().await;
 }
 
 #[tokio::test]
-async fn sec_20_of_several_addresses_only_those_that_may_be_are_dialled() {
-    let (allowed, forbidden) = neighbours().await;
-    let port = greets(allowed).port();
-    let script = Script::new(&[&["127.0.0.1", "127.0.0.3", "127.0.0.2"]]);
-    // Nobody listens at the second, and the third is tried then.
+async fn sec_20_only_allowed_addresses_are_dialed() {
+    let (allowed, forbidden) = allowed_and_forbidden().await;
+    let port = serve_greetings(allowed).port();
+    let script = ScriptedLookup::new(&[&["127.0.0.1", "127.0.0.3", "127.0.0.2"]]);
+    // The second address has no listener, so the third is tried.
     let rules = [format!("127.0.0.2/31:{port}")];
-    let client = gated(scripted(&[&rules[0]], &script));
+    let client = egress_client(scripted_policy(&[&rules[0]], &script));
     let url = format!("http://many.example:{port}/");
-    assert_eq!(ask(&client, &url).await, Ok(200));
-    forbidden.is_untouched().await;
+    assert_eq!(get_status(&client, &url).await, Ok(200));
+    forbidden.assert_untouched().await;
 }
 
 #[tokio::test]
-async fn sec_20_what_may_not_be_asked_tells_nothing_of_who_is_there() {
-    let open = Forbidden::new().await;
+async fn sec_20_denial_does_not_reveal_listeners() {
+    let open = ForbiddenServer::new().await;
     let closed = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let closed_port = closed.local_addr().unwrap().port();
     drop(closed);
-    let nobody = Script::new(&[]);
-    let nothing = Script::new(&[&[]]);
-    let there = Script::new(&[&["10.0.0.1"]]);
-    // A range of this port makes a lookup necessary; its result is not told.
+    let nobody = ScriptedLookup::new(&[]);
+    let nothing = ScriptedLookup::new(&[&[]]);
+    let there = ScriptedLookup::new(&[&["10.0.0.1"]]);
+    // A range rule for this port requires a lookup; its result stays hidden.
     let rules = ["192.168.7.7:*", "*.other.example:*"];
     let mut told = Vec::new();
     for script in [nobody, nothing, there] {
-        let client = gated(scripted(&rules, &script));
+        let client = egress_client(scripted_policy(&rules, &script));
         for port in [open.port, closed_port, 1] {
             for host in ["secret.example", "127.0.0.1", "10.0.0.1", "0x7f.1", "[::1]"] {
-                told.push(is_denied(
-                    ask(&client, &format!("http://{host}:{port}/")).await,
+                told.push(assert_denied(
+                    get_status(&client, &format!("http://{host}:{port}/")).await,
                 ));
             }
         }
     }
     told.dedup();
     assert_eq!(told, ["the destination is not allowed"]);
-    open.is_untouched().await;
+    open.assert_untouched().await;
 }
 
 #[tokio::test]
-async fn a_name_that_no_rule_could_allow_is_not_even_looked_up() {
-    let script = Script::new(&[&["93.184.215.14"]]);
-    let client = gated(scripted(
+async fn never_allowed_name_is_not_resolved() {
+    let script = ScriptedLookup::new(&[&["93.184.215.14"]]);
+    let client = egress_client(scripted_policy(
         &["tracker.example:443", "10.0.0.0/8:5432"],
         &script,
     ));
@@ -330,23 +332,23 @@ async fn a_name_that_no_rule_could_allow_is_not_even_looked_up() {
         "https://leak.attacker.example/",
         "http://db:80/",
     ] {
-        is_denied(ask(&client, url).await);
+        assert_denied(get_status(&client, url).await);
     }
-    assert_eq!(script.asked(), 0);
+    assert_eq!(script.lookup_count(), 0);
 }
 
 #[tokio::test]
-async fn what_is_named_is_reached_by_every_plain_way_to_write_it() {
-    let address = greeter("127.0.0.1:0").await;
+async fn allowed_host_is_reached_in_every_spelling() {
+    let address = start_greeter("127.0.0.1:0").await;
     let port = address.port();
     let rule = format!("127.0.0.1:{port}");
-    let script = Script::new(&[&["::ffff:127.0.0.1"]]);
+    let script = ScriptedLookup::new(&[&["::ffff:127.0.0.1"]]);
     for rule in [
         rule,
         format!("localhost:{port}"),
         "127.0.0.0/8:*".to_owned(),
     ] {
-        let client = gated(scripted(&[&rule], &script));
+        let client = egress_client(scripted_policy(&[&rule], &script));
         for host in [
             "127.0.0.1",
             "127.0.0.1.",
@@ -356,33 +358,39 @@ async fn what_is_named_is_reached_by_every_plain_way_to_write_it() {
             "a.example",
         ] {
             let url = format!("http://{host}:{port}/");
-            assert_eq!(ask(&client, &url).await, Ok(200), "{host} by {rule}");
+            assert_eq!(get_status(&client, &url).await, Ok(200), "{host} by {rule}");
         }
         for host in ODD {
-            if Endpoint::parse(&format!("http://{host}:{port}/")).is_ok() {
-                is_denied(ask(&client, &format!("http://{host}:{port}/")).await);
+            if HttpEndpoint::parse(&format!("http://{host}:{port}/")).is_ok() {
+                assert_denied(get_status(&client, &format!("http://{host}:{port}/")).await);
             }
         }
     }
 }
 
 #[tokio::test]
-async fn a_name_that_may_be_asked_and_is_not_there_is_unreachable_and_not_denied() {
-    let client = gated(scripted(&["tracker.example:*"], &Script::new(&[])));
-    let error = ask(&client, "http://tracker.example:81/")
+async fn missing_allowed_name_is_unreachable() {
+    let client = egress_client(scripted_policy(
+        &["tracker.example:*"],
+        &ScriptedLookup::new(&[]),
+    ));
+    let error = get_status(&client, "http://tracker.example:81/")
         .await
         .unwrap_err();
     assert!(matches!(error, HttpError::Unreachable(_)), "{error:?}");
-    let client = gated(scripted(&["tracker.example:*"], &Script::new(&[&[]])));
-    let error = ask(&client, "http://tracker.example:81/")
+    let client = egress_client(scripted_policy(
+        &["tracker.example:*"],
+        &ScriptedLookup::new(&[&[]]),
+    ));
+    let error = get_status(&client, "http://tracker.example:81/")
         .await
         .unwrap_err();
     assert!(matches!(error, HttpError::Unreachable(_)), "{error:?}");
 }
 
 #[tokio::test]
-async fn a_denial_tells_its_remedy_to_who_keeps_the_rules() {
-    let script = Script::new(&[&["10.1.2.3"]]);
+async fn denial_names_its_remedy() {
+    let script = ScriptedLookup::new(&[&["10.1.2.3"]]);
     for (rule, url, want) in [
         (
             "a.example:1",
@@ -402,56 +410,58 @@ async fn a_denial_tells_its_remedy_to_who_keeps_the_rules() {
         ("a.example:1", "http://localhost./", Some("localhost:80")),
         ("a.example:1", "http://0x7f.1/", None),
     ] {
-        let client = gated(scripted(&[rule], &script));
-        let Err(HttpError::Denied(denied)) = ask(&client, url).await else {
+        let client = egress_client(scripted_policy(&[rule], &script));
+        let Err(HttpError::Denied(denied)) = get_status(&client, url).await else {
             panic!("{url}");
         };
-        let remedy = denied.remedy().map(|rule| rule.to_string());
+        let remedy = denied.remedy_rule().map(|rule| rule.to_string());
         assert_eq!(remedy.as_deref(), want, "{url}");
     }
 }
 
 #[tokio::test]
-async fn sec_20_each_hop_of_a_redirect_is_checked_again() {
-    let (allowed, forbidden) = neighbours().await;
+async fn sec_20_each_redirect_hop_is_checked() {
+    let (allowed, forbidden) = allowed_and_forbidden().await;
     let port = forbidden.port;
-    let mut server = Server::start_on(allowed);
-    let script = Script::new(&[&["127.0.0.2"]]);
+    let mut server = ScriptedServer::start_on(allowed);
+    let script = ScriptedLookup::new(&[&["127.0.0.2"]]);
     let rules = [
         format!("127.0.0.2:{port}"),
         format!("tracker.example:{port}"),
     ];
-    let client = gated(scripted(&[&rules[0], &rules[1]], &script));
-    let mut spec = spec(&server);
-    spec.url = Endpoint::parse(&format!("http://tracker.example:{port}/mcp")).unwrap();
+    let client = egress_client(scripted_policy(&[&rules[0], &rules[1]], &script));
+    let mut spec = http_spec(&server);
+    spec.url = HttpEndpoint::parse(&format!("http://tracker.example:{port}/mcp")).unwrap();
     let info = ClientInfo {
         name: "probe".into(),
         version: "9".into(),
     };
-    let by = after(Duration::from_secs(20));
+    let by = deadline_after(Duration::from_secs(20));
     let connecting =
-        spawn(async move { http::connect(&spec, Arc::new(client), info, by, &Tokio).await });
-    // No connection is kept, so that each request is dialled anew.
+        spawn_task(
+            async move { http::connect(&spec, Arc::new(client), info, by, &TokioSpawner).await },
+        );
+    // No pooled connections, so each request dials.
     let close = "Connection: close\r\nContent-Type: application/json\r\n";
-    let seen = server.post().await;
-    let hello = server::hello(&seen.id());
-    seen.answer(200, close, &hello).await;
-    server.post().await.answer(202, close, "").await;
-    server.get().await.answer(405, close, "").await;
+    let seen = server.next_post().await;
+    let hello = scripted_server::initialize_result(&seen.id());
+    seen.respond(200, close, &hello).await;
+    server.next_post().await.respond(202, close, "").await;
+    server.next_get().await.respond(405, close, "").await;
     let (link, _events) = connecting.await.unwrap().unwrap();
-    let call = spawn(async move { link.request(request("tools/call")).await });
-    let seen = server.post().await;
-    // The hop finds that the name leads elsewhere by now.
-    script.turn("127.0.0.1");
-    seen.answer(307, &format!("Location: /hop\r\n{close}"), "")
+    let call = spawn_task(async move { link.request(test_request("tools/call")).await });
+    let seen = server.next_post().await;
+    // The name of the hop resolves to a different address now.
+    script.redirect_all_names("127.0.0.1");
+    seen.respond(307, &format!("Location: /hop\r\n{close}"), "")
         .await;
-    let LinkError::Elsewhere(failure) = call.await.unwrap().unwrap_err() else {
+    let LinkError::RemoteFailure(failure) = call.await.unwrap().unwrap_err() else {
         panic!("it was not denied");
     };
     assert_eq!(
         (failure.class, &*failure.code),
-        (Class::Denied, "egress_denied")
+        (FailureClass::Denied, "egress_denied")
     );
     assert_eq!(&*failure.reason, "the destination is not allowed");
-    forbidden.is_untouched().await;
+    forbidden.assert_untouched().await;
 }

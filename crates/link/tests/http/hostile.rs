@@ -1,23 +1,23 @@
-//! Servers that mean harm: what they send is bounded, and what they ask us to do is not done.
+//! Hostile servers: bounded input, and refused instructions.
 
-use bowline_core::error::Execution;
+use bowline_core::error::ExecutionStatus;
 use bowline_link::http::RedirectError;
 use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
 
-/// Smaller than usual, so that small pieces are not so many.
+/// Smaller than usual, so few small chunks exceed the limit.
 const BYTES_MAX: usize = 1024 * 1024;
 
-/// What the sockets of both sides hold at most besides what was read.
+/// Socket buffers of both sides.
 const SOCKETS_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 const SECRETS: [&str; 4] = ["s3cret", "one", "tools/call", "last-event-id"];
 
-/// Somebody who must not be reached.
-struct Elsewhere(TcpListener);
+/// A server that must not be reached.
+struct ForeignServer(TcpListener);
 
-impl Elsewhere {
+impl ForeignServer {
     async fn new() -> Self {
         Self(TcpListener::bind("127.0.0.1:0").await.unwrap())
     }
@@ -26,21 +26,21 @@ impl Elsewhere {
         self.0.local_addr().unwrap().port()
     }
 
-    /// The first in the queue is the connection of who asks, so nobody was before.
-    async fn is_untouched(&self) {
+    /// Asserts no earlier connection: the first in the queue is our own probe.
+    async fn assert_untouched(&self) {
         let own = TcpStream::connect(("127.0.0.1", self.port()))
             .await
             .unwrap();
-        let (_, first) = soon(self.0.accept()).await.unwrap();
+        let (_, first) = with_timeout(self.0.accept()).await.unwrap();
         assert_eq!(first, own.local_addr().unwrap());
     }
 }
 
 #[tokio::test]
-async fn sec_21_no_redirect_takes_a_credential_a_session_or_a_message_to_another_origin() {
-    let secret = Arc::new(Secret(Mutex::new(Some("Bearer s3cret"))));
-    let mut scene = Scene::with(|spec| spec.credentials = secret).await;
-    let other = Elsewhere::new().await;
+async fn sec_21_redirect_leaks_nothing_to_foreign_origin() {
+    let secret = Arc::new(MutableSecret(Mutex::new(Some("Bearer s3cret"))));
+    let mut scene = HttpScene::with_spec(|spec| spec.credentials = secret).await;
+    let other = ForeignServer::new().await;
     let port = other.port();
     let here = scene.server.origin.trim_start_matches("http://").to_owned();
     for status in [301, 302, 303, 307, 308] {
@@ -57,10 +57,10 @@ async fn sec_21_no_redirect_takes_a_credential_a_session_or_a_message_to_another
             format!("gopher://127.0.0.1:{port}/_mcp"),
             "file:///etc/passwd".to_owned(),
         ] {
-            let call = scene.call();
-            let seen = scene.server.post().await;
+            let call = scene.start_call();
+            let seen = scene.server.next_post().await;
             assert_eq!(seen.header("authorization"), Some("Bearer s3cret"));
-            seen.answer(status, &format!("Location: {target}\r\n"), "")
+            seen.respond(status, &format!("Location: {target}\r\n"), "")
                 .await;
             let error = call.await.unwrap().unwrap_err();
             let refused = matches!(
@@ -75,16 +75,20 @@ async fn sec_21_no_redirect_takes_a_credential_a_session_or_a_message_to_another
             );
         }
     }
-    other.is_untouched().await;
-    // Nor was the message sent again here.
-    assert!(scene.server.is_quiet() && scene.server.has_no_get());
+    other.assert_untouched().await;
+    // The message was not repeated here either.
+    assert!(scene.server.has_no_post() && scene.server.has_no_get());
 }
 
-/// Pours until nobody reads any more; returns how much went out.
-async fn pour(mut seen: server::Seen, head: String, piece: Vec<u8>) -> usize {
-    seen.writes(&head).await;
+/// Writes until the client closes; returns the bytes written.
+async fn pour_until_closed(
+    mut seen: scripted_server::SeenRequest,
+    head: String,
+    piece: Vec<u8>,
+) -> usize {
+    seen.write_open(&head).await;
     let mut poured = 0;
-    while seen.pours_bytes(&piece).await {
+    while seen.try_write_bytes(&piece).await {
         poured += piece.len();
         assert!(poured < 1 << 30, "nobody stops reading");
     }
@@ -92,7 +96,7 @@ async fn pour(mut seen: server::Seen, head: String, piece: Vec<u8>) -> usize {
 }
 
 #[tokio::test]
-async fn sec_22_answers_without_end_are_given_up_within_bounds() {
+async fn sec_22_endless_responses_are_bounded() {
     let text = "Content-Type: application/json";
     let stream = "Content-Type: text/event-stream";
     let chunked = "Transfer-Encoding: chunked";
@@ -136,46 +140,47 @@ async fn sec_22_answers_without_end_are_given_up_within_bounds() {
         ),
     ] {
         let small = |spec: &mut HttpSpec| spec.limits.body_bytes_max = BYTES_MAX;
-        let mut scene = Scene::with(small).await;
-        let call = scene.call();
-        let seen = scene.server.post().await;
+        let mut scene = HttpScene::with_spec(small).await;
+        let call = scene.start_call();
+        let seen = scene.server.next_post().await;
         let head = format!("HTTP/1.1 200 OK\r\n{head}\r\n\r\n");
-        let (outcome, poured) = soon(async { tokio::join!(call, pour(seen, head, piece)) }).await;
+        let (outcome, poured) =
+            with_timeout(async { tokio::join!(call, pour_until_closed(seen, head, piece)) }).await;
         let error = outcome.unwrap().unwrap_err();
         let want = LinkError::TooLong {
             bytes_max: BYTES_MAX,
         };
         assert_eq!(error, want, "{what}");
-        assert_ne!(error.execution(), Execution::NotStarted, "{what}");
-        // A chunk of one byte costs six on the wire, and a line of two bytes eight.
+        assert_ne!(error.execution(), ExecutionStatus::NotStarted, "{what}");
+        // A one-byte chunk takes six bytes on the wire, and a two-byte line eight.
         let bound = 6 * BYTES_MAX + SOCKETS_BYTES_MAX;
         assert!(poured < bound, "{what}: {poured} bytes");
     }
 }
 
 #[tokio::test]
-async fn sec_22_a_head_of_a_megabyte_is_given_up_within_bounds() {
+async fn sec_22_megabyte_head_is_bounded() {
     for header in [
         format!("X-A: {}\r\n", "b".repeat(1024 * 1024)),
         "X-A: b\r\n".repeat(128 * 1024),
         format!("{}: b\r\n", "x".repeat(1024 * 1024)),
     ] {
-        let mut scene = Scene::new().await;
-        let call = scene.call();
-        let mut seen = scene.server.post().await;
+        let mut scene = HttpScene::new().await;
+        let call = scene.start_call();
+        let mut seen = scene.server.next_post().await;
         let writing = async {
-            let _ = seen.pours("HTTP/1.1 200 OK\r\n").await && seen.pours(&header).await;
+            let _ = seen.try_write("HTTP/1.1 200 OK\r\n").await && seen.try_write(&header).await;
             drop(seen);
         };
-        let (outcome, ()) = soon(async { tokio::join!(call, writing) }).await;
+        let (outcome, ()) = with_timeout(async { tokio::join!(call, writing) }).await;
         let error = outcome.unwrap().unwrap_err();
         assert!(matches!(error, LinkError::BadHead(_)), "{error:?}");
-        assert_ne!(error.execution(), Execution::NotStarted);
+        assert_ne!(error.execution(), ExecutionStatus::NotStarted);
     }
 }
 
-/// A result of a mebibyte, packed into a kilobyte.
-fn bomb() -> Vec<u8> {
+/// A result of a mebibyte, compressed to a kilobyte.
+fn compressed_bomb() -> Vec<u8> {
     let first = "1f8b0800000000000203edc8410a40401400d0bbfcf5242c5d070b129aa194dc9d3bd8be\
                  b77c77cc655bf3de47176d55478a6988ae4991c7722ec7b717";
     let last = "c04ff1bc8b82cce624001000";
@@ -188,32 +193,32 @@ fn bomb() -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn sec_22_what_is_packed_is_not_unpacked() {
+async fn sec_22_compressed_body_is_not_decompressed() {
     for encoding in ["gzip", "x-gzip", "gzip, gzip", "identity", "br"] {
-        let mut scene = Scene::new().await;
-        let call = scene.call();
-        let mut seen = scene.server.post().await;
+        let mut scene = HttpScene::new().await;
+        let call = scene.start_call();
+        let mut seen = scene.server.next_post().await;
         assert_eq!(seen.header("accept-encoding"), None);
-        let bomb = bomb();
+        let bomb = compressed_bomb();
         let head = format!(
             "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Encoding: {encoding}\r\n\
              Content-Length: {}\r\n\r\n",
             bomb.len()
         );
-        seen.writes(&head).await;
-        assert!(seen.pours_bytes(&bomb).await);
+        seen.write_open(&head).await;
+        assert!(seen.try_write_bytes(&bomb).await);
         let error = call.await.unwrap().unwrap_err();
         assert!(
-            matches!(error, LinkError::BadAnswer(_)),
+            matches!(error, LinkError::BadResponse(_)),
             "{encoding}: {error:?}"
         );
-        assert_ne!(error.execution(), Execution::NotStarted);
+        assert_ne!(error.execution(), ExecutionStatus::NotStarted);
     }
 }
 
 #[tokio::test]
-async fn sec_22_an_answer_of_another_kind_is_none() {
-    let mut scene = Scene::new().await;
+async fn sec_22_wrong_content_type_is_refused() {
+    let mut scene = HttpScene::new().await;
     for kind in [
         "text/html",
         "text/plain",
@@ -223,33 +228,33 @@ async fn sec_22_an_answer_of_another_kind_is_none() {
         "text/event-streams",
         "multipart/mixed; boundary=application/json",
     ] {
-        let call = scene.call();
-        let seen = scene.server.post().await;
-        let body = server::result(&seen.id(), "{\"ok\":true}");
-        seen.answer(200, &format!("Content-Type: {kind}\r\n"), &body)
+        let call = scene.start_call();
+        let seen = scene.server.next_post().await;
+        let body = scripted_server::result_body(&seen.id(), "{\"ok\":true}");
+        seen.respond(200, &format!("Content-Type: {kind}\r\n"), &body)
             .await;
         let error = call.await.unwrap().unwrap_err();
         let LinkError::ContentType { content_type, .. } = &error else {
             panic!("{kind}: {error:?}");
         };
         assert_eq!(&**content_type, kind);
-        assert_ne!(error.execution(), Execution::NotStarted);
+        assert_ne!(error.execution(), ExecutionStatus::NotStarted);
     }
 }
 
 #[tokio::test]
-async fn sec_23_of_the_headers_of_an_answer_none_reaches_the_next_request() {
-    let mut scene = Scene::new().await;
-    let call = scene.call();
-    let seen = scene.server.post().await;
-    let body = server::result(&seen.id(), "1");
+async fn sec_23_response_headers_do_not_reach_requests() {
+    let mut scene = HttpScene::new().await;
+    let call = scene.start_call();
+    let seen = scene.server.next_post().await;
+    let body = scripted_server::result_body(&seen.id(), "1");
     let set = "Content-Type: application/json\r\nSet-Cookie: a=b\r\nProxy-Authenticate: Basic\r\n\
                Connection: keep-alive, X-Own\r\nX-Own: 1\r\nKeep-Alive: timeout=9\r\n\
                X-Forwarded-For: 1.2.3.4\r\nMcp-Session-Id: other\r\nLast-Event-ID: 7\r\n";
-    seen.answer(200, set, &body).await;
-    assert_eq!(text(call.await.unwrap()), answered("1"));
-    let call = scene.call();
-    let seen = scene.server.post().await;
+    seen.respond(200, set, &body).await;
+    assert_eq!(response_text(call.await.unwrap()), result_text("1"));
+    let call = scene.start_call();
+    let seen = scene.server.next_post().await;
     for name in [
         "cookie",
         "proxy-authorization",
@@ -261,6 +266,6 @@ async fn sec_23_of_the_headers_of_an_answer_none_reaches_the_next_request() {
         assert_eq!(seen.header(name), None, "{name}");
     }
     assert_eq!(seen.header("mcp-session-id"), Some("one"));
-    seen.result("2").await;
-    assert_eq!(text(call.await.unwrap()), answered("2"));
+    seen.respond_result("2").await;
+    assert_eq!(response_text(call.await.unwrap()), result_text("2"));
 }

@@ -1,4 +1,4 @@
-//! Real servers on real sockets: answers, streams, sessions, and what goes wrong.
+//! HTTP links against scripted servers on real sockets: responses, streams, sessions, failures.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -12,63 +12,68 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ::http::{HeaderName, HeaderValue};
-use bowline_core::caller::{Abilities, Ability, CallerEnd, Question, QuestionId, SessionKey};
-use bowline_core::era::{Era, Speaks};
-use bowline_core::level::Level;
-use bowline_link::http::client::HttpClient;
-use bowline_link::http::credentials::{Anonymous, CredentialError, Credentials};
-use bowline_link::http::endpoint::Endpoint;
-use bowline_link::http::hyper_client::{ClientLimits, HyperClient};
-use bowline_link::http::{self, HttpLimits, HttpSpec, Transport};
+use bowline_core::client_handle::{
+    ClientCapabilities, ClientCapability, ClientHandle, ServerRequest, ServerRequestId, SessionKey,
+};
+use bowline_core::era::{Era, EraSetting};
+use bowline_core::log_level::LogLevel;
+use bowline_link::http::endpoint::HttpEndpoint;
+use bowline_link::http::http_client::HttpClient;
+use bowline_link::http::http1::{Http1Client, HttpClientLimits};
+use bowline_link::http::upstream_credentials::{
+    CredentialError, NoCredentials, UpstreamCredentials,
+};
+use bowline_link::http::{self, HttpLimits, HttpSpec, HttpTransport};
 use bowline_link::{
-    Answer, BoxFuture, ClientInfo, ConnectError, Link, LinkError, LinkEvent, Request, Spawner,
+    BoxFuture, ClientInfo, Link, LinkConnectError, LinkError, LinkEvent, LinkRequest, LinkResponse,
+    TaskSpawner,
 };
 use bytes::Bytes;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-mod calls;
+mod body_limits;
 #[path = "../websocket/certificate.rs"]
 mod certificate;
+mod credential_refresh;
 mod egress;
-mod ends;
-mod first;
+mod event_streams;
 mod hostile;
-mod limits;
-mod modern;
+mod http1_wire;
+mod http_calls;
+mod http_modern;
+mod http_sse;
+mod link_end;
 mod redirects;
-mod refreshed;
-mod server;
-mod sessions;
-mod streams;
+mod scripted_server;
+mod session_renewal;
+mod streamed_uploads;
 mod tls;
-mod uploads;
-mod wire;
-use server::{Server, soon};
+use scripted_server::{ScriptedServer, with_timeout};
 
-type Outcome = Result<Answer, LinkError>;
-type Connected = Result<(Arc<dyn Link>, mpsc::Receiver<LinkEvent>), ConnectError>;
+type LinkOutcome = Result<LinkResponse, LinkError>;
+type ConnectOutcome = Result<(Arc<dyn Link>, mpsc::Receiver<LinkEvent>), LinkConnectError>;
 
-/// A link and the server at its other end.
-struct Scene {
-    server: Server,
+/// A link and the scripted server.
+struct HttpScene {
+    server: ScriptedServer,
     link: Arc<dyn Link>,
     events: mpsc::Receiver<LinkEvent>,
 }
 
-impl Scene {
-    /// A link whose handshake is over, under the session `one`; the server offers no stream.
+impl HttpScene {
+    /// Returns a link after the handshake with session `one`; the server offers no GET stream.
     async fn new() -> Self {
-        Self::with(|_| {}).await
+        Self::with_spec(|_| {}).await
     }
 
-    async fn with(change: impl FnOnce(&mut HttpSpec)) -> Self {
-        let mut server = Server::start().await;
-        let mut spec = spec(&server);
+    async fn with_spec(change: impl FnOnce(&mut HttpSpec)) -> Self {
+        let mut server = ScriptedServer::start().await;
+        let mut spec = http_spec(&server);
         change(&mut spec);
-        let connecting = spawn(connect(spec));
-        server.shakes("one").await;
+        let connecting = spawn_task(connect(spec));
+        server.complete_handshake("one").await;
         let (link, events) = connecting.await.unwrap().unwrap();
         Self {
             server,
@@ -77,155 +82,162 @@ impl Scene {
         }
     }
 
-    /// Begins a call.
-    fn call(&self) -> JoinHandle<Outcome> {
-        self.begin(request("tools/call"))
+    /// Starts a call.
+    fn start_call(&self) -> JoinHandle<LinkOutcome> {
+        self.start_request(test_request("tools/call"))
     }
 
-    fn begin(&self, request: Request) -> JoinHandle<Outcome> {
+    fn start_request(&self, request: LinkRequest) -> JoinHandle<LinkOutcome> {
         let link = self.link.clone();
-        spawn(async move { link.request(request).await })
+        spawn_task(async move { link.request(request).await })
     }
 }
 
-/// How to reach a server.
-fn spec(server: &Server) -> HttpSpec {
+/// Returns the link configuration for a server.
+fn http_spec(server: &ScriptedServer) -> HttpSpec {
     HttpSpec {
         server: "tracker".into(),
-        url: Endpoint::parse(&format!("{}/mcp", server.origin)).unwrap(),
-        transport: Transport::Auto,
-        credentials: Arc::new(Anonymous),
-        speaks: Speaks::Only(Era::Legacy),
+        url: HttpEndpoint::parse(&format!("{}/mcp", server.origin)).unwrap(),
+        transport: HttpTransport::Auto,
+        credentials: Arc::new(NoCredentials),
+        era_setting: EraSetting::Only(Era::Legacy),
         owner: None,
         limits: HttpLimits::default(),
     }
 }
 
-fn client() -> Arc<dyn HttpClient> {
-    Arc::new(HyperClient::new(ClientLimits::default()).unwrap())
+fn http_client() -> Arc<dyn HttpClient> {
+    Arc::new(Http1Client::new(HttpClientLimits::default()).unwrap())
 }
 
-async fn connect(spec: HttpSpec) -> Connected {
+async fn connect(spec: HttpSpec) -> ConnectOutcome {
     connect_within(spec, Duration::from_secs(20)).await
 }
 
-async fn connect_within(spec: HttpSpec, wait: Duration) -> Connected {
+async fn connect_within(spec: HttpSpec, wait: Duration) -> ConnectOutcome {
     let info = ClientInfo {
         name: "probe".into(),
         version: "9".into(),
     };
-    http::connect(&spec, client(), info, after(wait), &Tokio).await
+    http::connect(
+        &spec,
+        http_client(),
+        info,
+        deadline_after(wait),
+        &TokioSpawner,
+    )
+    .await
 }
 
-struct Tokio;
+struct TokioSpawner;
 
-impl Spawner for Tokio {
+impl TaskSpawner for TokioSpawner {
     fn spawn(&self, _: &'static str, task: BoxFuture<'static, ()>) {
-        spawn(task);
+        spawn_task(task);
     }
 }
 
 #[expect(clippy::disallowed_methods, reason = "tests have no task keeper")]
-fn spawn<T: Send + 'static>(task: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
+fn spawn_task<T: Send + 'static>(task: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
     tokio::spawn(task)
 }
 
 #[expect(clippy::disallowed_methods, reason = "tests own their clock")]
-fn after(wait: Duration) -> Instant {
+fn deadline_after(wait: Duration) -> Instant {
     Instant::now() + wait
 }
 
-/// A request under the caller's id `"a"`.
-fn request(method: &'static str) -> Request {
-    Request {
+/// Returns a request with the caller id `"a"`.
+fn test_request(method: &'static str) -> LinkRequest {
+    LinkRequest {
         method: Cow::Borrowed(method),
         params: Some(Bytes::from_static(br#"{"name":"x"}"#)),
         rename: None,
         progress_at: None,
         reply_id: Bytes::from_static(b"\"a\""),
-        deadline: after(Duration::from_secs(20)),
+        deadline: deadline_after(Duration::from_secs(20)),
         caller: None,
         trace: None,
-        key: None,
-        on_behalf: None,
+        idempotency_header: None,
+        caller_identity: None,
         era: Era::Legacy,
-        mirrors: None,
+        header_params: None,
     }
 }
 
-fn text(outcome: Outcome) -> String {
+fn response_text(outcome: LinkOutcome) -> String {
     String::from_utf8(outcome.unwrap().bytes.to_vec()).unwrap()
 }
 
-/// What the caller reads for a result.
-fn answered(value: &str) -> String {
+/// Returns the caller's text for a result.
+fn result_text(value: &str) -> String {
     format!(r#"{{"jsonrpc":"2.0","id":"a","result":{value}}}"#)
 }
 
-/// A caller that can be asked, and keeps what it hears.
+/// A client with capabilities that records messages.
 #[derive(Debug)]
-struct Caller {
+struct TestClient {
     told: mpsc::Sender<Bytes>,
-    asked: mpsc::Sender<Question>,
-    level: Option<Level>,
+    asked: mpsc::Sender<ServerRequest>,
+    level: Option<LogLevel>,
 }
 
-/// What a caller hears.
-struct Ears {
+/// Recorded messages of a client.
+struct ClientInbox {
     told: mpsc::Receiver<Bytes>,
-    asked: mpsc::Receiver<Question>,
+    asked: mpsc::Receiver<ServerRequest>,
 }
 
-fn caller() -> (Arc<dyn CallerEnd>, Ears) {
-    caller_at(None)
+fn test_client() -> (Arc<dyn ClientHandle>, ClientInbox) {
+    test_client_with_level(None)
 }
 
-/// One that said how much of the log it wants to hear.
-fn caller_at(level: Option<Level>) -> (Arc<dyn CallerEnd>, Ears) {
+/// Returns a client with a log level.
+fn test_client_with_level(level: Option<LogLevel>) -> (Arc<dyn ClientHandle>, ClientInbox) {
     let (told, told_end) = mpsc::channel(16);
     let (asked, asked_end) = mpsc::channel(16);
-    let ears = Ears {
+    let ears = ClientInbox {
         told: told_end,
         asked: asked_end,
     };
-    let caller = Caller { told, asked, level };
+    let caller = TestClient { told, asked, level };
     (Arc::new(caller), ears)
 }
 
-impl CallerEnd for Caller {
+impl ClientHandle for TestClient {
     fn session(&self) -> SessionKey {
         SessionKey(1)
     }
 
-    fn abilities(&self) -> Abilities {
-        Abilities::default().with(Ability::ElicitationForm)
+    fn capabilities(&self) -> ClientCapabilities {
+        ClientCapabilities::default().with_capability(ClientCapability::ElicitationForm)
     }
 
-    fn level(&self) -> Option<Level> {
+    fn log_level(&self) -> Option<LogLevel> {
         self.level
     }
 
-    fn push(&self, notification: Bytes) {
+    fn notify(&self, notification: Bytes) {
         self.told.try_send(notification).unwrap();
     }
 
-    fn ask(&self, question: Question) -> Option<QuestionId> {
+    fn request(&self, question: ServerRequest) -> Option<ServerRequestId> {
         self.asked.try_send(question).unwrap();
-        Some(QuestionId(1))
+        Some(ServerRequestId(1))
     }
 
-    fn withdraw(&self, _: QuestionId) {}
+    fn cancel_request(&self, _: ServerRequestId) {}
 
-    fn home(&self) -> Arc<dyn CallerEnd> {
-        caller().0
+    fn session_handle(&self) -> Arc<dyn ClientHandle> {
+        test_client().0
     }
 }
 
-/// A secret that can be changed.
+/// A changeable secret.
 #[derive(Default)]
-struct Secret(Mutex<Option<&'static str>>);
+struct MutableSecret(Mutex<Option<&'static str>>);
 
-impl Credentials for Secret {
+impl UpstreamCredentials for MutableSecret {
     fn headers(&self) -> Result<Vec<(HeaderName, HeaderValue)>, CredentialError> {
         let Some(value) = *self.0.lock().unwrap() else {
             return Err(CredentialError {

@@ -1,28 +1,30 @@
-//! Servers behind TLS: a real handshake with a certificate that is trusted, and with one that is not.
+//! HTTP over TLS, with trusted and untrusted certificates.
 
 use ::http::Method;
 use ::http::header::AUTHORIZATION;
-use bowline_core::error::Execution;
-use bowline_link::http::client::{HttpError, Outgoing, Wait};
+use bowline_core::error::ExecutionStatus;
+use bowline_link::http::http_client::{HttpError, HttpRequest, SendOptions};
 use rustls::ClientConfig;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::io::{AsyncReadExt, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::certificate::{acceptor, certificate, certificate_between, trusts};
+use super::certificate::{
+    certificate_valid_between, client_trusting, test_certificate, tls_acceptor,
+};
 use super::*;
 
-/// Puts TLS in front of a server; returns how to reach it, and what trusts it.
-async fn behind_tls(server: &Server) -> (HttpSpec, HyperClient) {
-    let (shown, key) = certificate("localhost");
-    let (acceptor, tls) = (acceptor(shown.clone(), key), trusts(shown));
+/// Puts TLS in front of a server; returns the configuration and a trusting client.
+async fn serve_behind_tls(server: &ScriptedServer) -> (HttpSpec, Http1Client) {
+    let (shown, key) = test_certificate("localhost");
+    let (acceptor, tls) = (tls_acceptor(shown.clone(), key), client_trusting(shown));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let plain = server.origin.trim_start_matches("http://").to_owned();
-    spawn(async move {
+    spawn_task(async move {
         while let Ok((stream, _)) = listener.accept().await {
             let (acceptor, plain) = (acceptor.clone(), plain.clone());
-            spawn(async move {
+            spawn_task(async move {
                 let Ok(mut near) = acceptor.accept(stream).await else {
                     return;
                 };
@@ -33,13 +35,16 @@ async fn behind_tls(server: &Server) -> (HttpSpec, HyperClient) {
     });
     let url = format!("https://localhost:{port}/mcp");
     let spec = HttpSpec {
-        url: Endpoint::parse(&url).unwrap(),
-        ..spec(server)
+        url: HttpEndpoint::parse(&url).unwrap(),
+        ..http_spec(server)
     };
-    (spec, HyperClient::with_tls(ClientLimits::default(), tls))
+    (
+        spec,
+        Http1Client::with_tls(HttpClientLimits::default(), tls),
+    )
 }
 
-fn info() -> ClientInfo {
+fn client_info() -> ClientInfo {
     ClientInfo {
         name: "probe".into(),
         version: "9".into(),
@@ -47,68 +52,65 @@ fn info() -> ClientInfo {
 }
 
 #[tokio::test]
-async fn a_server_whose_certificate_is_trusted_is_called_over_tls() {
-    let mut server = Server::start().await;
-    let (spec, client) = behind_tls(&server).await;
-    let by = after(Duration::from_secs(20));
-    let connecting =
-        spawn(async move { http::connect(&spec, Arc::new(client), info(), by, &Tokio).await });
-    server.shakes("one").await;
+async fn trusted_certificate_is_called_over_tls() {
+    let mut server = ScriptedServer::start().await;
+    let (spec, client) = serve_behind_tls(&server).await;
+    let by = deadline_after(Duration::from_secs(20));
+    let connecting = spawn_task(async move {
+        http::connect(&spec, Arc::new(client), client_info(), by, &TokioSpawner).await
+    });
+    server.complete_handshake("one").await;
     let (link, _events) = connecting.await.unwrap().unwrap();
-    let calling = spawn(async move { link.request(request("tools/call")).await });
-    server.post().await.result(r#"{"over":"tls"}"#).await;
+    let calling = spawn_task(async move { link.request(test_request("tools/call")).await });
+    server
+        .next_post()
+        .await
+        .respond_result(r#"{"over":"tls"}"#)
+        .await;
     let answer = calling.await.unwrap().unwrap();
     assert_eq!(answer.body_bytes(), br#"{"over":"tls"}"#);
 }
 
 #[tokio::test]
-async fn a_server_whose_certificate_is_not_trusted_is_not_spoken_to() {
-    let mut server = Server::start().await;
-    let (spec, _) = behind_tls(&server).await;
-    let by = after(Duration::from_secs(20));
-    let refused = http::connect(&spec, client(), info(), by, &Tokio).await;
+async fn untrusted_certificate_is_refused() {
+    let mut server = ScriptedServer::start().await;
+    let (spec, _) = serve_behind_tls(&server).await;
+    let by = deadline_after(Duration::from_secs(20));
+    let refused = http::connect(&spec, http_client(), client_info(), by, &TokioSpawner).await;
     assert!(refused.is_err());
-    assert!(server.is_quiet());
+    assert!(server.has_no_post());
 }
 
 /// A certificate and its key.
-struct Made(CertificateDer<'static>, PrivateKeyDer<'static>);
+struct TestCertificate(CertificateDer<'static>, PrivateKeyDer<'static>);
 
-impl Made {
+impl TestCertificate {
     fn new(name: &str) -> Self {
-        let (shown, key) = certificate(name);
+        let (shown, key) = test_certificate(name);
         Self(shown, key)
     }
 
-    fn between(name: &str, from: i32, to: i32) -> Self {
-        let (shown, key) = certificate_between(name, from, to);
+    fn valid_between(name: &str, from: i32, to: i32) -> Self {
+        let (shown, key) = certificate_valid_between(name, from, to);
         Self(shown, key)
     }
 
-    fn shown(&self) -> (CertificateDer<'static>, PrivateKeyDer<'static>) {
-        (self.0.clone(), self.1.clone_key())
-    }
-
-    fn trusts(&self) -> ClientConfig {
-        trusts(self.0.clone())
+    fn client_trusting(&self) -> ClientConfig {
+        client_trusting(self.0.clone())
     }
 }
 
-/// Trusts what has nothing to do with this test.
-fn web_only() -> ClientConfig {
-    Made::new("root.example").trusts()
+/// Returns a configuration with unrelated trust roots.
+fn web_roots_only() -> ClientConfig {
+    TestCertificate::new("root.example").client_trusting()
 }
 
-/// Tries to speak to a server that shows this certificate, as one that trusts these; returns the
-/// reason why not.
-async fn refused(
-    (shown, key): (CertificateDer<'static>, PrivateKeyDer<'static>),
-    trusted: ClientConfig,
-) -> Arc<str> {
+/// Connects to a server with this certificate and the given trust; returns the refusal reason.
+async fn refusal_reason(shown: &TestCertificate, trusted: ClientConfig) -> Arc<str> {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
-    let acceptor = acceptor(shown, key);
-    let serving = spawn(async move {
+    let acceptor = tls_acceptor(shown.0.clone(), shown.1.clone_key());
+    let serving = spawn_task(async move {
         let (stream, _) = listener.accept().await.unwrap();
         let mut heard = Vec::new();
         if let Ok(mut tls) = acceptor.accept(stream).await {
@@ -116,48 +118,52 @@ async fn refused(
         }
         heard
     });
-    let client = HyperClient::with_tls(ClientLimits::default(), trusted);
-    let to = Endpoint::parse(&format!("https://localhost:{port}/mcp")).unwrap();
-    let mut request = Outgoing::new(Method::POST, &to);
+    let client = Http1Client::with_tls(HttpClientLimits::default(), trusted);
+    let to = HttpEndpoint::parse(&format!("https://localhost:{port}/mcp")).unwrap();
+    let mut request = HttpRequest::new(Method::POST, &to);
     request
         .headers
         .push((AUTHORIZATION, HeaderValue::from_static("Bearer s3cret")));
-    let wait = Wait {
-        connect: None,
-        first_byte: None,
-        leaving: &|| panic!("nothing may leave"),
+    let wait = SendOptions {
+        connect_by: None,
+        first_byte_by: None,
+        on_send: &|| panic!("nothing may leave"),
     };
-    let error = soon(client.send(request, wait)).await.unwrap_err();
-    assert_eq!(error.execution(), Execution::NotStarted);
+    let error = with_timeout(client.send(request, wait)).await.unwrap_err();
+    assert_eq!(error.execution(), ExecutionStatus::NotStarted);
     let HttpError::Unreachable(reason) = error else {
         panic!("{error:?}");
     };
-    assert_eq!(soon(serving).await.unwrap(), b"", "it heard something");
+    assert_eq!(
+        with_timeout(serving).await.unwrap(),
+        b"",
+        "it heard something"
+    );
     reason
 }
 
 #[tokio::test]
-async fn sec_24_a_certificate_that_is_not_right_ends_it_before_a_byte_is_said() {
-    let good = Made::new("localhost");
-    let nobody = web_only();
-    // Made by itself, and by somebody else under the same name.
-    refused(good.shown(), nobody).await;
-    refused(Made::new("localhost").shown(), good.trusts()).await;
-    // Another name, also one that only begins alike.
+async fn sec_24_invalid_certificate_sends_no_byte() {
+    let good = TestCertificate::new("localhost");
+    let nobody = web_roots_only();
+    // Self-signed, and issued by a stranger under the same name.
+    refusal_reason(&good, nobody).await;
+    refusal_reason(&TestCertificate::new("localhost"), good.client_trusting()).await;
+    // A different name, also with a common prefix.
     for name in [
         "other.example",
         "localhost.example",
         "*.localhost",
         "127.0.0.1",
     ] {
-        let other = Made::new(name);
-        let reason = refused(other.shown(), other.trusts()).await;
+        let other = TestCertificate::new(name);
+        let reason = refusal_reason(&other, other.client_trusting()).await;
         assert!(reason.contains("not valid for name"), "{name}: {reason}");
     }
-    // At another time.
+    // Outside the validity period.
     for (from, to, word) in [(2000, 2001, "expired"), (4000, 4001, "not valid yet")] {
-        let other = Made::between("localhost", from, to);
-        let reason = refused(other.shown(), other.trusts()).await;
+        let other = TestCertificate::valid_between("localhost", from, to);
+        let reason = refusal_reason(&other, other.client_trusting()).await;
         assert!(reason.contains(word), "{reason}");
     }
 }

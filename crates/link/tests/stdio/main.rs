@@ -1,4 +1,4 @@
-//! Real children over real pipes: start, calls, end.
+//! Stdio links with real child processes: start, calls, exit.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -13,10 +13,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_core::era::Era;
-use bowline_link::sandbox::Sandbox;
+use bowline_link::sandbox::SandboxPolicy;
 use bowline_link::{
-    Answer, BoxFuture, ChildLimits, ClientInfo, ConnectError, Link, LinkError, LinkEvent, Opening,
-    Reaper, Request, Spawner, Stamps, StderrLimits, StderrLog, StdioLimits, StdioSpec, connect,
+    BoxFuture, ChildLimits, ClientInfo, EraNegotiation, Link, LinkConnectError, LinkError,
+    LinkEvent, LinkRequest, LinkResponse, LogSequencer, ReaperCommand, StderrLimits, StderrLog,
+    StdioLimits, StdioSpec, TaskSpawner, connect,
 };
 use bytes::Bytes;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -24,14 +25,14 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-mod calls;
-mod ends;
-mod limits;
-mod modern;
+mod process_end;
 mod reaping;
-mod starts;
+mod stdio_calls;
+mod stdio_limits;
+mod stdio_modern;
+mod stdio_start;
 
-/// What a server says to `initialize`, and how it hears that it may begin.
+/// Shell script of the handshake: response to `initialize`, then `initialized`.
 const HELLO: &str = r#"
 read -r init
 printf '%s' '{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-06-18",'
@@ -39,40 +40,40 @@ printf '%s\n' '"capabilities":{},"serverInfo":{"name":"t","version":"1.2"}}}'
 read -r initialized
 "#;
 
-/// Answers the first call, which has the id 2.
+/// Responds to the first call, with id 2.
 const ANSWER: &str = r#"printf '%s\n' '{"jsonrpc":"2.0","id":2,"result":"done"}'"#;
 
-/// One server and what is known of it.
-struct Scene {
+/// A server configuration and the stderr log.
+struct StdioScene {
     spec: StdioSpec,
     log: Arc<StderrLog>,
 }
 
-type Connected = Result<(Arc<dyn Link>, mpsc::Receiver<LinkEvent>), ConnectError>;
+type StdioOutcome = Result<(Arc<dyn Link>, mpsc::Receiver<LinkEvent>), LinkConnectError>;
 
-/// Whether a reaper stands between.
+/// With or without a reaper.
 #[derive(Clone, Copy, Debug)]
-enum Behind {
+enum ReaperMode {
     Nothing,
     Reaper,
 }
 
-const BOTH: [Behind; 2] = [Behind::Nothing, Behind::Reaper];
+const BOTH: [ReaperMode; 2] = [ReaperMode::Nothing, ReaperMode::Reaper];
 
-impl Scene {
-    /// A server that is a shell script.
-    fn script(behind: Behind, script: &str) -> Self {
-        Self::program(behind, "sh", &["-c", script])
+impl StdioScene {
+    /// Returns a server from a shell script.
+    fn from_script(behind: ReaperMode, script: &str) -> Self {
+        Self::from_program(behind, "sh", &["-c", script])
     }
 
-    /// A script that shakes hands first.
-    fn server(behind: Behind, script: &str) -> Self {
-        Self::script(behind, &format!("{HELLO}{script}"))
+    /// Returns a server from a script after the handshake.
+    fn from_server_script(behind: ReaperMode, script: &str) -> Self {
+        Self::from_script(behind, &format!("{HELLO}{script}"))
     }
 
-    fn program(behind: Behind, command: &str, args: &[&str]) -> Self {
+    fn from_program(behind: ReaperMode, command: &str, args: &[&str]) -> Self {
         let path = std::env::var_os("PATH").unwrap();
-        let reaper = Reaper {
+        let reaper = ReaperCommand {
             program: env!("CARGO_BIN_EXE_reaper-probe").into(),
             args: Vec::new(),
         };
@@ -83,56 +84,63 @@ impl Scene {
             env: vec![("PATH".into(), path), ("GIVEN".into(), "yes".into())],
             cwd: None,
             reaper: match behind {
-                Behind::Nothing => None,
-                Behind::Reaper => Some(reaper),
+                ReaperMode::Nothing => None,
+                ReaperMode::Reaper => Some(reaper),
             },
             child_limits: ChildLimits::default(),
-            sandbox: Sandbox::off(),
+            sandbox: SandboxPolicy::allow_all(),
             launcher: None,
             instance: None,
             owner: None,
-            opening: Opening::Only(Era::Legacy),
+            negotiation: EraNegotiation::Only(Era::Legacy),
             limits: StdioLimits::default(),
         };
         let limits = StderrLimits::default();
-        let log = StderrLog::new("files".into(), Stamps::new(|| 0), limits);
+        let log = StderrLog::new("files".into(), LogSequencer::new(|| 0), limits);
         Self { spec, log }
     }
 
-    async fn connect(&self) -> Connected {
+    async fn connect(&self) -> StdioOutcome {
         self.connect_within(Duration::from_secs(30)).await
     }
 
-    async fn connect_within(&self, wait: Duration) -> Connected {
+    async fn connect_within(&self, wait: Duration) -> StdioOutcome {
         let client = ClientInfo {
             name: "probe".into(),
             version: "9".into(),
         };
-        connect(&self.spec, self.log.clone(), client, after(wait), &Tokio).await
+        connect(
+            &self.spec,
+            self.log.clone(),
+            client,
+            deadline_after(wait),
+            &TokioSpawner,
+        )
+        .await
     }
 
-    async fn link(&self) -> Arc<dyn Link> {
+    async fn connect_link(&self) -> Arc<dyn Link> {
         self.connect().await.unwrap().0
     }
 
-    /// Waits until the server has written so many lines to stderr.
-    async fn lines(&self, count: usize) -> Vec<String> {
-        let mut newest = self.log.stamps().subscribe();
+    /// Waits for this number of stderr lines.
+    async fn wait_lines(&self, count: usize) -> Vec<String> {
+        let mut newest = self.log.sequencer().subscribe();
         let written = newest.wait_for(|seq| *seq >= count as u64);
         let written = tokio::time::timeout(Duration::from_secs(20), written).await;
         written.expect("lines on stderr").unwrap();
-        self.texts()
+        self.stderr_texts()
     }
 
-    fn texts(&self) -> Vec<String> {
-        let lines = self.log.read(0, usize::MAX);
+    fn stderr_texts(&self) -> Vec<String> {
+        let lines = self.log.read_after(0, usize::MAX);
         lines.iter().map(|line| line.text.to_string()).collect()
     }
 }
 
-struct Tokio;
+struct TokioSpawner;
 
-impl Spawner for Tokio {
+impl TaskSpawner for TokioSpawner {
     #[expect(clippy::disallowed_methods, reason = "tests have no task keeper")]
     fn spawn(&self, _: &'static str, task: BoxFuture<'static, ()>) {
         tokio::spawn(task);
@@ -140,37 +148,37 @@ impl Spawner for Tokio {
 }
 
 #[expect(clippy::disallowed_methods, reason = "tests own their clock")]
-fn after(wait: Duration) -> Instant {
+fn deadline_after(wait: Duration) -> Instant {
     Instant::now() + wait
 }
 
-fn request(params: impl Into<Bytes>) -> Request {
-    Request {
+fn tool_request(params: impl Into<Bytes>) -> LinkRequest {
+    LinkRequest {
         method: Cow::Borrowed("tools/call"),
         params: Some(params.into()),
         rename: None,
         progress_at: None,
         reply_id: Bytes::from_static(b"77"),
-        deadline: after(Duration::from_secs(30)),
+        deadline: deadline_after(Duration::from_secs(30)),
         caller: None,
         trace: None,
-        key: None,
-        on_behalf: None,
+        idempotency_header: None,
+        caller_identity: None,
         era: Era::Legacy,
-        mirrors: None,
+        header_params: None,
     }
 }
 
-async fn call(link: &dyn Link) -> Result<Answer, LinkError> {
-    link.request(request("{}")).await
+async fn call_tool(link: &dyn Link) -> Result<LinkResponse, LinkError> {
+    link.request(tool_request("{}")).await
 }
 
-fn pid(text: &str) -> Pid {
+fn parse_pid(text: &str) -> Pid {
     Pid::from_raw(text.trim().parse().unwrap()).unwrap()
 }
 
-/// Waits until a process has ended.
-async fn gone(pid: Pid) {
+/// Waits for the exit of a process.
+async fn wait_gone(pid: Pid) {
     let Ok(fd) = pidfd_open(pid, PidfdFlags::empty()) else {
         return;
     };

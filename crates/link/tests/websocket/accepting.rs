@@ -1,6 +1,8 @@
-//! Who dials us is read strictly and within bounds, and is let in or told why not.
+//! Upgrade requests are read strictly within limits, then accepted or refused.
 
-use bowline_link::websocket::{AcceptError, Caller, Fault, accept as take_in};
+use bowline_link::websocket::{
+    UpgradeError, UpgradeRequest, WebSocketAcceptError, accept_upgrade as take_in,
+};
 use http::StatusCode;
 
 use super::*;
@@ -9,103 +11,122 @@ const GOOD: &str = "GET /executor?x=1 HTTP/1.1\r\nHost: here\r\nConnection: keep
      Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
      Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nAuthorization: Bearer a\r\n\r\n";
 
-/// Says these bytes to whoever accepts; returns what it makes of them, and the other end.
-async fn said(bytes: &[u8]) -> (Result<Caller<TcpStream>, AcceptError>, TcpStream) {
-    let (listener, _) = listen().await;
+/// Sends these bytes to `accept_upgrade`; returns the outcome and the client stream.
+async fn accept_bytes(
+    bytes: &[u8],
+) -> (
+    Result<UpgradeRequest<TcpStream>, WebSocketAcceptError>,
+    TcpStream,
+) {
+    let (listener, _) = listen_on_free_port().await;
     let address = listener.local_addr().unwrap();
     let (dialled, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
     let (mut stream, (accepted, _)) = (dialled.unwrap(), accepted.unwrap());
     let speak = async {
-        // Whoever had enough closes, and need not hear the rest.
+        // The server may close early and ignore the rest.
         let _ = stream.write_all(bytes).await;
         let _ = stream.shutdown().await;
     };
-    let (caller, ()) = tokio::join!(take_in(accepted, soon()), speak);
+    let (caller, ()) = tokio::join!(take_in(accepted, test_deadline()), speak);
     (caller, stream)
 }
 
-async fn rest(mut stream: TcpStream) -> String {
+async fn read_rest(mut stream: TcpStream) -> String {
     let mut heard = Vec::new();
     let _ = stream.read_to_end(&mut heard).await;
     String::from_utf8_lossy(&heard).into_owned()
 }
 
 #[tokio::test]
-async fn a_caller_is_let_in_with_all_that_it_said() {
-    let spawner = Tokio::default();
-    let (listener, endpoint) = listen().await;
+async fn valid_upgrade_keeps_request_parts() {
+    let spawner = TokioSpawner::default();
+    let (listener, endpoint) = listen_on_free_port().await;
     let serve = async {
         let (stream, _) = listener.accept().await.unwrap();
-        let caller = take_in(stream, soon()).await.unwrap();
+        let caller = take_in(stream, test_deadline()).await.unwrap();
         assert_eq!(caller.parts.uri.path(), "/broker");
         let bearer = caller.parts.headers.get("authorization").unwrap();
         assert_eq!(bearer, "Bearer secret");
-        let limits = SocketLimits::default();
+        let limits = WebSocketLimits::default();
         caller.upgrade(limits, &spawner).await.unwrap()
     };
-    let limits = SocketLimits::default();
-    let dialling = dial(&endpoint, Some("secret"), soon(), limits, &spawner);
-    let (dialled, (server, mut from_client)) = tokio::join!(dialling, serve);
-    let (client, mut from_server) = dialled.unwrap();
-    client.send("there?".into()).await.unwrap();
-    assert_eq!(from_client.next().await.unwrap(), "there?");
-    server.send("here".into()).await.unwrap();
-    assert_eq!(from_server.next().await.unwrap(), "here");
+    let limits = WebSocketLimits::default();
+    let dialling = dial(&endpoint, Some("secret"), test_deadline(), limits, &spawner);
+    let (dialled, mut server) = tokio::join!(dialling, serve);
+    let mut client = dialled.unwrap();
+    client.sender.send("there?".into()).await.unwrap();
+    assert_eq!(server.receiver.next().await.unwrap(), "there?");
+    server.sender.send("here".into()).await.unwrap();
+    assert_eq!(client.receiver.next().await.unwrap(), "here");
 }
 
 #[tokio::test]
-async fn what_came_early_behind_the_request_is_the_first_message() {
-    let spawner = Tokio::default();
+async fn early_bytes_become_first_message() {
+    let spawner = TokioSpawner::default();
     let mut bytes = GOOD.as_bytes().to_vec();
-    bytes.extend(frame(TEXT, Some([1, 2, 3, 4]), b"early"));
-    let (caller, _stream) = said(&bytes).await;
-    let limits = SocketLimits::default();
-    let (_outgoing, mut incoming) = caller.unwrap().upgrade(limits, &spawner).await.unwrap();
-    assert_eq!(incoming.next().await.unwrap(), "early");
+    bytes.extend(encode_frame(TEXT, Some([1, 2, 3, 4]), b"early"));
+    let (caller, _stream) = accept_bytes(&bytes).await;
+    let limits = WebSocketLimits::default();
+    let mut socket = caller.unwrap().upgrade(limits, &spawner).await.unwrap();
+    assert_eq!(socket.receiver.next().await.unwrap(), "early");
 }
 
 #[tokio::test]
-async fn who_asks_for_something_else_is_told_and_does_not_come_in() {
-    let spawner = Tokio::default();
+async fn non_upgrade_request_is_refused() {
+    let spawner = TokioSpawner::default();
     for (from, to, fault, status) in [
-        ("GET", "POST", Fault::Method, "405"),
-        ("HTTP/1.1", "HTTP/1.0", Fault::Plain, "426"),
-        ("Upgrade: websocket", "Upgrade: h2c", Fault::Plain, "426"),
-        ("Version: 13", "Version: 8", Fault::Version, "426"),
-        ("Key: dG", "Key: d", Fault::Malformed, "400"),
-        ("Host: here", "Content-Length: 3", Fault::Malformed, "400"),
+        ("GET", "POST", UpgradeError::Method, "405"),
+        ("HTTP/1.1", "HTTP/1.0", UpgradeError::NotWebSocket, "426"),
+        (
+            "Upgrade: websocket",
+            "Upgrade: h2c",
+            UpgradeError::NotWebSocket,
+            "426",
+        ),
+        ("Version: 13", "Version: 8", UpgradeError::Version, "426"),
+        ("Key: dG", "Key: d", UpgradeError::Malformed, "400"),
+        (
+            "Host: here",
+            "Content-Length: 3",
+            UpgradeError::Malformed,
+            "400",
+        ),
         (
             "Host: here",
             "Transfer-Encoding: chunked",
-            Fault::Malformed,
+            UpgradeError::Malformed,
             "400",
         ),
     ] {
-        let (caller, stream) = said(GOOD.replacen(from, to, 1).as_bytes()).await;
+        let (caller, stream) = accept_bytes(GOOD.replacen(from, to, 1).as_bytes()).await;
         let upgraded = caller
             .unwrap()
-            .upgrade(SocketLimits::default(), &spawner)
+            .upgrade(WebSocketLimits::default(), &spawner)
             .await;
-        assert_eq!(upgraded.unwrap_err(), AcceptError::Refused(fault), "{to}");
-        let heard = rest(stream).await;
+        assert_eq!(
+            upgraded.unwrap_err(),
+            WebSocketAcceptError::Refused(fault),
+            "{to}"
+        );
+        let heard = read_rest(stream).await;
         assert!(heard.starts_with(&format!("HTTP/1.1 {status} ")), "{heard}");
     }
 }
 
 #[tokio::test]
-async fn a_caller_may_be_answered_without_being_let_in() {
-    let (caller, stream) = said(b"GET /readyz HTTP/1.1\r\nHost: here\r\n\r\n").await;
+async fn request_can_be_answered_without_upgrade() {
+    let (caller, stream) = accept_bytes(b"GET /readyz HTTP/1.1\r\nHost: here\r\n\r\n").await;
     let caller = caller.unwrap();
     assert_eq!(caller.parts.uri.path(), "/readyz");
-    caller.answer(StatusCode::OK, "ready\n").await.unwrap();
-    let heard = rest(stream).await;
+    caller.respond(StatusCode::OK, "ready\n").await.unwrap();
+    let heard = read_rest(stream).await;
     assert!(heard.starts_with("HTTP/1.1 200 OK\r\n"), "{heard}");
     assert!(heard.contains("content-length: 6\r\n"), "{heard}");
     assert!(heard.ends_with("\r\n\r\nready\n"), "{heard}");
 }
 
 #[tokio::test]
-async fn a_head_that_is_none_or_does_not_end_is_refused_within_bounds() {
+async fn invalid_or_endless_head_is_refused() {
     let many: String = (0..65).map(|at| format!("h{at}: x\r\n")).collect();
     for (bytes, status) in [
         ("no http at all\r\n\r\n".to_owned(), "400"),
@@ -122,25 +143,32 @@ async fn a_head_that_is_none_or_does_not_end_is_refused_within_bounds() {
             "431",
         ),
     ] {
-        let (caller, stream) = said(bytes.as_bytes()).await;
-        assert_eq!(caller.unwrap_err(), AcceptError::NoRequest, "{status}");
-        let heard = rest(stream).await;
-        // Where too much came, the connection may be gone before the answer is read.
+        let (caller, stream) = accept_bytes(bytes.as_bytes()).await;
+        assert_eq!(
+            caller.unwrap_err(),
+            WebSocketAcceptError::NoRequest,
+            "{status}"
+        );
+        let heard = read_rest(stream).await;
+        // After too much input, the connection may be reset before the response is read.
         let told = heard.starts_with(&format!("HTTP/1.1 {status} "));
         assert!(told || bytes.len() > 60_000, "{heard}");
     }
 }
 
 #[tokio::test]
-async fn who_says_half_a_request_is_let_go() {
-    let (caller, _stream) = said(&GOOD.as_bytes()[..100]).await;
-    assert!(matches!(caller.unwrap_err(), AcceptError::Broken(_)));
-    let (listener, _) = listen().await;
+async fn partial_request_times_out() {
+    let (caller, _stream) = accept_bytes(&GOOD.as_bytes()[..100]).await;
+    assert!(matches!(
+        caller.unwrap_err(),
+        WebSocketAcceptError::Broken(_)
+    ));
+    let (listener, _) = listen_on_free_port().await;
     let address = listener.local_addr().unwrap();
     let (dialled, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
     let (mut stream, (accepted, _)) = (dialled.unwrap(), accepted.unwrap());
     stream.write_all(b"GET / HT").await.unwrap();
-    let hasty = soon() - LONG + Duration::from_millis(50);
+    let hasty = test_deadline() - LONG + Duration::from_millis(50);
     let caller = take_in(accepted, hasty).await;
-    assert_eq!(caller.unwrap_err(), AcceptError::Timeout);
+    assert_eq!(caller.unwrap_err(), WebSocketAcceptError::Timeout);
 }

@@ -1,4 +1,4 @@
-//! Certificates made for a test, and both sides of TLS that use them.
+//! Test certificates, with TLS clients and servers.
 
 use std::sync::Arc;
 
@@ -7,13 +7,13 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio_rustls::TlsAcceptor;
 
-/// A certificate for this name and what proves that it is ours.
-pub(crate) fn certificate(name: &str) -> (CertificateDer<'static>, PrivateKeyDer<'static>) {
-    certificate_between(name, 1975, 4096)
+/// Returns a certificate for this name and the private key.
+pub(crate) fn test_certificate(name: &str) -> (CertificateDer<'static>, PrivateKeyDer<'static>) {
+    certificate_valid_between(name, 1975, 4096)
 }
 
-/// One that is valid from the first day of a year to that of another.
-pub(crate) fn certificate_between(
+/// Returns a certificate valid between the first days of two years.
+pub(crate) fn certificate_valid_between(
     name: &str,
     from: i32,
     to: i32,
@@ -27,8 +27,8 @@ pub(crate) fn certificate_between(
     (made.der().clone(), key.into())
 }
 
-/// Returns a client that trusts this certificate and no other.
-pub(crate) fn trusts(certificate: CertificateDer<'static>) -> ClientConfig {
+/// Returns a client configuration with this single trusted certificate.
+pub(crate) fn client_trusting(certificate: CertificateDer<'static>) -> ClientConfig {
     let mut roots = RootCertStore::empty();
     roots.add(certificate).unwrap();
     ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
@@ -38,8 +38,8 @@ pub(crate) fn trusts(certificate: CertificateDer<'static>) -> ClientConfig {
         .with_no_client_auth()
 }
 
-/// Returns a server that shows this certificate.
-pub(crate) fn acceptor(
+/// Returns a server with this certificate.
+pub(crate) fn tls_acceptor(
     certificate: CertificateDer<'static>,
     key: PrivateKeyDer<'static>,
 ) -> TlsAcceptor {

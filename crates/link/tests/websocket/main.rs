@@ -1,4 +1,4 @@
-//! WebSockets over real sockets: what is said arrives, and every way to end is told.
+//! WebSockets over real sockets: delivery and disconnects.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -10,11 +10,12 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
-use bowline_link::http::endpoint::Endpoint;
+use bowline_link::http::endpoint::HttpEndpoint;
 use bowline_link::websocket::{
-    DialError, Ended, Form, Incoming, Outgoing, Side, SocketLimits, accept_key, dial, join,
+    DialError, DisconnectReason, MessageFormat, WebSocketLimits, WebSocketReceiver, WebSocketRole,
+    WebSocketSender, accept_key, dial, open_websocket,
 };
-use bowline_link::{BoxFuture, Spawner};
+use bowline_link::{BoxFuture, TaskSpawner};
 use bytes::Bytes;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -23,30 +24,30 @@ use tokio::time::Instant;
 
 mod accepting;
 mod certificate;
-mod dialling;
-mod ends;
 mod invalid;
-mod limits;
-mod talk;
+mod message_exchange;
 mod tls;
+mod websocket_dialing;
+mod websocket_end;
+mod websocket_limits;
 
-/// No wait of a test takes longer; a test that does has failed.
+/// Timeout of every wait.
 const LONG: Duration = Duration::from_secs(20);
 
-/// Runs tasks, and knows when all have ended.
+/// Spawns tasks, and tracks the end of all tasks.
 #[derive(Debug, Default)]
-struct Tokio(Mutex<Vec<JoinHandle<()>>>);
+struct TokioSpawner(Mutex<Vec<JoinHandle<()>>>);
 
-impl Spawner for Tokio {
+impl TaskSpawner for TokioSpawner {
     fn spawn(&self, _: &'static str, task: BoxFuture<'static, ()>) {
         #[expect(clippy::disallowed_methods, reason = "the tests' own spawner")]
         self.0.lock().unwrap().push(tokio::spawn(task));
     }
 }
 
-impl Tokio {
-    /// Waits until every task has ended by itself.
-    async fn idle(&self) {
+impl TokioSpawner {
+    /// Waits until every task has ended.
+    async fn wait_idle(&self) {
         let tasks = std::mem::take(&mut *self.0.lock().unwrap());
         for task in tasks {
             tokio::time::timeout(LONG, task).await.unwrap().unwrap();
@@ -54,22 +55,22 @@ impl Tokio {
     }
 }
 
-fn soon() -> Instant {
+fn test_deadline() -> Instant {
     #[expect(clippy::disallowed_methods, reason = "the tests' own deadline")]
     let now = Instant::now();
     now + LONG
 }
 
-/// Listens, and gives out where.
-async fn listen() -> (TcpListener, Endpoint) {
+/// Listens on a free port.
+async fn listen_on_free_port() -> (TcpListener, HttpEndpoint) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let endpoint = Endpoint::parse(&format!("http://{address}/broker")).unwrap();
+    let endpoint = HttpEndpoint::parse(&format!("http://{address}/broker")).unwrap();
     (listener, endpoint)
 }
 
-/// Reads the head of a request.
-async fn head(stream: &mut (impl AsyncReadExt + Unpin)) -> String {
+/// Reads a request head.
+async fn read_head(stream: &mut (impl AsyncReadExt + Unpin)) -> String {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         head.push(stream.read_u8().await.unwrap());
@@ -77,8 +78,8 @@ async fn head(stream: &mut (impl AsyncReadExt + Unpin)) -> String {
     String::from_utf8(head).unwrap()
 }
 
-/// What lets a caller in.
-fn answer_to(head: &str) -> String {
+/// Returns the 101 response for a request head.
+fn upgrade_response(head: &str) -> String {
     let key = head
         .lines()
         .find_map(|line| line.strip_prefix("Sec-WebSocket-Key: "))
@@ -90,39 +91,45 @@ fn answer_to(head: &str) -> String {
     )
 }
 
-/// Takes one caller in; returns what it asked for, and the stream behind the handshake.
-async fn accept(listener: &TcpListener) -> (String, TcpStream) {
+/// Accepts a client; returns the request head and the upgraded stream.
+async fn accept_client(listener: &TcpListener) -> (String, TcpStream) {
     let (mut stream, _) = listener.accept().await.unwrap();
-    let head = head(&mut stream).await;
-    let answer = answer_to(&head);
+    let head = read_head(&mut stream).await;
+    let answer = upgrade_response(&head);
     stream.write_all(answer.as_bytes()).await.unwrap();
     (head, stream)
 }
 
-/// A client of ours, and the raw stream of the server that it speaks to.
-async fn raw_server(limits: SocketLimits, spawner: &Tokio) -> (Outgoing, Incoming, TcpStream) {
-    let (listener, endpoint) = listen().await;
+/// Returns our client, and the raw stream of the server.
+async fn connect_raw_server(
+    limits: WebSocketLimits,
+    spawner: &TokioSpawner,
+) -> (WebSocketSender, WebSocketReceiver, TcpStream) {
+    let (listener, endpoint) = listen_on_free_port().await;
     let (dialled, (_, stream)) = tokio::join!(
-        dial(&endpoint, None, soon(), limits, spawner),
-        accept(&listener)
+        dial(&endpoint, None, test_deadline(), limits, spawner),
+        accept_client(&listener)
     );
-    let (outgoing, incoming) = dialled.unwrap();
-    (outgoing, incoming, stream)
+    let socket = dialled.unwrap();
+    (socket.sender, socket.receiver, stream)
 }
 
-/// Both sides are ours.
-async fn pair(
-    client: SocketLimits,
-    server: SocketLimits,
-    spawner: &Tokio,
-) -> ((Outgoing, Incoming), (Outgoing, Incoming)) {
-    let (outgoing, incoming, stream) = raw_server(client, spawner).await;
-    let served = join(stream, Side::Server, Bytes::new(), server, spawner);
-    ((outgoing, incoming), served)
+/// Returns both sides of a connection.
+async fn websocket_pair(
+    client: WebSocketLimits,
+    server: WebSocketLimits,
+    spawner: &TokioSpawner,
+) -> (
+    (WebSocketSender, WebSocketReceiver),
+    (WebSocketSender, WebSocketReceiver),
+) {
+    let (outgoing, incoming, stream) = connect_raw_server(client, spawner).await;
+    let served = open_websocket(stream, WebSocketRole::Server, Bytes::new(), server, spawner);
+    ((outgoing, incoming), (served.sender, served.receiver))
 }
 
-/// The end of a connection, which must come.
-async fn end(incoming: &mut Incoming) -> Ended {
+/// Waits for the disconnect.
+async fn wait_end(incoming: &mut WebSocketReceiver) -> DisconnectReason {
     loop {
         let next = tokio::time::timeout(LONG, incoming.next()).await;
         if let Err(ended) = next.unwrap() {
@@ -131,8 +138,8 @@ async fn end(incoming: &mut Incoming) -> Ended {
     }
 }
 
-/// One frame as the other side of the wire writes it.
-fn frame(first: u8, mask: Option<[u8; 4]>, payload: &[u8]) -> Vec<u8> {
+/// Encodes a frame of the peer.
+fn encode_frame(first: u8, mask: Option<[u8; 4]>, payload: &[u8]) -> Vec<u8> {
     let masked = if mask.is_some() { 0x80 } else { 0 };
     let mut out = vec![first];
     match payload.len() {
@@ -159,7 +166,7 @@ const CLOSE: u8 = 0x88;
 const PING: u8 = 0x89;
 const PONG: u8 = 0x8a;
 
-/// Reads one frame of a client: its first byte and what it says.
+/// Reads a client frame: first byte and payload.
 async fn read_frame(stream: &mut TcpStream) -> std::io::Result<(u8, Vec<u8>)> {
     let first = stream.read_u8().await?;
     let second = stream.read_u8().await?;
@@ -179,8 +186,8 @@ async fn read_frame(stream: &mut TcpStream) -> std::io::Result<(u8, Vec<u8>)> {
     Ok((first, payload))
 }
 
-/// The next frame of a client that is no ping.
-async fn read_said(stream: &mut TcpStream) -> (u8, Vec<u8>) {
+/// Reads the next client frame besides pings.
+async fn read_non_ping(stream: &mut TcpStream) -> (u8, Vec<u8>) {
     loop {
         let read = tokio::time::timeout(LONG, read_frame(stream)).await;
         let (first, said) = read.unwrap().unwrap();

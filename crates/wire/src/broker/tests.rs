@@ -1,20 +1,20 @@
-//! Frames read back as they were written, and what is no frame is none.
+//! Round trips of broker frames, and invalid frames.
 
 use bowline_core::era::Era;
 
 use super::*;
 
-mod bodies;
-mod random;
+mod body_tests;
+mod random_bodies;
 
-fn read(text: &str) -> Result<Frame, FrameError> {
-    Frame::read(&Bytes::copy_from_slice(text.as_bytes()))
+fn parse(text: &str) -> Result<BrokerFrame, FrameError> {
+    BrokerFrame::parse(&Bytes::copy_from_slice(text.as_bytes()))
 }
 
-fn letter() -> Letter {
-    Letter::new(&Draft {
+fn message() -> MailboxMessage {
+    MailboxMessage::new(&MessageDraft {
         id: "m-1",
-        kind: REQUEST,
+        kind: REQUEST_KIND,
         body: br#"{"op":"manifest"}"#,
         correlation_id: Some("r-1"),
         ttl_ms: Some(5_000),
@@ -22,126 +22,126 @@ fn letter() -> Letter {
     })
 }
 
-/// One frame of each kind, with every member and without those that may be absent.
-fn frames() -> Vec<Frame> {
-    let mut frames = stored();
-    frames.extend(lists());
-    frames.extend(live());
-    frames.extend(said());
+/// Frames of each kind, with every member and without optional members.
+fn all_frames() -> Vec<BrokerFrame> {
+    let mut frames = stored_frames();
+    frames.extend(list_frames());
+    frames.extend(live_frames());
+    frames.extend(call_event_frames());
     frames
 }
 
-fn from() -> From {
-    From {
+fn sender() -> MessageSender {
+    MessageSender {
         session_id: "w#mcp".into(),
         role: Some("reviewer".into()),
         principal: Some("ci".into()),
     }
 }
 
-fn stored() -> Vec<Frame> {
+fn stored_frames() -> Vec<BrokerFrame> {
     vec![
-        Frame::Hello(Hello {
-            session_id: "w".into(),
-            role: Some("r".into()),
+        BrokerFrame::Hello(BrokerHello {
+            claimed_mailbox: "w".into(),
+            claimed_role: Some("r".into()),
             token: Some("t\"\\".into()),
             instance: Some("i".into()),
         }),
-        Frame::Hello(Hello::default()),
-        Frame::Welcome(Welcome {
+        BrokerFrame::Hello(BrokerHello::default()),
+        BrokerFrame::Welcome(BrokerWelcome {
             mailbox: "w".into(),
             role: Some("r".into()),
             heartbeat_ms: 10_000,
             requests_max: 256,
         }),
-        Frame::BrokerIdentity { id: "b".into() },
-        Frame::Error(Refusal {
+        BrokerFrame::BrokerIdentity { id: "b".into() },
+        BrokerFrame::Error(BrokerRefusal {
             reason: "no".into(),
             id: Some("m-1".into()),
             code: Some("auth".into()),
         }),
-        Frame::Error(Refusal::default()),
-        Frame::Deliver {
+        BrokerFrame::Error(BrokerRefusal::default()),
+        BrokerFrame::Deliver {
             to: "hub".into(),
-            letter: letter(),
+            letter: message(),
         },
-        Frame::Delivered { id: "m-1".into() },
-        Frame::Subscribe,
-        Frame::Message(letter().stamped(&from())),
-        Frame::Ack { id: "m-1".into() },
-        Frame::AckWithReceipt {
+        BrokerFrame::Delivered { id: "m-1".into() },
+        BrokerFrame::Subscribe,
+        BrokerFrame::Message(message().with_sender(&sender())),
+        BrokerFrame::Ack { id: "m-1".into() },
+        BrokerFrame::AckWithReceipt {
             id: "m-1".into(),
             request_id: "q".into(),
         },
-        Frame::AckResult {
+        BrokerFrame::AckResult {
             id: "m-1".into(),
             request_id: "q".into(),
             accepted: true,
             reason: Some("é".into()),
         },
-        Frame::Nak {
+        BrokerFrame::Nak {
             id: "m-1".into(),
             delay_ms: 7,
             dead: None,
         },
-        Frame::Nak {
+        BrokerFrame::Nak {
             id: "m-1".into(),
             delay_ms: 0,
             dead: Some("poison".into()),
         },
-        Frame::Cancel {
+        BrokerFrame::Cancel {
             to: Some("hub".into()),
             correlation_id: "m-1".into(),
         },
-        Frame::Cancel {
+        BrokerFrame::Cancel {
             to: None,
             correlation_id: "m-1".into(),
         },
     ]
 }
 
-fn lists() -> Vec<Frame> {
+fn list_frames() -> Vec<BrokerFrame> {
     vec![
-        Frame::ListConnected { role: None },
-        Frame::ListConnected {
+        BrokerFrame::ListConnected { role: None },
+        BrokerFrame::ListConnected {
             role: Some("r".into()),
         },
-        Frame::Connected { ids: Vec::new() },
-        Frame::Connected {
+        BrokerFrame::Connected { ids: Vec::new() },
+        BrokerFrame::Connected {
             ids: vec!["a".into(), "b#c".into()],
         },
-        Frame::ListDead { limit: 3 },
-        Frame::Dead {
+        BrokerFrame::ListDead { limit: 3 },
+        BrokerFrame::Dead {
             letters: Bytes::from_static(b"[{}]"),
         },
-        Frame::Offer {
+        BrokerFrame::Offer {
             revision: u64::MAX,
             servers: Bytes::from_static(br#"[{"name":"a","tools":[]}]"#),
         },
-        Frame::Changed { revision: 3 },
+        BrokerFrame::Changed { revision: 3 },
     ]
 }
 
-fn said() -> Vec<Frame> {
+fn call_event_frames() -> Vec<BrokerFrame> {
     let (id, number) = (Arc::from("q7"), 3);
     let notification = Bytes::from_static(br#"{"jsonrpc":"2.0","method":"n"}"#);
-    let told = |session| Frame::Told {
+    let told = |session| BrokerFrame::SessionNotification {
         server: "s".into(),
         session,
         notification: notification.clone(),
     };
-    let session = |event| Frame::Session {
+    let session = |event| BrokerFrame::Session {
         server: "s".into(),
         session: "a-1".into(),
         event,
     };
-    let answer = |answer| Frame::Answer {
+    let answer = |answer| BrokerFrame::ServerRequestReply {
         id: Arc::clone(&id),
         number,
         answer,
     };
     vec![
-        Frame::Question {
+        BrokerFrame::ServerRequest {
             id: Arc::clone(&id),
             number,
             request: Bytes::from_static(br#"{"jsonrpc":"2.0","id":1.0,"method":"roots/list"}"#),
@@ -150,13 +150,13 @@ fn said() -> Vec<Frame> {
             br#"{"jsonrpc":"2.0","id":1.0,"result":{}}"#,
         ))),
         answer(None),
-        Frame::Withdraw {
+        BrokerFrame::CancelServerRequest {
             id: Arc::clone(&id),
             number,
         },
-        Frame::Lacks {
+        BrokerFrame::MissingCapability {
             id,
-            ability: Ability::SamplingTools,
+            ability: ClientCapability::SamplingTools,
         },
         told(None),
         told(Some("a-1".into())),
@@ -165,29 +165,29 @@ fn said() -> Vec<Frame> {
     ]
 }
 
-fn live() -> Vec<Frame> {
+fn live_frames() -> Vec<BrokerFrame> {
     vec![
-        Frame::Request(Request {
+        BrokerFrame::Request(LiveRequest {
             id: "1".into(),
             to: Some("w".into()),
             body: Bytes::from_static(br#"{"op":"manifest"}"#),
             ttl_ms: Some(1),
-            caller: Some(from()),
+            caller: Some(sender()),
         }),
-        Frame::Request(Request {
+        BrokerFrame::Request(LiveRequest {
             id: "1".into(),
             body: Bytes::from_static(b"null"),
-            ..Request::default()
+            ..LiveRequest::default()
         }),
-        Frame::Response {
+        BrokerFrame::Response {
             id: "1".into(),
             body: Bytes::from_static(br#"{"output":{"n":1.50e+3}}"#),
         },
-        Frame::Event {
+        BrokerFrame::Event {
             id: "1".into(),
             notification: Bytes::from_static(br#"{"jsonrpc":"2.0","method":"x"}"#),
         },
-        Frame::Other {
+        BrokerFrame::Unknown {
             kind: "observe_host".into(),
             request_id: Some("r-1".into()),
         },
@@ -195,33 +195,36 @@ fn live() -> Vec<Frame> {
 }
 
 #[test]
-fn every_frame_reads_back_as_it_was_written() {
-    for frame in frames() {
+fn every_frame_round_trips() {
+    for frame in all_frames() {
         let bytes = frame.to_bytes();
         assert!(serde_json::from_slice::<serde_json::Value>(&bytes).is_ok());
-        assert_eq!(Frame::read(&bytes), Ok(frame), "{bytes:?}");
+        assert_eq!(BrokerFrame::parse(&bytes), Ok(frame), "{bytes:?}");
     }
 }
 
 #[test]
-fn frames_are_written_in_the_first_names() {
+fn frames_use_common_member_names() {
     for (frame, want) in [
         (
-            Frame::Hello(Hello {
-                session_id: "w#mcp".into(),
+            BrokerFrame::Hello(BrokerHello {
+                claimed_mailbox: "w#mcp".into(),
                 token: Some("t".into()),
-                ..Hello::default()
+                ..BrokerHello::default()
             }),
             r#"{"kind":"hello","agent":{"session_id":"w#mcp"},"token":"t"}"#,
         ),
-        (Frame::Subscribe, r#"{"kind":"subscribe"}"#),
-        (Frame::Ack { id: "m".into() }, r#"{"kind":"ack","id":"m"}"#),
+        (BrokerFrame::Subscribe, r#"{"kind":"subscribe"}"#),
         (
-            Frame::Delivered { id: "m".into() },
+            BrokerFrame::Ack { id: "m".into() },
+            r#"{"kind":"ack","id":"m"}"#,
+        ),
+        (
+            BrokerFrame::Delivered { id: "m".into() },
             r#"{"kind":"delivered","id":"m"}"#,
         ),
         (
-            Frame::Error(Refusal {
+            BrokerFrame::Error(BrokerRefusal {
                 reason: "no".into(),
                 id: Some("m".into()),
                 code: None,
@@ -229,9 +232,9 @@ fn frames_are_written_in_the_first_names() {
             r#"{"kind":"error","reason":"no","id":"m"}"#,
         ),
         (
-            Frame::Deliver {
+            BrokerFrame::Deliver {
                 to: "hub".into(),
-                letter: letter(),
+                letter: message(),
             },
             r#"{"kind":"deliver","to":"hub","message":{"id":"m-1","kind":"mcp_request","created_at":"1970-01-01T00:00:00.000Z","correlation_id":"r-1","ttl_ms":5000,"body":{"op":"manifest"}}}"#,
         ),
@@ -241,34 +244,37 @@ fn frames_are_written_in_the_first_names() {
 }
 
 #[test]
-fn a_peer_that_knows_only_the_first_names_is_understood() {
-    let welcome = read(r#"{"kind":"welcome"}"#);
-    assert_eq!(welcome, Ok(Frame::Welcome(Welcome::default())));
+fn minimal_peer_frames_are_parsed() {
+    let welcome = parse(r#"{"kind":"welcome"}"#);
+    assert_eq!(welcome, Ok(BrokerFrame::Welcome(BrokerWelcome::default())));
     let hello = r#"{"agent":{"role":null,"session_id":"w"},"kind":"hello","token":"t"}"#;
-    let want = Hello {
-        session_id: "w".into(),
+    let want = BrokerHello {
+        claimed_mailbox: "w".into(),
         token: Some("t".into()),
-        ..Hello::default()
+        ..BrokerHello::default()
     };
-    assert_eq!(read(hello), Ok(Frame::Hello(want)));
+    assert_eq!(parse(hello), Ok(BrokerFrame::Hello(want)));
     let message = r#"{ "kind" : "message", "message" : {"id":"5f","from":{"session_id":"hub",
         "role":null,"host":"x"},"kind":"mcp_reply","body":{"result":{"success":true,"result":"3"}},
         "created_at":"2026-01-01T00:00:00Z","correlation_id":"q"} }"#;
-    let Ok(Frame::Message(letter)) = read(message) else {
+    let Ok(BrokerFrame::Message(letter)) = parse(message) else {
         panic!("no message");
     };
-    assert_eq!(&*letter.from.unwrap().session_id, "hub");
+    assert_eq!(&*letter.sender.unwrap().session_id, "hub");
     assert_eq!(letter.correlation_id.as_deref(), Some("q"));
     assert_eq!(letter.ttl_ms, None);
     assert!(letter.raw.starts_with(b"{\"id\":\"5f\"") && letter.raw.ends_with(b"\"q\"}"));
     let unknown = r#"{"kind":"publish_event_batch","to":7,"batch":[1]}"#;
     let kind = "publish_event_batch".into();
     let request_id = None;
-    assert_eq!(read(unknown), Ok(Frame::Other { kind, request_id }));
+    assert_eq!(
+        parse(unknown),
+        Ok(BrokerFrame::Unknown { kind, request_id })
+    );
 }
 
 #[test]
-fn a_letter_that_lasts_shorter_says_so_and_every_other_byte_stays() {
+fn with_ttl_changes_only_ttl() {
     for (raw, want) in [
         (
             r#"{"id":"1","kind":"k", "ttl_ms" : 5000 ,"body":0}"#,
@@ -279,69 +285,71 @@ fn a_letter_that_lasts_shorter_says_so_and_every_other_byte_stays() {
             r#"{"ttl_ms":7,"id":"1","kind":"k","body":0}"#,
         ),
     ] {
-        let letter = Letter::read(&Bytes::from_static(raw.as_bytes())).unwrap();
-        let shorter = letter.lasting(7);
+        let letter = MailboxMessage::parse(&Bytes::from_static(raw.as_bytes())).unwrap();
+        let shorter = letter.with_ttl(7);
         assert_eq!(shorter.raw, want.as_bytes());
-        assert_eq!(Letter::read(&shorter.raw), Ok(shorter));
+        assert_eq!(MailboxMessage::parse(&shorter.raw), Ok(shorter));
     }
 }
 
 #[test]
-fn what_a_server_may_nest_fits_into_a_frame_and_no_more() {
+fn deepest_result_fits_frame() {
     let nested = |depth: usize| "[".repeat(depth) + &"]".repeat(depth);
     let deepest = nested(crate::scan::DEPTH_MAX - 2);
     let result = Bytes::from(format!(r#"{{"content":{deepest}}}"#));
-    let answer = Answer::Output {
+    let answer = BrokerResponse::Output {
         result,
         again: false,
         era: Era::Legacy,
     };
-    let letter = Letter::new(&Draft {
+    let letter = MailboxMessage::new(&MessageDraft {
         id: "1",
-        kind: REPLY,
-        body: &answer.to_bytes(Said::Whole),
+        kind: REPLY_KIND,
+        body: &answer.to_bytes(ResultForm::Whole),
         correlation_id: None,
         ttl_ms: None,
         created_at_ms: 0,
     });
-    let Ok(Frame::Message(came)) = Frame::read(&Frame::Message(letter).to_bytes()) else {
+    let Ok(BrokerFrame::Message(came)) =
+        BrokerFrame::parse(&BrokerFrame::Message(letter).to_bytes())
+    else {
         panic!("no message");
     };
-    assert_eq!(Answer::read(&came.body), Ok(answer));
-    assert!(Letter::read(&came.raw).is_ok());
+    assert_eq!(BrokerResponse::parse(&came.body), Ok(answer));
+    assert!(MailboxMessage::parse(&came.raw).is_ok());
     let bomb = format!(
         r#"{{"kind":"response","id":"1","body":{}}}"#,
         nested(10_000)
     );
-    assert_eq!(read(&bomb), Err(FrameError::NoObject));
+    assert_eq!(parse(&bomb), Err(FrameError::NoObject));
 }
 
 #[test]
-fn a_hello_shows_no_credential() {
-    let hello = Hello {
+fn hello_debug_hides_token() {
+    let hello = BrokerHello {
         token: Some("s3cret".into()),
-        ..Hello::default()
+        ..BrokerHello::default()
     };
-    let shown = format!("{:?}", Frame::Hello(hello));
+    let shown = format!("{:?}", BrokerFrame::Hello(hello));
     assert!(!shown.contains("s3cret"), "{shown}");
 }
 
 #[test]
-fn a_payload_is_a_piece_of_the_frame_and_no_copy() {
-    let bytes = Frame::Response {
+fn payload_is_slice_of_frame() {
+    let bytes = BrokerFrame::Response {
         id: "1".into(),
         body: Bytes::from_static(br#"{"output":{}}"#),
     }
     .to_bytes();
-    let Ok(Frame::Response { body, .. }) = Frame::read(&bytes) else {
+    let Ok(BrokerFrame::Response { body, .. }) = BrokerFrame::parse(&bytes) else {
         panic!("no response");
     };
     assert!(bytes.as_ptr_range().contains(&body.as_ptr()));
 }
 
 #[test]
-fn a_stamped_letter_has_the_senders_name_and_every_other_byte_as_it_was() {
-    let hub = From {
+fn with_sender_changes_only_sender() {
+    let hub = MessageSender {
         session_id: "w".into(),
         role: None,
         principal: None,
@@ -360,16 +368,16 @@ fn a_stamped_letter_has_the_senders_name_and_every_other_byte_as_it_was() {
             r#"{"id":"1","kind":"k","body":0,"from":{"session_id":"w"}}"#,
         ),
     ] {
-        let letter = Letter::read(&Bytes::from_static(raw.as_bytes())).unwrap();
-        let stamped = letter.stamped(&hub);
+        let letter = MailboxMessage::parse(&Bytes::from_static(raw.as_bytes())).unwrap();
+        let stamped = letter.with_sender(&hub);
         assert_eq!(stamped.raw, want.as_bytes());
-        assert_eq!(stamped.from.as_ref(), Some(&hub));
-        assert_eq!(Letter::read(&stamped.raw), Ok(stamped));
+        assert_eq!(stamped.sender.as_ref(), Some(&hub));
+        assert_eq!(MailboxMessage::parse(&stamped.raw), Ok(stamped));
     }
 }
 
 #[test]
-fn what_is_no_frame_is_none() {
+fn invalid_frames_are_refused() {
     for (text, why) in [
         ("", FrameError::NoObject),
         ("[]", FrameError::NoObject),
@@ -424,6 +432,6 @@ fn what_is_no_frame_is_none() {
             FrameError::Member("servers"),
         ),
     ] {
-        assert_eq!(read(text), Err(why), "{text}");
+        assert_eq!(parse(text), Err(why), "{text}");
     }
 }

@@ -2,16 +2,16 @@
 
 use serde_json::Value;
 
-use super::canonical;
-use crate::scan::{Fault, Keys, check};
+use super::to_canonical;
+use crate::scan::{JsonError, KeyPolicy, check_json};
 use crate::testing::fuzz;
 
-fn form(text: &str) -> String {
-    String::from_utf8(canonical(text.as_bytes()).unwrap()).unwrap()
+fn canonical_text(text: &str) -> String {
+    String::from_utf8(to_canonical(text.as_bytes()).unwrap()).unwrap()
 }
 
 #[test]
-fn every_value_has_one_form() {
+fn value_has_one_canonical_form() {
     for (text, want) in [
         (" 1 ", "1"),
         ("[ 1 , [ ] , { } ]", "[1,[],{}]"),
@@ -33,12 +33,12 @@ fn every_value_has_one_form() {
         (r#"{"\ud800":1,"a":2,"":3}"#, r#"{"":3,"a":2,"\ud800":1}"#),
         ("true", "true"),
     ] {
-        assert_eq!(form(text), want, "{text}");
+        assert_eq!(canonical_text(text), want, "{text}");
     }
 }
 
 #[test]
-fn numbers_stay_as_they_were_written() {
+fn numbers_keep_their_spelling() {
     for number in [
         "9007199254740993",
         "9007199254740992",
@@ -49,70 +49,82 @@ fn numbers_stay_as_they_were_written() {
         "-0",
         "0",
     ] {
-        assert_eq!(form(number), number);
+        assert_eq!(canonical_text(number), number);
     }
-    assert_ne!(form("9007199254740993"), form("9007199254740992"));
-    assert_ne!(form("1"), form("1.0"));
+    assert_ne!(
+        canonical_text("9007199254740993"),
+        canonical_text("9007199254740992")
+    );
+    assert_ne!(canonical_text("1"), canonical_text("1.0"));
 }
 
 #[test]
-fn the_order_of_keys_and_the_way_they_are_escaped_do_not_matter() {
-    assert_eq!(form(r#"{"a":1,"b":2}"#), form(r#"{ "\u0062":2, "a":1 }"#));
-    assert_eq!(form(r#""\u0061""#), form(r#""a""#));
-    assert_ne!(form("[1,2]"), form("[2,1]"));
-    assert_ne!(form(r#""\ud800""#), form(r#""\ufffd""#));
-    assert_ne!(form(r#""\ud800""#), form(r#""\\ud800""#));
+fn key_order_and_escapes_do_not_matter() {
+    assert_eq!(
+        canonical_text(r#"{"a":1,"b":2}"#),
+        canonical_text(r#"{ "\u0062":2, "a":1 }"#)
+    );
+    assert_eq!(canonical_text(r#""\u0061""#), canonical_text(r#""a""#));
+    assert_ne!(canonical_text("[1,2]"), canonical_text("[2,1]"));
+    assert_ne!(canonical_text(r#""\ud800""#), canonical_text(r#""\ufffd""#));
+    assert_ne!(
+        canonical_text(r#""\ud800""#),
+        canonical_text(r#""\\ud800""#)
+    );
 }
 
 #[test]
 fn keys_are_sorted_by_their_utf8_bytes() {
-    // In UTF-16 units the two would stand the other way round.
+    // In UTF-16 order the two keys would be swapped.
     assert_eq!(
-        form("{\"😀\":1,\"\u{ffee}\":2}"),
+        canonical_text("{\"😀\":1,\"\u{ffee}\":2}"),
         "{\"\u{ffee}\":2,\"😀\":1}"
     );
     assert_eq!(
-        form(r#"{"b":1,"aa":2,"a":3,"B":4}"#),
+        canonical_text(r#"{"b":1,"aa":2,"a":3,"B":4}"#),
         r#"{"B":4,"a":3,"aa":2,"b":1}"#
     );
 }
 
 #[test]
-fn what_has_no_form_is_refused() {
+fn invalid_json_has_no_canonical_form() {
     for (text, fault) in [
-        (r#"{"a":1,"a":1}"#, Fault::DuplicateKey { at: 7 }),
-        (r#"[{"a":1,"\u0061":1}]"#, Fault::DuplicateKey { at: 8 }),
-        ("", Fault::Empty),
-        ("1 1", Fault::Trailing { at: 2 }),
-        ("[1", Fault::Syntax { at: 2 }),
+        (r#"{"a":1,"a":1}"#, JsonError::DuplicateKey { at: 7 }),
+        (r#"[{"a":1,"\u0061":1}]"#, JsonError::DuplicateKey { at: 8 }),
+        ("", JsonError::Empty),
+        ("1 1", JsonError::Trailing { at: 2 }),
+        ("[1", JsonError::Syntax { at: 2 }),
     ] {
-        assert_eq!(canonical(text.as_bytes()), Err(fault), "{text}");
+        assert_eq!(to_canonical(text.as_bytes()), Err(fault), "{text}");
     }
-    assert_eq!(canonical(b"\"\xff\""), Err(Fault::Utf8 { at: 1 }));
+    assert_eq!(to_canonical(b"\"\xff\""), Err(JsonError::Utf8 { at: 1 }));
     let deep = |depth| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
-    assert_eq!(form(&deep(64)), deep(64));
-    assert_eq!(canonical(deep(65).as_bytes()), Err(Fault::Depth { at: 64 }));
+    assert_eq!(canonical_text(&deep(64)), deep(64));
     assert_eq!(
-        canonical(deep(100_000).as_bytes()),
-        Err(Fault::Depth { at: 64 })
+        to_canonical(deep(65).as_bytes()),
+        Err(JsonError::Depth { at: 64 })
+    );
+    assert_eq!(
+        to_canonical(deep(100_000).as_bytes()),
+        Err(JsonError::Depth { at: 64 })
     );
 }
 
 #[test]
-fn ten_thousand_malformed_inputs_never_panic_and_valid_ones_keep_their_meaning() {
-    fuzz::each(fuzz::JSON, |input| {
-        let formed = canonical(input);
+fn malformed_inputs_never_panic() {
+    fuzz::for_each_mutation(fuzz::JSON, |input| {
+        let formed = to_canonical(input);
         assert_eq!(
             formed.as_ref().err(),
-            check(input, Keys::Unique).err().as_ref()
+            check_json(input, KeyPolicy::Unique).err().as_ref()
         );
         let Ok(formed) = formed else { return };
         assert_eq!(
-            canonical(&formed).as_ref(),
+            to_canonical(&formed).as_ref(),
             Ok(&formed),
             "the form of a form is itself"
         );
-        // Values that `serde_json` cannot hold have no second opinion.
+        // Values outside the range of `serde_json` have no reference.
         if let Ok(value) = serde_json::from_slice::<Value>(input) {
             assert_eq!(serde_json::from_slice::<Value>(&formed).unwrap(), value);
         }
@@ -120,14 +132,14 @@ fn ten_thousand_malformed_inputs_never_panic_and_valid_ones_keep_their_meaning()
 }
 
 #[test]
-fn the_form_is_the_one_serde_json_writes_for_sorted_maps() {
+fn canonical_form_matches_serde_json() {
     for text in fuzz::JSON {
-        // Numbers are rewritten by `serde_json`, so that only texts without odd ones compare.
+        // `serde_json` rewrites numbers, so only texts without unusual numbers compare.
         if let Ok(value) = serde_json::from_str::<Value>(text)
             && !text.contains("e+")
             && !text.contains("1e")
         {
-            assert_eq!(form(text), value.to_string());
+            assert_eq!(canonical_text(text), value.to_string());
         }
     }
 }

@@ -1,48 +1,48 @@
-//! Messages survive the wire as the reference writes them, and what is none is told.
+//! Messages in the reference encoding, and invalid messages.
 
-use bowline_core::error::Execution;
+use bowline_core::error::ExecutionStatus;
 
 use super::*;
-use crate::executor::FaultCode;
+use crate::executor::StreamFaultCode;
 
 fn text(bytes: &Bytes) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
 
 fn params(message: &Bytes) -> Bytes {
-    match Said::read(message).unwrap() {
-        Said::Request { params, .. } | Said::Notice { params, .. } => params,
-        Said::Result { result, .. } => result,
-        other @ Said::Refused { .. } => panic!("{other:?}"),
+    match ExecMessage::parse(message).unwrap() {
+        ExecMessage::Request { params, .. } | ExecMessage::Notification { params, .. } => params,
+        ExecMessage::Result { result, .. } => result,
+        other @ ExecMessage::Error { .. } => panic!("{other:?}"),
     }
 }
 
 #[test]
-fn messages_have_the_form_of_the_reference_to_the_byte() {
-    let first = Initialize {
-        client: "bowline".into(),
-        resume: None,
+fn requests_match_reference_bytes() {
+    let first = InitializeParams {
+        client_name: "bowline".into(),
+        resume_session: None,
     };
     assert_eq!(
-        text(&initialize(1, &first)),
+        text(&write_initialize(1, &first)),
         r#"{"id":1,"method":"initialize","params":{"clientName":"bowline","resumeSessionId":null}}"#
     );
     assert_eq!(
-        text(&initialized()),
+        text(&write_initialized()),
         r#"{"method":"initialized","params":{}}"#
     );
-    let headers = [HeaderRef {
+    let headers = [ExecHeaderRef {
         name: "x-a",
         value: "Bearer ",
-        secret: Some("TOKEN"),
+        secret_name: Some("TOKEN"),
     }];
-    let asked = AskedRef {
+    let asked = ExecHttpRequestRef {
         method: "POST",
         url: "http://a.example/?\"",
         headers: &headers,
         body: Some(b"hey"),
         timeout_ms: Some(5),
-        redirects: Redirects::Stop,
+        redirects: RedirectPolicy::Stop,
         request_id: "http-1",
         is_streamed: true,
     };
@@ -72,15 +72,15 @@ fn messages_have_the_form_of_the_reference_to_the_byte() {
 }
 
 #[test]
-fn answers_have_the_form_of_the_reference_to_the_byte() {
-    let headers = [HeaderRef {
+fn responses_match_reference_bytes() {
+    let headers = [ExecHeaderRef {
         name: "x-a",
         value: "1",
-        secret: None,
+        secret_name: None,
     }];
     assert_eq!(
-        text(&Answered::write(
-            &Id::Text("i".into()),
+        text(&ExecHttpResponse::encode(
+            &ExecRequestId::Text("i".into()),
             200,
             &headers,
             b"ok"
@@ -90,58 +90,61 @@ fn answers_have_the_form_of_the_reference_to_the_byte() {
             r#""bodyBase64":"b2s="}}"#
         )
     );
-    let refusal = Refusal {
+    let refusal = ExecRefusal {
         code: code::METHOD,
         message: "no".into(),
-        fault: None,
+        stream_fault: None,
     };
     assert_eq!(
-        text(&refused(&Id::Number(3), &refusal)),
+        text(&write_refusal(&ExecRequestId::Number(3), &refusal)),
         r#"{"error":{"code":-32601,"message":"no"},"id":3}"#
     );
 }
 
 #[test]
-fn messages_are_read_as_they_were_written() {
-    let first = Initialize {
-        client: "x".into(),
-        resume: Some("s".into()),
+fn messages_round_trip() {
+    let first = InitializeParams {
+        client_name: "x".into(),
+        resume_session: Some("s".into()),
     };
-    let message = initialize(1, &first);
-    assert_eq!(Initialize::read(&params(&message)), Ok(first));
-    let message = opened(&Id::Number(1), "s-1");
-    assert_eq!(session(&params(&message)), Ok(("s-1".into(), None)));
+    let message = write_initialize(1, &first);
+    assert_eq!(InitializeParams::parse(&params(&message)), Ok(first));
+    let message = write_session(&ExecRequestId::Number(1), "s-1");
+    assert_eq!(parse_session(&params(&message)), Ok(("s-1".into(), None)));
     let told =
         Bytes::from_static(br#"{"sessionId":"s","environmentInfo":{"executorVersion":"9"}}"#);
-    assert_eq!(session(&told), Ok(("s".into(), Some("9".into()))));
+    assert_eq!(parse_session(&told), Ok(("s".into(), Some("9".into()))));
     let message = write_delta("http-9", 3, b"\0\xff\xfe", Some(Ok(())));
     let params = params(&message);
-    let delta = Delta::read(&params).unwrap();
+    let delta = BodyDelta::parse(&params).unwrap();
     assert_eq!((&*delta.request_id, delta.seq), ("http-9", 3));
     assert_eq!((delta.is_done, &delta.error), (true, &None));
     assert_eq!((delta.len(), delta.is_empty()), (3, false));
     assert_eq!(delta.decode().unwrap(), &b"\0\xff\xfe"[..]);
-    let refusal = Refusal {
+    let refusal = ExecRefusal {
         code: code::INTERNAL,
         message: "http/request failed: refused".into(),
-        fault: Some(Fault {
-            code: FaultCode::Unreachable,
-            execution: Execution::NotStarted,
+        stream_fault: Some(StreamFault {
+            code: StreamFaultCode::Unreachable,
+            execution: ExecutionStatus::NotStarted,
             reason: "refused".into(),
         }),
     };
-    let id = Id::Number(-4);
-    let message = refused(&id, &refusal);
-    assert_eq!(Said::read(&message), Ok(Said::Refused { id, refusal }));
+    let id = ExecRequestId::Number(-4);
+    let message = write_refusal(&id, &refusal);
+    assert_eq!(
+        ExecMessage::parse(&message),
+        Ok(ExecMessage::Error { id, refusal })
+    );
 }
 
 #[test]
-fn a_request_may_leave_out_what_has_a_default() {
+fn request_defaults_apply() {
     let least = Bytes::from_static(br#"{"method":"GET","url":"http://a/","requestId":"r"}"#);
-    let asked = Asked::read(&least).unwrap();
+    let asked = ExecHttpRequest::parse(&least).unwrap();
     assert_eq!(asked.headers, []);
     assert_eq!((asked.body, asked.timeout_ms), (None, None));
-    assert_eq!(asked.redirects, Redirects::Follow);
+    assert_eq!(asked.redirects, RedirectPolicy::Follow);
     assert!(!asked.is_streamed);
     for (wrong, name) in [
         (r#"{"method":"GET","url":"http://a/"}"#, "requestId"),
@@ -163,12 +166,15 @@ fn a_request_may_leave_out_what_has_a_default() {
         ),
     ] {
         let wrong = Bytes::from(wrong);
-        assert_eq!(Asked::read(&wrong), Err(FrameError::Member(name)));
+        assert_eq!(
+            ExecHttpRequest::parse(&wrong),
+            Err(FrameError::Member(name))
+        );
     }
 }
 
 #[test]
-fn what_is_no_message_is_told() {
+fn invalid_messages_are_refused() {
     for wrong in [
         "{bad",
         "[1]",
@@ -183,31 +189,32 @@ fn what_is_no_message_is_told() {
         r#"{"method":"a","method":"b"}"#,
         "",
     ] {
-        assert!(Said::read(&Bytes::from(wrong)).is_err(), "{wrong}");
+        assert!(ExecMessage::parse(&Bytes::from(wrong)).is_err(), "{wrong}");
     }
-    let answer = malformed(FrameError::NoObject);
+    let answer = write_malformed(FrameError::NoObject);
     assert!(text(&answer).ends_with(r#","id":-1}"#));
 }
 
 #[test]
-fn a_piece_that_is_too_long_is_refused_before_it_is_decoded() {
+fn oversized_delta_is_refused_before_decoding() {
     let message = write_delta("http-1", 1, &vec![b'x'; DELTA_BYTES_MAX], None);
     assert_eq!(
-        Delta::read(&params(&message)).unwrap().len(),
+        BodyDelta::parse(&params(&message)).unwrap().len(),
         DELTA_BYTES_MAX
     );
     let message = write_delta("http-1", 1, &vec![b'x'; DELTA_BYTES_MAX + 1], None);
-    let refused = Delta::read(&params(&message)).map(|_| ());
+    let refused = BodyDelta::parse(&params(&message)).map(|_| ());
     assert_eq!(refused, Err(FrameError::Member("deltaBase64")));
-    // As text, one byte more may be as long.
+    // As base64, a longer body can have the same length.
     for (bytes, fits) in [(BODY_BYTES_MAX, true), (BODY_BYTES_MAX + 1, false)] {
-        let message = Answered::write(&Id::Number(1), 200, &[], &vec![b'x'; bytes]);
-        assert_eq!(Answered::read(&params(&message)).is_ok(), fits);
+        let message =
+            ExecHttpResponse::encode(&ExecRequestId::Number(1), 200, &[], &vec![b'x'; bytes]);
+        assert_eq!(ExecHttpResponse::parse(&params(&message)).is_ok(), fits);
     }
 }
 
 #[test]
-fn values_are_counted_and_more_than_there_may_be_are_refused() {
+fn too_many_values_are_refused() {
     for (json, want) in [
         ("1", 1),
         ("[]", 1),
@@ -217,26 +224,26 @@ fn values_are_counted_and_more_than_there_may_be_are_refused() {
         (r#"{"a":1,"b":[2,"[,]\"",{}]}"#, 6),
         (r#"[[],{"a":[]},"\\"]"#, 5),
     ] {
-        assert_eq!(nodes(json.as_bytes()), want, "{json}");
+        assert_eq!(count_nodes(json.as_bytes()), want, "{json}");
     }
     let of = |count: usize| {
         let list = "0,".repeat(count - 1) + "0";
         Bytes::from(format!(r#"{{"method":"x","params":[{list}]}}"#))
     };
-    // The object, the word and the array are values too.
-    assert!(Said::read(&of(NODES_MAX - 3)).is_ok());
-    let refused = Said::read(&of(NODES_MAX - 2));
+    // The object, the word and the array count as values.
+    assert!(ExecMessage::parse(&of(NODES_MAX - 3)).is_ok());
+    let refused = ExecMessage::parse(&of(NODES_MAX - 2));
     assert_eq!(refused, Err(FrameError::TooManyValues));
 }
 
 #[test]
-fn bytes_at_random_are_read_or_refused() {
+fn random_bytes_never_panic() {
     let mut random = fastrand::Rng::with_seed(11);
     let messages = [
         write_delta("http-1", 1, b"some bytes", Some(Err("why"))),
-        opened(&Id::Number(4), "session"),
-        Answered::write(&Id::Number(4), 200, &[], b"body"),
-        malformed(FrameError::NoKind),
+        write_session(&ExecRequestId::Number(4), "session"),
+        ExecHttpResponse::encode(&ExecRequestId::Number(4), 200, &[], b"body"),
+        write_malformed(FrameError::NoKind),
     ];
     for _ in 0..20_000 {
         let at = random.usize(..messages.len());
@@ -246,12 +253,12 @@ fn bytes_at_random_are_read_or_refused() {
             message[place] = random.u8(..);
         }
         let message = Bytes::from(message);
-        if let Ok(Said::Notice { params, .. }) = Said::read(&message)
-            && let Ok(delta) = Delta::read(&params)
+        if let Ok(ExecMessage::Notification { params, .. }) = ExecMessage::parse(&message)
+            && let Ok(delta) = BodyDelta::parse(&params)
         {
             let _ = delta.decode();
         }
-        let _ = Answered::read(&message);
-        let _ = Asked::read(&message);
+        let _ = ExecHttpResponse::parse(&message);
+        let _ = ExecHttpRequest::parse(&message);
     }
 }

@@ -1,18 +1,18 @@
-//! Frames survive the wire, and what is none is told.
+//! Round trips of executor frames, and invalid frames.
 
-use bowline_core::error::Execution;
+use bowline_core::error::ExecutionStatus;
 use bytes::Bytes;
 
 use super::*;
 
-fn asked() -> Asked {
-    Asked {
+fn request_head() -> RequestHead {
+    RequestHead {
         server: "tracker".into(),
         credit: 65_536,
         connect_ms: Some(10_000),
         first_byte_ms: None,
-        length: Some(2),
-        fills: vec![Fill {
+        body_len: Some(2),
+        secret_headers: vec![SecretHeader {
             header: "authorization".into(),
             before: "Bearer ".into(),
             secret: "tracker".into(),
@@ -20,92 +20,92 @@ fn asked() -> Asked {
         }],
         method: "POST".into(),
         url: "https://tracker.example/mcp?a=\"b\"".into(),
-        lines: Bytes::from_static(b"x-a: \xff\xfe\r\nx-a: 2\r\n"),
+        header_lines: Bytes::from_static(b"x-a: \xff\xfe\r\nx-a: 2\r\n"),
     }
 }
 
-fn of_requests() -> Vec<Frame> {
+fn request_frames() -> Vec<ExecutorFrame> {
     let stream = u64::MAX - 7;
-    let fault = Fault {
-        code: FaultCode::Denied,
-        execution: Execution::NotStarted,
+    let fault = StreamFault {
+        code: StreamFaultCode::Denied,
+        execution: ExecutionStatus::NotStarted,
         reason: "not allowed".into(),
     };
-    let marks = vec![Mark {
+    let marks = vec![StreamMark {
         stream,
         received: 9,
         credit: 10,
     }];
     vec![
-        Frame::Hello(Hello {
-            v: VERSION,
+        ExecutorFrame::Hello(ExecutorHello {
+            protocol_version: VERSION,
             name: "office".into(),
             servers: vec!["files".into(), "git".into()],
-            ..Hello::default()
+            ..ExecutorHello::default()
         }),
-        Frame::Open(Open {
-            v: VERSION,
+        ExecutorFrame::OpenSession(OpenSession {
+            protocol_version: VERSION,
             session: "s".into(),
             marks: marks.clone(),
         }),
-        Frame::Opened(Opened {
-            resumed: true,
+        ExecutorFrame::OpenSessionReply(OpenSessionReply {
+            is_resumed: true,
             marks,
         }),
-        Frame::Request {
+        ExecutorFrame::Request {
             stream,
-            asked: asked(),
+            asked: request_head(),
         },
-        Frame::Answer {
+        ExecutorFrame::Response {
             stream,
-            answered: Answered {
+            answered: ResponseHead {
                 status: 200,
-                lines: Bytes::from_static(b"set-cookie: a\r\nset-cookie: \x80\r\n"),
+                header_lines: Bytes::from_static(b"set-cookie: a\r\nset-cookie: \x80\r\n"),
             },
         },
-        Frame::Data {
+        ExecutorFrame::Data {
             stream,
             offset: 7,
             bytes: Bytes::from_static(b"\0\xffbody"),
         },
-        Frame::End {
+        ExecutorFrame::End {
             stream,
             offset: 13,
             trailers: Bytes::from_static(b"x-sum: 1\r\n"),
         },
-        Frame::Credit { stream, bytes: 8 },
-        Frame::Cancel { stream },
-        Frame::Failed { stream, fault },
+        ExecutorFrame::Credit { stream, bytes: 8 },
+        ExecutorFrame::Cancel { stream },
+        ExecutorFrame::Fault { stream, fault },
     ]
 }
 
-fn frames() -> Vec<Frame> {
-    [of_requests(), of_servers()].concat()
+fn all_frames() -> Vec<ExecutorFrame> {
+    [request_frames(), server_frames()].concat()
 }
 
-fn of_servers() -> Vec<Frame> {
+fn server_frames() -> Vec<ExecutorFrame> {
     let stream = 3;
     vec![
-        Frame::Start {
+        ExecutorFrame::StartServer {
             stream,
-            start: Start {
+            start: StartServer {
                 server: "files".into(),
                 credit: 1,
             },
         },
-        Frame::Started { stream, pid: 12 },
-        Frame::Stderr {
+        ExecutorFrame::ServerStarted { stream, pid: 12 },
+        ExecutorFrame::Stderr {
             stream,
             bytes: Bytes::from_static(b"oops"),
         },
-        Frame::Stop {
+        ExecutorFrame::StopServer {
             stream,
             at_once: true,
         },
-        Frame::Exited {
+        ExecutorFrame::ServerExit {
             stream,
-            exited: Exited {
-                how: "signal".into(),
+            exited: ServerExit {
+                cause: "signal".into(),
                 number: Some(9),
             },
         },
@@ -113,34 +113,34 @@ fn of_servers() -> Vec<Frame> {
 }
 
 #[test]
-fn every_frame_is_read_as_it_was_written() {
-    for frame in frames() {
+fn every_executor_frame_round_trips() {
+    for frame in all_frames() {
         let message = frame.to_bytes();
-        assert_eq!(Frame::read(&message), Ok(frame));
+        assert_eq!(ExecutorFrame::parse(&message), Ok(frame));
     }
 }
 
 #[test]
-fn a_frame_that_is_cut_off_is_told_and_never_taken_for_a_whole_one() {
-    for frame in frames() {
+fn truncated_frame_is_refused() {
+    for frame in all_frames() {
         let message = frame.to_bytes();
         for end in 0..message.len() {
             let cut = message.slice(..end);
-            if let Ok(read) = Frame::read(&cut) {
+            if let Ok(read) = ExecutorFrame::parse(&cut) {
                 assert_ne!(read, frame, "cut at {end}");
             }
         }
     }
     for kind in [0, 4, 15, 23, 31, 37, 255] {
         let message = Bytes::from([&[kind][..], &[0; 16]].concat());
-        assert_eq!(Frame::read(&message), Err(FrameError::Binary));
+        assert_eq!(ExecutorFrame::parse(&message), Err(FrameError::Binary));
     }
 }
 
 #[test]
-fn bytes_at_random_are_read_or_refused() {
+fn random_bytes_never_panic() {
     let mut random = fastrand::Rng::with_seed(7);
-    let frames = frames();
+    let frames = all_frames();
     for _ in 0..20_000 {
         let at = random.usize(..frames.len());
         let mut message = frames[at].to_bytes().to_vec();
@@ -148,6 +148,6 @@ fn bytes_at_random_are_read_or_refused() {
             let place = random.usize(..message.len());
             message[place] = random.u8(..);
         }
-        let _ = Frame::read(&Bytes::from(message));
+        let _ = ExecutorFrame::parse(&Bytes::from(message));
     }
 }

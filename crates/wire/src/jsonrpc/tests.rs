@@ -5,38 +5,38 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::*;
-use crate::splice::{Edit, Edited};
+use crate::splice::{ByteEdit, EditedText};
 use crate::testing::{fuzz, oracle};
 
-fn parse(text: &str) -> Result<Message, Refusal> {
-    Message::parse(Bytes::copy_from_slice(text.as_bytes()))
+fn parse_from_client(text: &str) -> Result<RpcMessage, MessageError> {
+    RpcMessage::parse_from_client(Bytes::copy_from_slice(text.as_bytes()))
 }
 
-fn parse_peer(text: &str) -> Result<Message, Refusal> {
-    Message::parse_peer(Bytes::copy_from_slice(text.as_bytes()))
+fn parse_from_server(text: &str) -> Result<RpcMessage, MessageError> {
+    RpcMessage::parse_from_server(Bytes::copy_from_slice(text.as_bytes()))
 }
 
-fn shown(bytes: Option<&[u8]>) -> Option<&str> {
+fn to_text(bytes: Option<&[u8]>) -> Option<&str> {
     bytes.map(|bytes| std::str::from_utf8(bytes).unwrap())
 }
 
 #[test]
-fn a_request_shows_what_its_envelope_holds() {
+fn request_exposes_envelope_fields() {
     let text = "{ \"jsonrpc\":\"2.0\", \"id\" : 7 ,\n\"method\":\"tools/call\",\
                 \"params\" : {\"name\":\"a\", \"x\":1e400} , \"extra\":[1] }";
-    let message = parse(text).unwrap();
-    assert_eq!(message.kind(), Kind::Request);
-    assert_eq!(shown(message.id()), Some("7"));
+    let message = parse_from_client(text).unwrap();
+    assert_eq!(message.kind(), MessageKind::Request);
+    assert_eq!(to_text(message.id()), Some("7"));
     assert_eq!(message.method(), Some("tools/call"));
     assert_eq!(
-        shown(message.params()),
+        to_text(message.params()),
         Some("{\"name\":\"a\", \"x\":1e400}")
     );
     assert_eq!(
-        message.params_span().unwrap().of(text.as_bytes()),
+        message.params_span().unwrap().slice(text.as_bytes()),
         message.params().unwrap()
     );
-    assert_eq!(message.id_span().unwrap().of(text.as_bytes()), b"7");
+    assert_eq!(message.id_span().unwrap().slice(text.as_bytes()), b"7");
     assert_eq!((message.result(), message.error()), (None, None));
     assert_eq!((message.result_span(), message.error_span()), (None, None));
     assert_eq!(message.bytes(), text.as_bytes());
@@ -44,27 +44,30 @@ fn a_request_shows_what_its_envelope_holds() {
 }
 
 #[test]
-fn the_method_decides_first_what_a_message_is() {
+fn method_decides_message_kind() {
     for (rest, kind) in [
-        (r#""id":1,"method":"a""#, Kind::Request),
-        (r#""id":1,"method":"a","result":1"#, Kind::Request),
-        (r#""id":1,"method":"""#, Kind::Request),
-        (r#""method":"a""#, Kind::Notification),
-        (r#""method":"a","error":{}"#, Kind::Notification),
-        (r#""id":1,"result":{}"#, Kind::Answer),
-        (r#""id":1,"result":null"#, Kind::Answer),
-        (r#""id":1,"error":{"code":1,"message":""}"#, Kind::Answer),
-        (r#""id":null,"error":{}"#, Kind::Answer),
-        (r#""error":{}"#, Kind::Answer),
+        (r#""id":1,"method":"a""#, MessageKind::Request),
+        (r#""id":1,"method":"a","result":1"#, MessageKind::Request),
+        (r#""id":1,"method":"""#, MessageKind::Request),
+        (r#""method":"a""#, MessageKind::Notification),
+        (r#""method":"a","error":{}"#, MessageKind::Notification),
+        (r#""id":1,"result":{}"#, MessageKind::Response),
+        (r#""id":1,"result":null"#, MessageKind::Response),
+        (
+            r#""id":1,"error":{"code":1,"message":""}"#,
+            MessageKind::Response,
+        ),
+        (r#""id":null,"error":{}"#, MessageKind::Response),
+        (r#""error":{}"#, MessageKind::Response),
     ] {
         let text = format!("{{\"jsonrpc\":\"2.0\",{rest}}}");
-        assert_eq!(parse(&text).unwrap().kind(), kind, "{text}");
-        assert_eq!(parse_peer(&text).unwrap().kind(), kind, "{text}");
+        assert_eq!(parse_from_client(&text).unwrap().kind(), kind, "{text}");
+        assert_eq!(parse_from_server(&text).unwrap().kind(), kind, "{text}");
     }
 }
 
 #[test]
-fn ids_stay_as_they_were_written() {
+fn ids_keep_their_spelling() {
     for id in [
         "1",
         "0",
@@ -78,183 +81,213 @@ fn ids_stay_as_they_were_written() {
         r#""\ud800""#,
         r#""\n\"""#,
     ] {
-        let message = parse(&format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"a"}}"#)).unwrap();
-        assert_eq!(shown(message.id()), Some(id));
-        let message = parse_peer(&format!(r#"{{"result":[],"id": {id} }}"#)).unwrap();
-        assert_eq!(shown(message.id()), Some(id));
+        let message =
+            parse_from_client(&format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"a"}}"#)).unwrap();
+        assert_eq!(to_text(message.id()), Some(id));
+        let message = parse_from_server(&format!(r#"{{"result":[],"id": {id} }}"#)).unwrap();
+        assert_eq!(to_text(message.id()), Some(id));
     }
 }
 
 #[test]
-fn ids_of_other_kinds_are_refused() {
+fn invalid_ids_are_refused() {
     for id in [
         "1.0", "1.5", "1e3", "1E3", "-0.0", "null", "{}", "[]", "[1]", "true", "false",
     ] {
         let text = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"a"}}"#);
-        assert_eq!(parse(&text).unwrap_err(), Refusal::BadId, "{text}");
-        assert_eq!(parse_peer(&text).unwrap_err(), Refusal::BadId, "{text}");
+        assert_eq!(
+            parse_from_client(&text).unwrap_err(),
+            MessageError::BadId,
+            "{text}"
+        );
+        assert_eq!(
+            parse_from_server(&text).unwrap_err(),
+            MessageError::BadId,
+            "{text}"
+        );
         let text = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#);
-        assert_eq!(parse(&text).unwrap_err(), Refusal::BadId, "{text}");
+        assert_eq!(
+            parse_from_client(&text).unwrap_err(),
+            MessageError::BadId,
+            "{text}"
+        );
     }
 }
 
 #[test]
-fn only_an_error_may_answer_without_an_id() {
-    let error = parse(r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32700}}"#).unwrap();
+fn only_error_response_may_lack_id() {
+    let error =
+        parse_from_client(r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32700}}"#).unwrap();
     assert_eq!((error.id(), error.id_span()), (None, None));
-    assert_eq!(shown(error.error()), Some(r#"{"code":-32700}"#));
-    let bad = parse(r#"{"jsonrpc":"2.0","id":1.5,"error":{}}"#);
-    assert_eq!(bad.unwrap_err(), Refusal::BadId);
-    let absent = parse(r#"{"jsonrpc":"2.0","result":{}}"#);
-    assert_eq!(absent.unwrap_err(), Refusal::BadId);
+    assert_eq!(to_text(error.error()), Some(r#"{"code":-32700}"#));
+    let bad = parse_from_client(r#"{"jsonrpc":"2.0","id":1.5,"error":{}}"#);
+    assert_eq!(bad.unwrap_err(), MessageError::BadId);
+    let absent = parse_from_client(r#"{"jsonrpc":"2.0","result":{}}"#);
+    assert_eq!(absent.unwrap_err(), MessageError::BadId);
 }
 
 #[test]
-fn a_null_result_is_a_result() {
-    let message = parse(r#"{"jsonrpc":"2.0","id":1,"result":null}"#).unwrap();
-    assert_eq!(shown(message.result()), Some("null"));
+fn null_result_is_a_result() {
+    let message = parse_from_client(r#"{"jsonrpc":"2.0","id":1,"result":null}"#).unwrap();
+    assert_eq!(to_text(message.result()), Some("null"));
     assert_eq!(message.error(), None);
 }
 
 #[test]
-fn what_is_no_message_is_refused_by_its_reason() {
+fn invalid_messages_name_their_error() {
     for (text, refusal) in [
-        ("[]", Refusal::Batch),
+        ("[]", MessageError::Batch),
         (
             r#" [{"jsonrpc":"2.0","id":1,"method":"a"}]"#,
-            Refusal::Batch,
+            MessageError::Batch,
         ),
-        ("1", Refusal::NotObject),
-        ("\"{}\"", Refusal::NotObject),
-        ("null", Refusal::NotObject),
-        ("{}", Refusal::BadVersion),
-        (r#"{"id":1,"method":"a"}"#, Refusal::BadVersion),
+        ("1", MessageError::NotObject),
+        ("\"{}\"", MessageError::NotObject),
+        ("null", MessageError::NotObject),
+        ("{}", MessageError::BadVersion),
+        (r#"{"id":1,"method":"a"}"#, MessageError::BadVersion),
         (
             r#"{"jsonrpc":"1.0","id":1,"method":"a"}"#,
-            Refusal::BadVersion,
+            MessageError::BadVersion,
         ),
         (
             r#"{"jsonrpc":2.0,"id":1,"method":"a"}"#,
-            Refusal::BadVersion,
+            MessageError::BadVersion,
         ),
         (
             r#"{"jsonrpc":null,"id":1,"method":"a"}"#,
-            Refusal::BadVersion,
+            MessageError::BadVersion,
         ),
-        (r#"{"jsonrpc":"2.0","id":1,"method":1}"#, Refusal::BadMethod),
+        (
+            r#"{"jsonrpc":"2.0","id":1,"method":1}"#,
+            MessageError::BadMethod,
+        ),
         (
             r#"{"jsonrpc":"2.0","id":1,"method":null,"result":1}"#,
-            Refusal::BadMethod,
+            MessageError::BadMethod,
         ),
         (
             r#"{"jsonrpc":"2.0","id":1,"method":{}}"#,
-            Refusal::BadMethod,
+            MessageError::BadMethod,
         ),
         (
             r#"{"jsonrpc":"2.0","id":1,"method":"\ud800"}"#,
-            Refusal::BadMethod,
+            MessageError::BadMethod,
         ),
-        (r#"{"jsonrpc":"2.0","id":1}"#, Refusal::Shape),
+        (r#"{"jsonrpc":"2.0","id":1}"#, MessageError::Shape),
         (
             r#"{"jsonrpc":"2.0","id":1,"result":1,"error":{}}"#,
-            Refusal::Shape,
+            MessageError::Shape,
         ),
         (
             r#"{"jsonrpc":"2.0","id":1,"result":1,"error":null}"#,
-            Refusal::Shape,
+            MessageError::Shape,
         ),
-        (r#"{"jsonrpc":"2.0","id":1,"error":"text"}"#, Refusal::Shape),
-        (r#"{"jsonrpc":"2.0","id":1,"error":null}"#, Refusal::Shape),
+        (
+            r#"{"jsonrpc":"2.0","id":1,"error":"text"}"#,
+            MessageError::Shape,
+        ),
+        (
+            r#"{"jsonrpc":"2.0","id":1,"error":null}"#,
+            MessageError::Shape,
+        ),
     ] {
-        assert_eq!(parse(text).unwrap_err(), refusal, "{text}");
+        assert_eq!(parse_from_client(text).unwrap_err(), refusal, "{text}");
         assert_eq!(refusal.code(), -32600);
     }
 }
 
 #[test]
-fn what_is_no_json_is_refused_with_its_fault() {
+fn invalid_json_names_its_error() {
     for (text, fault) in [
-        ("", Fault::Empty),
-        ("{", Fault::Syntax { at: 1 }),
-        ("[1,", Fault::Syntax { at: 3 }),
-        ("\u{feff}{}", Fault::Syntax { at: 0 }),
-        ("{\"a\":\"\0\"}", Fault::Syntax { at: 6 }),
-        (r#"{"a":NaN}"#, Fault::Syntax { at: 5 }),
-        ("{}\n{}", Fault::Trailing { at: 3 }),
+        ("", JsonError::Empty),
+        ("{", JsonError::Syntax { at: 1 }),
+        ("[1,", JsonError::Syntax { at: 3 }),
+        ("\u{feff}{}", JsonError::Syntax { at: 0 }),
+        ("{\"a\":\"\0\"}", JsonError::Syntax { at: 6 }),
+        (r#"{"a":NaN}"#, JsonError::Syntax { at: 5 }),
+        ("{}\n{}", JsonError::Trailing { at: 3 }),
         (
             r#"{"method":"a","method":"b"}"#,
-            Fault::DuplicateKey { at: 14 },
+            JsonError::DuplicateKey { at: 14 },
         ),
-        (r#"{"id":1,"i\u0064":2}"#, Fault::DuplicateKey { at: 8 }),
+        (r#"{"id":1,"i\u0064":2}"#, JsonError::DuplicateKey { at: 8 }),
     ] {
-        assert_eq!(parse(text).unwrap_err(), Refusal::Json(fault), "{text:?}");
         assert_eq!(
-            parse_peer(text).unwrap_err(),
-            Refusal::Json(fault),
+            parse_from_client(text).unwrap_err(),
+            MessageError::Json(fault),
             "{text:?}"
         );
-        assert_eq!(Refusal::Json(fault).code(), -32700);
+        assert_eq!(
+            parse_from_server(text).unwrap_err(),
+            MessageError::Json(fault),
+            "{text:?}"
+        );
+        assert_eq!(MessageError::Json(fault).code(), -32700);
     }
 }
 
 #[test]
-fn a_caller_may_not_repeat_a_key_anywhere_and_a_server_only_not_outside() {
+fn duplicate_keys_are_refused_by_sender() {
     let text = r#"{"jsonrpc":"2.0","method":"a","params":{"a":1,"\u0061":2}}"#;
-    let fault = Fault::DuplicateKey { at: 46 };
-    assert_eq!(parse(text).unwrap_err(), Refusal::Json(fault));
-    assert_eq!(parse_peer(text).unwrap().method(), Some("a"));
+    let fault = JsonError::DuplicateKey { at: 46 };
+    assert_eq!(
+        parse_from_client(text).unwrap_err(),
+        MessageError::Json(fault)
+    );
+    assert_eq!(parse_from_server(text).unwrap().method(), Some("a"));
 }
 
 #[test]
-fn a_server_may_leave_out_the_version_but_not_lie() {
-    assert!(parse_peer(r#"{"id":1,"result":{}}"#).is_ok());
-    let other = parse_peer(r#"{"jsonrpc":"1.0","id":1,"result":{}}"#);
-    assert_eq!(other.unwrap_err(), Refusal::BadVersion);
-    assert!(parse(r#"{"jsonrpc":"2\u002e0","method":"a"}"#).is_ok());
+fn server_may_omit_version() {
+    assert!(parse_from_server(r#"{"id":1,"result":{}}"#).is_ok());
+    let other = parse_from_server(r#"{"jsonrpc":"1.0","id":1,"result":{}}"#);
+    assert_eq!(other.unwrap_err(), MessageError::BadVersion);
+    assert!(parse_from_client(r#"{"jsonrpc":"2\u002e0","method":"a"}"#).is_ok());
 }
 
 #[test]
-fn of_result_and_error_of_a_server_the_null_one_does_not_count() {
+fn null_result_or_error_of_server_is_ignored() {
     let both = |result: &str, error: &str| {
         let text = format!(r#"{{"id":1,"result":{result},"error":{error}}}"#);
-        parse_peer(&text).map(|message| {
-            let own = |bytes: Option<&[u8]>| shown(bytes).map(str::to_owned);
+        parse_from_server(&text).map(|message| {
+            let own = |bytes: Option<&[u8]>| to_text(bytes).map(str::to_owned);
             (own(message.result()), own(message.error()))
         })
     };
     assert_eq!(both("{}", "null"), Ok((Some("{}".into()), None)));
     assert_eq!(both("null", "null"), Ok((Some("null".into()), None)));
     assert_eq!(both("null", "{}"), Ok((None, Some("{}".into()))));
-    assert_eq!(both("{}", "{}"), Err(Refusal::Shape));
-    let text = parse_peer(r#"{"id":1,"error":"went wrong"}"#).unwrap();
-    assert_eq!(shown(text.error()), Some("\"went wrong\""));
-    let neither = parse_peer(r#"{"id":1,"error":null}"#);
-    assert_eq!(neither.unwrap_err(), Refusal::Shape);
+    assert_eq!(both("{}", "{}"), Err(MessageError::Shape));
+    let text = parse_from_server(r#"{"id":1,"error":"went wrong"}"#).unwrap();
+    assert_eq!(to_text(text.error()), Some("\"went wrong\""));
+    let neither = parse_from_server(r#"{"id":1,"error":null}"#);
+    assert_eq!(neither.unwrap_err(), MessageError::Shape);
 }
 
 #[test]
-fn escapes_in_the_envelope_are_resolved() {
+fn envelope_escapes_are_resolved() {
     let text = r#"{"jsonrpc":"2.0","\u0069d":1,"\u006dethod":"tools\/c\u0061ll"}"#;
-    let message = parse(text).unwrap();
+    let message = parse_from_client(text).unwrap();
     assert_eq!(message.method(), Some("tools/call"));
-    assert_eq!(shown(message.id()), Some("1"));
+    assert_eq!(to_text(message.id()), Some("1"));
 }
 
 #[test]
-fn a_message_may_be_64_levels_deep_and_no_more() {
+fn message_depth_is_limited_to_64() {
     let text = |depth: usize| {
         let (open, close) = ("[".repeat(depth - 1), "]".repeat(depth - 1));
         format!(r#"{{"jsonrpc":"2.0","method":"a","params":{open}{close}}}"#)
     };
-    assert!(parse(&text(64)).is_ok());
-    let deep = parse(&text(65)).unwrap_err();
-    assert!(matches!(deep, Refusal::Json(Fault::Depth { .. })));
-    let deep = parse_peer(&text(100_000)).unwrap_err();
-    assert!(matches!(deep, Refusal::Json(Fault::Depth { .. })));
+    assert!(parse_from_client(&text(64)).is_ok());
+    let deep = parse_from_client(&text(65)).unwrap_err();
+    assert!(matches!(deep, MessageError::Json(JsonError::Depth { .. })));
+    let deep = parse_from_server(&text(100_000)).unwrap_err();
+    assert!(matches!(deep, MessageError::Json(JsonError::Depth { .. })));
 }
 
 #[test]
-fn the_id_of_a_refused_message_is_told_when_it_is_sure() {
+fn refused_message_id_is_found_when_certain() {
     let deep = format!(
         r#"{{"a":{}{},"id":"x"}}"#,
         "[".repeat(100_000),
@@ -278,25 +311,25 @@ fn the_id_of_a_refused_message_is_told_when_it_is_sure() {
         (r#"[{"id":1}]"#, None),
         ("", None),
     ] {
-        assert_eq!(shown(refused_id(text.as_bytes())), id, "{text:.80}");
+        assert_eq!(to_text(find_refused_id(text.as_bytes())), id, "{text:.80}");
     }
-    assert_eq!(refused_id(b"{\"id\":\"\xff\"}"), None);
+    assert_eq!(find_refused_id(b"{\"id\":\"\xff\"}"), None);
 }
 
 #[test]
-fn a_written_request_is_one_line_with_its_edits() {
+fn written_request_is_one_line() {
     let mut out = b"before\n".to_vec();
     let source = b"{\n\t\"name\": \"a\\n\",\r\n \"x\": 1 }";
-    let edits = [Edit {
-        at: Span { start: 11, end: 16 },
+    let edits = [ByteEdit {
+        at: ByteSpan { start: 11, end: 16 },
         with: b"\"b\\n\"\n",
     }];
-    // What an edit puts in is JSON too, so that its line breaks are flattened alike.
+    // A replacement is JSON as well, so line breaks are flattened alike.
     write_request(
         &mut out,
         u64::MAX,
         "a\"\n",
-        Some(Edited {
+        Some(EditedText {
             source,
             edits: &edits,
         }),
@@ -311,7 +344,7 @@ fn a_written_request_is_one_line_with_its_edits() {
 }
 
 #[test]
-fn written_messages_read_back() {
+fn written_messages_round_trip() {
     let mut out = Vec::new();
     write_notification(&mut out, "n", None);
     assert_eq!(out, br#"{"jsonrpc":"2.0","method":"n"}"#);
@@ -321,7 +354,10 @@ fn written_messages_read_back() {
         out,
         "{\"jsonrpc\":\"2.0\",\"method\":\"n/é\",\"params\":{ }}".as_bytes()
     );
-    assert_eq!(Message::parse(out.into()).unwrap().method(), Some("n/é"));
+    assert_eq!(
+        RpcMessage::parse_from_client(out.into()).unwrap().method(),
+        Some("n/é")
+    );
 
     let mut out = Vec::new();
     write_result(&mut out, b"\"1\"", b"{\"a\":\r\n1}");
@@ -330,7 +366,7 @@ fn written_messages_read_back() {
         b"{\"jsonrpc\":\"2.0\",\"id\":\"1\",\"result\":{\"a\":  1}}"
     );
     assert_eq!(
-        shown(Message::parse(out.into()).unwrap().id()),
+        to_text(RpcMessage::parse_from_client(out.into()).unwrap().id()),
         Some("\"1\"")
     );
 
@@ -338,7 +374,10 @@ fn written_messages_read_back() {
     write_error(&mut out, None, -32700, "not \"JSON\"", None);
     let want = r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"not \"JSON\""}}"#;
     assert_eq!(out, want.as_bytes());
-    assert_eq!(Message::parse(out.into()).unwrap().kind(), Kind::Answer);
+    assert_eq!(
+        RpcMessage::parse_from_client(out.into()).unwrap().kind(),
+        MessageKind::Response
+    );
 
     let mut out = Vec::new();
     write_error(&mut out, Some(b"5"), 1, "", Some(b"[1]"));
@@ -346,9 +385,9 @@ fn written_messages_read_back() {
     assert_eq!(out, want.as_bytes());
 }
 
-/// The envelope as `serde_json` reads it; null members read as absent.
+/// The envelope as parsed by `serde_json`; null members count as absent.
 #[derive(Deserialize)]
-struct Seen<'a> {
+struct SeenMessage<'a> {
     #[serde(borrow)]
     id: Option<&'a RawValue>,
     method: Option<String>,
@@ -361,14 +400,14 @@ struct Seen<'a> {
 }
 
 fn not_null(bytes: Option<&[u8]>) -> Option<&str> {
-    shown(bytes).filter(|&text| text != "null")
+    to_text(bytes).filter(|&text| text != "null")
 }
 
-fn agrees(input: &[u8], read: &Result<Message, Refusal>) {
+fn assert_agrees(input: &[u8], read: &Result<RpcMessage, MessageError>) {
     match read {
         Ok(message) => {
-            let Ok(seen) = serde_json::from_slice::<Seen<'_>>(input) else {
-                // `serde_json` reads every key and refuses one with a lone surrogate.
+            let Ok(seen) = serde_json::from_slice::<SeenMessage<'_>>(input) else {
+                // `serde_json` parses every key and refuses lone surrogates.
                 assert!(memchr::memmem::find(input, b"\\u").is_some());
                 return;
             };
@@ -379,26 +418,26 @@ fn agrees(input: &[u8], read: &Result<Message, Refusal>) {
             assert_eq!(not_null(message.result()), raw(seen.result).as_deref());
             assert_eq!(not_null(message.error()), raw(seen.error).as_deref());
         }
-        Err(Refusal::Json(Fault::Depth { .. })) => {}
-        Err(Refusal::Json(Fault::DuplicateKey { .. })) => {
-            assert_ne!(oracle::repeats(input), Some(false));
+        Err(MessageError::Json(JsonError::Depth { .. })) => {}
+        Err(MessageError::Json(JsonError::DuplicateKey { .. })) => {
+            assert_ne!(oracle::has_duplicate_keys(input), Some(false));
         }
-        Err(Refusal::Json(_)) => assert!(!oracle::accepts(input)),
+        Err(MessageError::Json(_)) => assert!(!oracle::accepts(input)),
         Err(_) => assert!(oracle::accepts(input)),
     }
 }
 
 #[test]
-fn ten_thousand_malformed_inputs_never_panic_and_are_judged_as_by_the_oracle() {
+fn malformed_messages_agree_with_oracle() {
     let corpus: Vec<_> = fuzz::JSON.iter().copied().take(5).collect();
-    fuzz::each(&corpus, |input| {
+    fuzz::for_each_mutation(&corpus, |input| {
         let bytes = Bytes::copy_from_slice(input);
-        agrees(input, &Message::parse(bytes.clone()));
-        agrees(input, &Message::parse_peer(bytes));
-        if let Some(id) = refused_id(input) {
+        assert_agrees(input, &RpcMessage::parse_from_client(bytes.clone()));
+        assert_agrees(input, &RpcMessage::parse_from_server(bytes));
+        if let Some(id) = find_refused_id(input) {
             let mut out = Vec::new();
             write_error(&mut out, Some(id), 0, "", None);
-            assert!(Message::parse(out.into()).is_ok());
+            assert!(RpcMessage::parse_from_client(out.into()).is_ok());
         }
     });
 }

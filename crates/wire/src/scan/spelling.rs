@@ -1,109 +1,112 @@
-//! The members of the protocol's objects, judged by their spelling while a text is walked.
+//! Checks the spelling of members of protocol objects during a scan.
 
 use std::collections::HashSet;
 
-use super::{Keys, UNKNOWN_MEMBERS_MAX};
-use crate::fold::{Holds, folded, is_known_folded, known};
-use crate::text::Literal;
+use super::{KeyPolicy, UNKNOWN_MEMBERS_MAX};
+use crate::case_fold::{MemberValue, fold_name, is_known_folded, member_value};
+use crate::string_literal::StringLiteral;
 
-/// Knows which of the open objects are of the protocol. A plain message costs one look-up for
-/// each of their keys and one comparison for every other key, and allocates nothing.
+/// Tracks the open protocol objects. A plain message costs one lookup per protocol key and one
+/// comparison per remaining key, without allocation.
 #[derive(Debug)]
-pub(super) struct Spelling {
-    /// Objects at this level and deeper are not judged: nothing at 0.
-    free: usize,
-    /// The level of the object whose keys a server chose.
-    keyed: usize,
-    /// The objects with keys that the protocol does not know: their level and what these keys
-    /// fold to.
-    unknown: Vec<(usize, HashSet<Vec<u8>>)>,
-    /// How many keys these are in all, at most [`UNKNOWN_MEMBERS_MAX`].
-    unknown_len: usize,
+pub(super) struct SpellingCheck {
+    /// Objects at this level and deeper are unchecked; 0 disables the check.
+    unchecked_from: usize,
+    /// The level of an object with server-chosen keys.
+    keyed_level: usize,
+    /// Objects with unknown keys: level and folded keys.
+    unknown_keys: Vec<(usize, HashSet<Vec<u8>>)>,
+    /// Total number of unknown keys, at most [`UNKNOWN_MEMBERS_MAX`].
+    unknown_count: usize,
 }
 
-impl Spelling {
-    pub(super) const fn new(keys: Keys) -> Self {
-        let free = match keys {
-            Keys::Message | Keys::Params => usize::MAX,
-            Keys::Unique | Keys::UniqueOutside | Keys::Any => 0,
+impl SpellingCheck {
+    pub(super) const fn new(keys: KeyPolicy) -> Self {
+        let unchecked_from = match keys {
+            KeyPolicy::Message | KeyPolicy::Params => usize::MAX,
+            KeyPolicy::Unique | KeyPolicy::UniqueOutermost | KeyPolicy::Any => 0,
         };
         Self {
-            free,
-            keyed: usize::MAX,
-            unknown: Vec::new(),
-            unknown_len: 0,
+            unchecked_from,
+            keyed_level: usize::MAX,
+            unknown_keys: Vec::new(),
+            unknown_count: 0,
         }
     }
 
-    /// Whether there are as many unknown keys as may be, which is why the last one was not taken.
+    /// Whether the limit of unknown keys is reached, the reason for refusing the last key.
     pub(super) const fn is_full(&self) -> bool {
-        self.unknown_len >= UNKNOWN_MEMBERS_MAX
+        self.unknown_count >= UNKNOWN_MEMBERS_MAX
     }
 
-    /// Whether the keys of an object at this level are judged.
+    /// Whether keys at this level are checked.
     #[inline(always)]
-    pub(super) const fn judges(&self, level: usize) -> bool {
-        level < self.free
+    pub(super) const fn is_checked(&self, level: usize) -> bool {
+        level < self.unchecked_from
     }
 
-    /// Judges a key of an object at this level; false when it must not be taken.
+    /// Checks a key at this level; false to refuse.
     #[inline]
-    pub(super) fn take(&mut self, level: usize, key: Literal<'_>) -> bool {
-        self.free = usize::MAX;
-        if level <= self.keyed {
-            if level == self.keyed {
+    pub(super) fn check_key(&mut self, level: usize, key: StringLiteral<'_>) -> bool {
+        self.unchecked_from = usize::MAX;
+        if level <= self.keyed_level {
+            if level == self.keyed_level {
                 return true;
             }
-            self.keyed = usize::MAX;
+            self.keyed_level = usize::MAX;
         }
         let holds = match key.escapes {
-            0 => known(key.raw),
-            _ => known(&key.meaning()),
+            0 => member_value(key.raw),
+            _ => member_value(&key.unescape()),
         };
         match holds {
-            Some(Holds::Members) => true,
-            Some(Holds::Keyed) => {
-                self.keyed = level + 1;
+            Some(MemberValue::Members) => true,
+            Some(MemberValue::Keyed) => {
+                self.keyed_level = level + 1;
                 true
             }
-            Some(Holds::Anything) => {
-                self.free = level + 1;
+            Some(MemberValue::Opaque) => {
+                self.unchecked_from = level + 1;
                 true
             }
             None => {
-                self.free = level + 1;
-                self.take_unknown(level, key)
+                self.unchecked_from = level + 1;
+                self.check_unknown_key(level, key)
             }
         }
     }
 
     #[cold]
-    fn take_unknown(&mut self, level: usize, key: Literal<'_>) -> bool {
-        let folded = folded(&key.meaning());
+    fn check_unknown_key(&mut self, level: usize, key: StringLiteral<'_>) -> bool {
+        let folded = fold_name(&key.unescape());
         if self.is_full() || is_known_folded(&folded) {
             return false;
         }
-        let added = match self.unknown.last_mut().filter(|(owner, _)| *owner == level) {
+        let added = match self
+            .unknown_keys
+            .last_mut()
+            .filter(|(owner, _)| *owner == level)
+        {
             Some((_, seen)) => seen.insert(folded),
             None => {
-                self.unknown.push((level, HashSet::from([folded])));
+                self.unknown_keys.push((level, HashSet::from([folded])));
                 true
             }
         };
-        self.unknown_len += usize::from(added);
+        self.unknown_count += usize::from(added);
         added
     }
 
-    /// Forgets the object at this level.
+    /// Drops the object at this level.
     #[inline(always)]
     pub(super) fn close(&mut self, level: usize) {
-        if self.free == level + 1 {
-            self.free = usize::MAX;
+        if self.unchecked_from == level + 1 {
+            self.unchecked_from = usize::MAX;
         }
-        if !self.unknown.is_empty() {
-            let closed = self.unknown.pop_if(|(owner, _)| *owner == level);
+        if !self.unknown_keys.is_empty() {
+            let closed = self.unknown_keys.pop_if(|(owner, _)| *owner == level);
             let keys = closed.map_or(0, |(_, seen)| seen.len());
-            self.unknown_len = self.unknown_len.saturating_sub(keys);
+            self.unknown_count = self.unknown_count.saturating_sub(keys);
         }
     }
 }

@@ -1,18 +1,22 @@
 //! Tests of the check, with `serde_json` as the oracle.
 
-use super::{DEPTH_MAX, Fault, Keys, OPEN_KEYS_MAX, UNKNOWN_MEMBERS_MAX, check};
+use super::{DEPTH_MAX, JsonError, KeyPolicy, OPEN_KEYS_MAX, UNKNOWN_MEMBERS_MAX, check_json};
 use crate::testing::{fuzz, oracle};
 
-const MODES: [Keys; 3] = [Keys::Unique, Keys::UniqueOutside, Keys::Any];
+const MODES: [KeyPolicy; 3] = [
+    KeyPolicy::Unique,
+    KeyPolicy::UniqueOutermost,
+    KeyPolicy::Any,
+];
 
-fn nested(depth: usize) -> Vec<u8> {
+fn nested_arrays(depth: usize) -> Vec<u8> {
     let mut text = vec![b'['; depth];
     text.extend(vec![b']'; depth]);
     text
 }
 
 #[test]
-fn what_is_json_passes() {
+fn valid_json_passes() {
     for text in [
         "0",
         "-0",
@@ -49,7 +53,7 @@ fn what_is_json_passes() {
     ] {
         assert!(oracle::accepts(text.as_bytes()), "{text}");
         for keys in MODES {
-            assert_eq!(check(text.as_bytes(), keys), Ok(()), "{text}");
+            assert_eq!(check_json(text.as_bytes(), keys), Ok(()), "{text}");
         }
     }
 }
@@ -62,12 +66,16 @@ fn lone_surrogate_escapes_pass() {
         r#"{"\ud800":"\ud800\ud800"}"#,
         r#""\udbffx""#,
     ] {
-        assert_eq!(check(text.as_bytes(), Keys::Unique), Ok(()), "{text}");
+        assert_eq!(
+            check_json(text.as_bytes(), KeyPolicy::Unique),
+            Ok(()),
+            "{text}"
+        );
     }
 }
 
 #[test]
-fn what_is_not_json_is_refused_where_it_breaks() {
+fn invalid_json_names_error_offset() {
     for (text, at) in [
         ("NaN", 0),
         ("nul", 0),
@@ -117,8 +125,8 @@ fn what_is_not_json_is_refused_where_it_breaks() {
         assert!(!oracle::accepts(text.as_bytes()), "{text:?}");
         for keys in MODES {
             assert_eq!(
-                check(text.as_bytes(), keys),
-                Err(Fault::Syntax { at }),
+                check_json(text.as_bytes(), keys),
+                Err(JsonError::Syntax { at }),
                 "{text:?}"
             );
         }
@@ -126,18 +134,18 @@ fn what_is_not_json_is_refused_where_it_breaks() {
 }
 
 #[test]
-fn an_empty_text_is_refused() {
+fn empty_text_is_refused() {
     for text in ["", " ", "\r\n\t "] {
         assert_eq!(
-            check(text.as_bytes(), Keys::Any),
-            Err(Fault::Empty),
+            check_json(text.as_bytes(), KeyPolicy::Any),
+            Err(JsonError::Empty),
             "{text:?}"
         );
     }
 }
 
 #[test]
-fn what_follows_the_value_is_refused() {
+fn trailing_text_is_refused() {
     for (text, at) in [
         ("1 2", 2),
         ("01", 1),
@@ -147,27 +155,31 @@ fn what_follows_the_value_is_refused() {
         ("1a", 1),
     ] {
         assert_eq!(
-            check(text.as_bytes(), Keys::Any),
-            Err(Fault::Trailing { at }),
+            check_json(text.as_bytes(), KeyPolicy::Any),
+            Err(JsonError::Trailing { at }),
             "{text:?}"
         );
     }
 }
 
 #[test]
-fn bytes_that_are_not_utf8_are_refused() {
+fn invalid_utf8_is_refused() {
     for (text, at) in [
         (&b"\"\xff\""[..], 1),
         (b"\"\xc0\x80\"", 1),
         (b"\"\xed\xa0\x80\"", 1),
         (b"[1,\"\xc3", 4),
     ] {
-        assert_eq!(check(text, Keys::Any), Err(Fault::Utf8 { at }), "{text:?}");
+        assert_eq!(
+            check_json(text, KeyPolicy::Any),
+            Err(JsonError::Utf8 { at }),
+            "{text:?}"
+        );
     }
 }
 
 #[test]
-fn a_key_that_comes_twice_is_refused_however_it_is_written() {
+fn duplicate_key_is_refused_in_any_spelling() {
     for (text, at) in [
         (r#"{"method":"a","method":"b"}"#, 14),
         (r#"{"method":"a","\u006dethod":"b"}"#, 14),
@@ -178,24 +190,19 @@ fn a_key_that_comes_twice_is_refused_however_it_is_written() {
         (r#"{"\ud83d\ude00":1,"😀":2}"#, 18),
         (r#"{"\ud800":1,"\uD800":2}"#, 12),
     ] {
-        let fault = Err(Fault::DuplicateKey { at });
-        assert_eq!(check(text.as_bytes(), Keys::Unique), fault, "{text}");
-        assert_eq!(check(text.as_bytes(), Keys::UniqueOutside), fault, "{text}");
-        assert_eq!(check(text.as_bytes(), Keys::Any), Ok(()), "{text}");
-    }
-}
-
-#[test]
-fn a_key_that_comes_twice_inside_is_refused_only_where_every_object_counts() {
-    for text in [
-        r#"{"a":{"b":1,"b":2}}"#,
-        r#"[{"b":1,"b":2}]"#,
-        r#"{"a":[{"x":{}},{"b":1,"c":{"d":0},"b":2}]}"#,
-    ] {
-        let found = check(text.as_bytes(), Keys::Unique);
-        assert!(matches!(found, Err(Fault::DuplicateKey { .. })), "{text}");
+        let fault = Err(JsonError::DuplicateKey { at });
         assert_eq!(
-            check(text.as_bytes(), Keys::UniqueOutside),
+            check_json(text.as_bytes(), KeyPolicy::Unique),
+            fault,
+            "{text}"
+        );
+        assert_eq!(
+            check_json(text.as_bytes(), KeyPolicy::UniqueOutermost),
+            fault,
+            "{text}"
+        );
+        assert_eq!(
+            check_json(text.as_bytes(), KeyPolicy::Any),
             Ok(()),
             "{text}"
         );
@@ -203,89 +210,123 @@ fn a_key_that_comes_twice_inside_is_refused_only_where_every_object_counts() {
 }
 
 #[test]
-fn keys_that_only_look_alike_are_two() {
+fn nested_duplicate_key_depends_on_policy() {
+    for text in [
+        r#"{"a":{"b":1,"b":2}}"#,
+        r#"[{"b":1,"b":2}]"#,
+        r#"{"a":[{"x":{}},{"b":1,"c":{"d":0},"b":2}]}"#,
+    ] {
+        let found = check_json(text.as_bytes(), KeyPolicy::Unique);
+        assert!(
+            matches!(found, Err(JsonError::DuplicateKey { .. })),
+            "{text}"
+        );
+        assert_eq!(
+            check_json(text.as_bytes(), KeyPolicy::UniqueOutermost),
+            Ok(()),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn lookalike_keys_are_distinct() {
     for text in [
         r#"{"a":1,"A":2,"a ":3,"\\u0061":4}"#,
         r#"{"\ud800":1,"\ufffd":2,"\udc00":3}"#,
         "{\"\u{e9}\":1,\"e\u{301}\":2}",
         r#"{"a":1,"b":{"a":1,"c":{"b":1,"a":1}},"c":{"a":1}}"#,
     ] {
-        assert_eq!(check(text.as_bytes(), Keys::Unique), Ok(()), "{text}");
+        assert_eq!(
+            check_json(text.as_bytes(), KeyPolicy::Unique),
+            Ok(()),
+            "{text}"
+        );
     }
 }
 
 #[test]
-fn a_repeated_key_is_found_at_every_number_of_keys() {
+fn duplicate_key_is_found_at_any_count() {
     for count in 1..80 {
         for repeated in [0, count / 2, count - 1] {
-            // Inside an outer object, so that the keys begin at every place of the store.
+            // Inside an outer object, so that the keys start at every slot of the store.
             let names: Vec<_> = (0..count)
                 .map(|n| format!("\"k{n}\":{{\"k\":{n}}}"))
                 .collect();
             let text = format!("{{\"k1\":0,\"o\":{{{}}},\"k2\":0}}", names.join(","));
-            assert_eq!(check(text.as_bytes(), Keys::Unique), Ok(()), "{text}");
+            assert_eq!(
+                check_json(text.as_bytes(), KeyPolicy::Unique),
+                Ok(()),
+                "{text}"
+            );
             let again = format!("{{\"o\":{{{},\"k{repeated}\":0}}}}", names.join(","));
-            let found = check(again.as_bytes(), Keys::Unique);
-            assert!(matches!(found, Err(Fault::DuplicateKey { .. })), "{again}");
+            let found = check_json(again.as_bytes(), KeyPolicy::Unique);
+            assert!(
+                matches!(found, Err(JsonError::DuplicateKey { .. })),
+                "{again}"
+            );
         }
     }
 }
 
 #[test]
-fn objects_inside_each_other_keep_their_keys_apart() {
-    // Every level holds as many keys as are compared one by one, before and after its child.
+fn nested_objects_keep_separate_keys() {
+    // Every level holds the maximum of directly compared keys, before and after the child.
     let mut text = "0".to_owned();
     for level in 0..DEPTH_MAX {
         let keys: Vec<_> = (0..7 + level % 10).map(|n| format!("\"k{n}\":0")).collect();
         text = format!("{{{},\"child\":{text},\"last\":0}}", keys.join(","));
     }
-    assert_eq!(check(text.as_bytes(), Keys::Unique), Ok(()));
+    assert_eq!(check_json(text.as_bytes(), KeyPolicy::Unique), Ok(()));
     let inside = text.replace("\"last\":0}", "\"k3\":0}");
     let outside = format!("{},\"child\":1}}", text.strip_suffix('}').unwrap());
     for again in [inside, outside] {
-        let found = check(again.as_bytes(), Keys::Unique);
-        assert!(matches!(found, Err(Fault::DuplicateKey { .. })), "{again}");
+        let found = check_json(again.as_bytes(), KeyPolicy::Unique);
+        assert!(
+            matches!(found, Err(JsonError::DuplicateKey { .. })),
+            "{again}"
+        );
     }
 }
 
 #[test]
 fn depth_64_passes_and_65_is_refused() {
-    let refused = Err(Fault::Depth { at: 64 });
+    let refused = Err(JsonError::Depth { at: 64 });
     for keys in MODES {
-        assert_eq!(check(&nested(64), keys), Ok(()));
-        assert_eq!(check(&nested(65), keys), refused);
+        assert_eq!(check_json(&nested_arrays(64), keys), Ok(()));
+        assert_eq!(check_json(&nested_arrays(65), keys), refused);
     }
     let objects = format!("{}1{}", r#"{"a":"#.repeat(64), "}".repeat(64));
-    assert_eq!(check(objects.as_bytes(), Keys::Unique), Ok(()));
+    assert_eq!(check_json(objects.as_bytes(), KeyPolicy::Unique), Ok(()));
     let objects = format!("{}1{}", r#"{"a":"#.repeat(65), "}".repeat(65));
     assert_eq!(
-        check(objects.as_bytes(), Keys::Unique),
-        Err(Fault::Depth { at: 320 })
+        check_json(objects.as_bytes(), KeyPolicy::Unique),
+        Err(JsonError::Depth { at: 320 })
     );
 }
 
 #[test]
-fn a_text_nested_a_hundred_thousand_times_is_refused_at_the_limit() {
+fn deep_nesting_is_refused_at_limit() {
     assert_eq!(
-        check(&nested(100_000), Keys::Unique),
-        Err(Fault::Depth { at: 64 })
+        check_json(&nested_arrays(100_000), KeyPolicy::Unique),
+        Err(JsonError::Depth { at: 64 })
     );
     assert_eq!(
-        check(&vec![b'['; 100_000], Keys::Any),
-        Err(Fault::Depth { at: 64 })
+        check_json(&vec![b'['; 100_000], KeyPolicy::Any),
+        Err(JsonError::Depth { at: 64 })
     );
 }
 
 #[test]
-fn as_many_keys_as_may_be_are_checked_in_about_linear_time() {
+fn maximum_keys_are_checked_in_linear_time() {
     // A comparison of each with each would take hours.
     let keys: Vec<_> = (0..OPEN_KEYS_MAX).map(|n| format!("\"{n}\":0")).collect();
     let text = format!("{{{}}}", keys.join(","));
-    assert_eq!(check(text.as_bytes(), Keys::Unique), Ok(()));
+    assert_eq!(check_json(text.as_bytes(), KeyPolicy::Unique), Ok(()));
     let text = format!("{{{},\"99998\":0}}", keys[..OPEN_KEYS_MAX - 1].join(","));
     assert!(matches!(
-        check(text.as_bytes(), Keys::Unique),
-        Err(Fault::DuplicateKey { .. })
+        check_json(text.as_bytes(), KeyPolicy::Unique),
+        Err(JsonError::DuplicateKey { .. })
     ));
 }
 
@@ -303,36 +344,39 @@ fn keys_of_open_objects_are_bounded() {
     );
     for keys in [whole, inside] {
         let text = format!("{{{keys}}}");
-        let found = check(text.as_bytes(), Keys::Unique);
-        assert!(matches!(found, Err(Fault::TooManyKeys { .. })), "{found:?}");
-        assert_eq!(check(text.as_bytes(), Keys::Any), Ok(()));
+        let found = check_json(text.as_bytes(), KeyPolicy::Unique);
+        assert!(
+            matches!(found, Err(JsonError::TooManyKeys { .. })),
+            "{found:?}"
+        );
+        assert_eq!(check_json(text.as_bytes(), KeyPolicy::Any), Ok(()));
     }
-    // Objects one after the other are each by themselves, and small ones are free.
+    // Sequential objects are independent, and small objects are free.
     let half = format!("{{{}}}", object(0, OPEN_KEYS_MAX / 2));
     let small = vec![r#"{"a":1,"b":2,"c":3}"#; OPEN_KEYS_MAX].join(",");
     let text = format!("[{half},{half},{half},{small}]");
-    assert_eq!(check(text.as_bytes(), Keys::Unique), Ok(()));
+    assert_eq!(check_json(text.as_bytes(), KeyPolicy::Unique), Ok(()));
 }
 
 #[test]
-fn many_small_objects_after_a_large_one_are_checked_in_about_linear_time() {
+fn small_objects_after_large_stay_linear() {
     let keys: Vec<_> = (0..50_000).map(|n| format!("\"{n}\":0")).collect();
     let small = vec![r#"{"\u0061":0}"#; 50_000].join(",");
     let text = format!("[{{{}}},{small}]", keys.join(","));
-    assert_eq!(check(text.as_bytes(), Keys::Unique), Ok(()));
+    assert_eq!(check_json(text.as_bytes(), KeyPolicy::Unique), Ok(()));
 }
 
 #[test]
-fn ten_thousand_malformed_inputs_never_panic_and_are_judged_as_by_the_oracle() {
-    fuzz::each(fuzz::JSON, |input| {
-        let any = check(input, Keys::Any);
-        if !matches!(any, Err(Fault::Depth { .. })) {
+fn malformed_texts_agree_with_oracle() {
+    fuzz::for_each_mutation(fuzz::JSON, |input| {
+        let any = check_json(input, KeyPolicy::Any);
+        if !matches!(any, Err(JsonError::Depth { .. })) {
             assert_eq!(any.is_ok(), oracle::accepts(input), "{any:?}");
         }
-        let unique = check(input, Keys::Unique);
+        let unique = check_json(input, KeyPolicy::Unique);
         match any {
             Ok(()) => {
-                if let Some(repeats) = oracle::repeats(input) {
+                if let Some(repeats) = oracle::has_duplicate_keys(input) {
                     assert_eq!(unique.is_err(), repeats, "{unique:?}");
                 }
             }
@@ -342,7 +386,7 @@ fn ten_thousand_malformed_inputs_never_panic_and_are_judged_as_by_the_oracle() {
 }
 
 #[test]
-fn sec_102_unknown_members_of_a_message_are_few() {
+fn sec_102_unknown_members_are_bounded() {
     let message = |members: usize| {
         let members: Vec<_> = (0..members).map(|n| format!("\"k{n}\":1")).collect();
         format!(
@@ -351,10 +395,13 @@ fn sec_102_unknown_members_of_a_message_are_few() {
         )
     };
     let few = message(UNKNOWN_MEMBERS_MAX);
-    assert_eq!(check(few.as_bytes(), Keys::Message), Ok(()));
-    let many = check(message(UNKNOWN_MEMBERS_MAX + 1).as_bytes(), Keys::Message);
+    assert_eq!(check_json(few.as_bytes(), KeyPolicy::Message), Ok(()));
+    let many = check_json(
+        message(UNKNOWN_MEMBERS_MAX + 1).as_bytes(),
+        KeyPolicy::Message,
+    );
     assert!(
-        matches!(many, Err(Fault::TooManyMembers { .. })),
+        matches!(many, Err(JsonError::TooManyMembers { .. })),
         "{many:?}"
     );
     // Arguments are the sender's own.
@@ -363,5 +410,5 @@ fn sec_102_unknown_members_of_a_message_are_few() {
         "{{\"method\":\"tools/call\",\"params\":{{\"name\":\"t\",\"arguments\":{{{}}}}}}}",
         own.join(",")
     );
-    assert_eq!(check(own.as_bytes(), Keys::Message), Ok(()));
+    assert_eq!(check_json(own.as_bytes(), KeyPolicy::Message), Ok(()));
 }

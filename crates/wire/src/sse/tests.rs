@@ -3,19 +3,19 @@
 use super::*;
 use crate::testing::fuzz;
 
-const WIDE: Limits = Limits {
+const WIDE: SseLimits = SseLimits {
     line_bytes_max: 1 << 20,
     event_bytes_max: 1 << 20,
 };
 
-fn encoded(event: Event<'_>) -> String {
+fn encode(event: SseEvent<'_>) -> String {
     let mut out = Vec::new();
-    encode(&mut out, &event).unwrap();
+    encode_event(&mut out, &event).unwrap();
     String::from_utf8(out).unwrap()
 }
 
-fn decoded(chunks: &[&[u8]]) -> Vec<OwnedEvent> {
-    let mut decoder = Decoder::new(WIDE);
+fn decode(chunks: &[&[u8]]) -> Vec<OwnedSseEvent> {
+    let mut decoder = SseDecoder::new(WIDE);
     let mut events = Vec::new();
     for chunk in chunks {
         decoder.push(chunk).unwrap();
@@ -24,31 +24,31 @@ fn decoded(chunks: &[&[u8]]) -> Vec<OwnedEvent> {
     events
 }
 
-fn event(data: &str) -> OwnedEvent {
-    OwnedEvent {
+fn event(data: &str) -> OwnedSseEvent {
+    OwnedSseEvent {
         data: data.into(),
-        ..OwnedEvent::default()
+        ..OwnedSseEvent::default()
     }
 }
 
 #[test]
-fn an_event_is_written_field_by_field() {
-    let all = Event {
+fn event_is_written_field_by_field() {
+    let all = SseEvent {
         id: Some("7/1"),
         event: Some("message"),
         data: b"{}",
     };
-    assert_eq!(encoded(all), "id: 7/1\nevent: message\ndata: {}\n\n");
-    let none = Event {
+    assert_eq!(encode(all), "id: 7/1\nevent: message\ndata: {}\n\n");
+    let none = SseEvent {
         id: None,
         event: None,
         data: b"",
     };
-    assert_eq!(encoded(none), "data: \n\n");
+    assert_eq!(encode(none), "data: \n\n");
 }
 
 #[test]
-fn line_breaks_in_data_become_lines_of_data() {
+fn data_line_breaks_become_data_lines() {
     for (data, want) in [
         ("a\nb", "data: a\ndata: b\n\n"),
         ("a\rb", "data: a\ndata: b\n\n"),
@@ -57,61 +57,61 @@ fn line_breaks_in_data_become_lines_of_data() {
         ("\n", "data: \ndata: \n\n"),
         ("a\r\n\r\nid: x", "data: a\ndata: \ndata: id: x\n\n"),
     ] {
-        let event = Event {
+        let event = SseEvent {
             id: None,
             event: None,
             data: data.as_bytes(),
         };
-        assert_eq!(encoded(event), want, "{data:?}");
+        assert_eq!(encode(event), want, "{data:?}");
     }
 }
 
 #[test]
-fn an_id_or_name_that_would_break_the_stream_is_refused() {
+fn unsafe_id_or_name_is_refused() {
     for text in ["a\nb", "\r", "a\0"] {
         let mut out = Vec::new();
-        let id = encode(
+        let id = encode_event(
             &mut out,
-            &Event {
+            &SseEvent {
                 id: Some(text),
                 event: None,
                 data: b"",
             },
         );
-        assert_eq!(id, Err(SseFault::Field { field: "id" }), "{text:?}");
-        let name = encode(
+        assert_eq!(id, Err(SseError::Field { field: "id" }), "{text:?}");
+        let name = encode_event(
             &mut out,
-            &Event {
+            &SseEvent {
                 id: Some("1"),
                 event: Some(text),
                 data: b"",
             },
         );
-        assert_eq!(name, Err(SseFault::Field { field: "event" }), "{text:?}");
+        assert_eq!(name, Err(SseError::Field { field: "event" }), "{text:?}");
         assert_eq!(out, b"");
     }
 }
 
 #[test]
-fn a_comment_is_ignored_by_readers_whatever_it_holds() {
+fn comment_is_ignored_by_readers() {
     let mut out = Vec::new();
-    comment(&mut out, "still\r\nhere\ndata: no");
+    encode_comment(&mut out, "still\r\nhere\ndata: no");
     assert_eq!(out, b": still\n: here\n: data: no\n\n");
-    assert_eq!(decoded(&[&out]), []);
+    assert_eq!(decode(&[&out]), []);
 }
 
 #[test]
-fn what_is_written_reads_back() {
+fn encoded_events_round_trip() {
     let mut out = b"\xef\xbb\xbf".to_vec();
     for data in ["", " x", "{\"a\":1}", "a\nb", "\n\n", ": colon"] {
-        let event = Event {
+        let event = SseEvent {
             id: Some("é 1"),
             event: Some("m"),
             data: data.as_bytes(),
         };
-        encode(&mut out, &event).unwrap();
+        encode_event(&mut out, &event).unwrap();
     }
-    let data: Vec<_> = decoded(&[&out])
+    let data: Vec<_> = decode(&[&out])
         .into_iter()
         .map(|event| event.data)
         .collect();
@@ -122,16 +122,16 @@ fn what_is_written_reads_back() {
 }
 
 #[test]
-fn streams_read_as_the_format_says() {
-    let named = |name: &str, data: &str| OwnedEvent {
+fn streams_decode_per_specification() {
+    let named = |name: &str, data: &str| OwnedSseEvent {
         event: Some(name.into()),
         ..event(data)
     };
-    let id = |id: &str, data: &str| OwnedEvent {
+    let id = |id: &str, data: &str| OwnedSseEvent {
         id: Some(id.into()),
         ..event(data)
     };
-    let retry = |ms: u64| OwnedEvent {
+    let retry = |ms: u64| OwnedSseEvent {
         retry_ms: Some(ms),
         ..event("")
     };
@@ -167,45 +167,45 @@ fn streams_read_as_the_format_says() {
         ("data: a", vec![]),
         ("", vec![]),
     ] {
-        assert_eq!(decoded(&[stream.as_bytes()]), want, "{stream:?}");
+        assert_eq!(decode(&[stream.as_bytes()]), want, "{stream:?}");
     }
 }
 
 #[test]
-fn a_stream_reads_the_same_wherever_its_chunks_end() {
+fn chunk_boundaries_do_not_matter() {
     let stream = "\u{feff}id: é1\r\nevent: m\rdata: a😀\r\ndata: b\n\r\n: c\r\r\
                   data: c\n\nretry: 5\r\n\r\n"
         .as_bytes();
-    let whole = decoded(&[stream]);
+    let whole = decode(&[stream]);
     assert_eq!(whole.len(), 3);
     for first in 0..=stream.len() {
         for second in first..=stream.len() {
             let (head, tail) = stream.split_at(second);
             let (head, middle) = head.split_at(first);
-            assert_eq!(decoded(&[head, middle, tail]), whole, "{first} {second}");
+            assert_eq!(decode(&[head, middle, tail]), whole, "{first} {second}");
         }
     }
     let bytes: Vec<_> = stream.chunks(1).collect();
-    assert_eq!(decoded(&bytes), whole);
+    assert_eq!(decode(&bytes), whole);
 }
 
 #[test]
-fn an_event_comes_with_its_last_line_end_and_waits_for_nothing() {
-    assert_eq!(decoded(&[b"data: a\r\n\r"]), [event("a")]);
+fn event_is_ready_at_last_line_end() {
+    assert_eq!(decode(&[b"data: a\r\n\r"]), [event("a")]);
     assert_eq!(
-        decoded(&[b"data: a\r\n\r", b"\ndata: b\n\n"]),
+        decode(&[b"data: a\r\n\r", b"\ndata: b\n\n"]),
         [event("a"), event("b")]
     );
 }
 
 #[test]
-fn a_line_or_event_beyond_its_limit_breaks_the_stream_for_good() {
-    let limits = Limits {
+fn oversized_line_or_event_breaks_stream() {
+    let limits = SseLimits {
         line_bytes_max: 10,
         event_bytes_max: 12,
     };
-    let line = Err(SseFault::Line { line_bytes_max: 10 });
-    let event = Err(SseFault::Event {
+    let line = Err(SseError::Line { line_bytes_max: 10 });
+    let event = Err(SseError::Event {
         event_bytes_max: 12,
     });
     for (chunks, want) in [
@@ -221,7 +221,7 @@ fn a_line_or_event_beyond_its_limit_breaks_the_stream_for_good() {
         (&["event:123\nid:123\ndata:12345\ndata:1\n"], event),
         (&["data:12345\n\ndata:12345\n\ndata:12345\n\n"], Ok(())),
     ] {
-        let mut decoder = Decoder::new(limits);
+        let mut decoder = SseDecoder::new(limits);
         let got = chunks
             .iter()
             .try_for_each(|chunk| decoder.push(chunk.as_bytes()));
@@ -235,54 +235,54 @@ fn a_line_or_event_beyond_its_limit_breaks_the_stream_for_good() {
 }
 
 #[test]
-fn empty_lines_of_data_count_against_the_limit() {
-    let mut decoder = Decoder::new(Limits {
+fn empty_data_lines_count_toward_limit() {
+    let mut decoder = SseDecoder::new(SseLimits {
         line_bytes_max: 10,
         event_bytes_max: 3,
     });
     assert_eq!(decoder.push(b"data\ndata\ndata\ndata\n"), Ok(()));
     assert_eq!(
         decoder.push(b"data\n"),
-        Err(SseFault::Event { event_bytes_max: 3 })
+        Err(SseError::Event { event_bytes_max: 3 })
     );
 }
 
 #[test]
-fn how_soon_to_come_back_goes_with_the_next_event() {
+fn retry_time_comes_with_next_event() {
     let mut out = Vec::new();
-    retry(&mut out, 1_000);
-    let event = Event {
+    encode_retry(&mut out, 1_000);
+    let event = SseEvent {
         id: Some("a-0"),
         event: None,
         data: b"",
     };
-    encode(&mut out, &event).unwrap();
+    encode_event(&mut out, &event).unwrap();
     assert_eq!(out, b"retry: 1000\nid: a-0\ndata: \n\n");
 }
 
 #[test]
-fn events_that_nobody_takes_break_the_stream() {
-    let mut decoder = Decoder::new(WIDE);
+fn untaken_events_break_stream() {
+    let mut decoder = SseDecoder::new(WIDE);
     let stream = "data\n\n".repeat(EVENTS_MAX);
     assert_eq!(decoder.push(stream.as_bytes()), Ok(()));
-    assert_eq!(decoder.push(b"data\n\n"), Err(SseFault::Backlog));
+    assert_eq!(decoder.push(b"data\n\n"), Err(SseError::Backlog));
     assert_eq!(std::iter::from_fn(|| decoder.next()).count(), EVENTS_MAX);
 }
 
 #[test]
-fn ten_thousand_malformed_inputs_never_panic_and_read_the_same_in_any_chunks() {
+fn malformed_streams_ignore_chunk_boundaries() {
     let corpus = [
         "id: 1\nevent: message\ndata: {\"a\":1}\n\n: ping\n\ndata: b\ndata: c\n\n",
         "\u{feff}data: a\r\n\r\nretry: 10\r\rid: é\r\ndata\r\n\r\n",
         "event: endpoint\ndata: /messages?x=1\n\n",
     ];
-    let limits = Limits {
+    let limits = SseLimits {
         line_bytes_max: 24,
         event_bytes_max: 30,
     };
-    fuzz::each(&corpus, |input| {
+    fuzz::for_each_mutation(&corpus, |input| {
         let read = |size: usize| {
-            let mut decoder = Decoder::new(limits);
+            let mut decoder = SseDecoder::new(limits);
             let fault = input
                 .chunks(size)
                 .find_map(|chunk| decoder.push(chunk).err());

@@ -1,11 +1,11 @@
-//! Malformed inputs for the tests of every parser, each from its own seed.
+//! Malformed inputs for parser tests, each from a seed.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// How many inputs each parser is given.
+/// Inputs per parser.
 const INPUTS: u64 = 10_000;
 
-/// Texts that mutation starts from.
+/// Seed texts for mutation.
 pub(crate) const JSON: &[&str] = &[
     r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a","arguments":{}}}"#,
     r#"{"jsonrpc":"2.0","id":"a\u0062\"","result":{"content":[{"type":"text","text":"é😀"}]}}"#,
@@ -20,7 +20,7 @@ pub(crate) const JSON: &[&str] = &[
     "[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]",
 ];
 
-/// What mutation puts in: pieces that parsers stumble over.
+/// Inserted fragments, known to confuse parsers.
 const PIECES: &[&[u8]] = &[
     b"{",
     b"}",
@@ -71,17 +71,17 @@ const PIECES: &[&[u8]] = &[
     b"\xf0\x9f",
 ];
 
-/// Runs `test` on malformed variants of `corpus`; a failure names the seed and the input.
-pub(crate) fn each(corpus: &[&str], test: impl Fn(&[u8])) {
+/// Runs `test` on malformed variants of `corpus`; a failure reports seed and input.
+pub(crate) fn for_each_mutation(corpus: &[&str], test: impl Fn(&[u8])) {
     for seed in 0..INPUTS {
-        let input = mutated(corpus, seed);
+        let input = mutate(corpus, seed);
         if catch_unwind(AssertUnwindSafe(|| test(&input))).is_err() {
             panic!("seed {seed}, input {:?}", String::from_utf8_lossy(&input));
         }
     }
 }
 
-fn mutated(corpus: &[&str], seed: u64) -> Vec<u8> {
+fn mutate(corpus: &[&str], seed: u64) -> Vec<u8> {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut pick = || corpus[rng.usize(..corpus.len())].as_bytes();
     let (mut input, other) = (pick().to_vec(), pick());

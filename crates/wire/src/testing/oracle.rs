@@ -1,4 +1,4 @@
-//! What `serde_json` makes of a text, to hold our own reading against.
+//! Parsing by `serde_json`, as a reference.
 
 use std::cell::Cell;
 use std::collections::HashSet;
@@ -12,9 +12,9 @@ pub(crate) fn accepts(bytes: &[u8]) -> bool {
     std::str::from_utf8(bytes).is_ok_and(|text| serde_json::from_str::<IgnoredAny>(text).is_ok())
 }
 
-/// Whether some object of a JSON text repeats a key; nothing when `serde_json` cannot say,
-/// because a key holds a lone surrogate or a number is out of its range.
-pub(crate) fn repeats(bytes: &[u8]) -> Option<bool> {
+/// Whether any object of a JSON text repeats a key; `None` if `serde_json` cannot decide, for a
+/// lone surrogate in a key or a number out of range.
+pub(crate) fn has_duplicate_keys(bytes: &[u8]) -> Option<bool> {
     let found = Cell::new(false);
     let mut from = serde_json::Deserializer::from_slice(bytes);
     match Distinct(&found).deserialize(&mut from) {
@@ -24,7 +24,7 @@ pub(crate) fn repeats(bytes: &[u8]) -> Option<bool> {
     }
 }
 
-/// The members of a JSON object as they stand, keys resolved and values raw.
+/// Returns the members of a JSON object, keys unescaped and values raw.
 pub(crate) fn members(bytes: &[u8]) -> Option<Vec<(String, String)>> {
     struct Members;
     impl<'de> Visitor<'de> for Members {

@@ -1,4 +1,4 @@
-//! The official schemas of the revisions, to hold what is written here against.
+//! The official MCP schemas, for validating written messages.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ pub(crate) struct Schema(Value);
 
 #[cfg(test)]
 impl Schema {
-    /// Reads one that lies beside the workspace; says so where none does.
+    /// Loads a schema from beside the workspace; reports a skipped test if missing.
     pub(crate) fn load(revision: &str, test: &str) -> Option<Self> {
         let file = Path::new("shared/mcp-schema")
             .join(revision)
@@ -18,13 +18,13 @@ impl Schema {
             .ancestors()
             .find_map(|base| std::fs::read(base.join(&file)).ok());
         let Some(text) = text else {
-            left_out(test);
+            report_skipped(test);
             return None;
         };
         Some(Self(serde_json::from_slice(&text).unwrap()))
     }
 
-    /// Returns the types, by name.
+    /// Returns the types by name.
     pub(crate) fn definitions(&self) -> &Value {
         match self.0.get("$defs") {
             Some(all) => all,
@@ -32,8 +32,8 @@ impl Schema {
         }
     }
 
-    /// Holds a text against a type.
-    pub(crate) fn check(&self, name: &str, text: &[u8]) {
+    /// Validates a text against a type.
+    pub(crate) fn assert_valid(&self, name: &str, text: &[u8]) {
         let value: Value = serde_json::from_slice(text).unwrap();
         let mut schema = self.0.clone();
         assert!(schema["$defs"].get(name).is_some(), "no {name}");
@@ -48,6 +48,6 @@ impl Schema {
 }
 
 #[expect(clippy::print_stderr, reason = "a test that is left out says so")]
-fn left_out(test: &str) {
+fn report_skipped(test: &str) {
     eprintln!("left out: {test} (no shared/mcp-schema beside the workspace)");
 }

@@ -1,4 +1,4 @@
-//! As much of a JSON-RPC message as the shim looks at; the rest passes unread.
+//! The parts of a JSON-RPC message inspected by the shim; the rest passes unread.
 
 use std::borrow::Cow;
 
@@ -6,123 +6,128 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-/// What a line is.
+/// Kind of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// Wants an answer under this id, as it was written.
+pub(super) enum ShimMessageKind {
+    /// A request with its id verbatim.
     Request { id: String, method: String },
-    /// Wants none.
+    /// A notification.
     Notification { method: String },
-    /// Answers a request of the server, or of the client.
-    Answer { id: String },
+    /// A response to a request of either side.
+    Response { id: String },
 }
 
 #[derive(Deserialize)]
-struct Envelope<'a> {
+struct ShimEnvelope<'a> {
     #[serde(borrow, default)]
     id: Option<&'a RawValue>,
     #[serde(borrow, default)]
     method: Option<Cow<'a, str>>,
 }
 
-/// What the message is, or nothing when it is none.
-pub(super) fn kind(line: &[u8]) -> Option<Kind> {
-    // serde also fills a struct from a list, and a batch is no message.
+/// Classifies a message; `None` for anything else.
+pub(super) fn classify_message(line: &[u8]) -> Option<ShimMessageKind> {
+    // serde also fills a struct from a list, and a batch is no single message.
     if line.trim_ascii_start().first() != Some(&b'{') {
         return None;
     }
-    let envelope: Envelope<'_> = serde_json::from_slice(line).ok()?;
+    let envelope: ShimEnvelope<'_> = serde_json::from_slice(line).ok()?;
     let id = envelope.id.map(|id| id.get().to_owned());
     match (envelope.method.map(Cow::into_owned), id) {
-        (Some(method), Some(id)) => Some(Kind::Request { id, method }),
-        (Some(method), None) => Some(Kind::Notification { method }),
-        (None, Some(id)) => Some(Kind::Answer { id }),
+        (Some(method), Some(id)) => Some(ShimMessageKind::Request { id, method }),
+        (Some(method), None) => Some(ShimMessageKind::Notification { method }),
+        (None, Some(id)) => Some(ShimMessageKind::Response { id }),
         (None, None) => None,
     }
 }
 
-/// Whether `line` is the answer to the request with this id.
-pub(super) fn answers(line: &[u8], id: &str) -> bool {
-    matches!(kind(line), Some(Kind::Answer { id: found }) if found == id)
+/// Returns whether `line` is the response to the request with this id.
+pub(super) fn is_response_to(line: &[u8], id: &str) -> bool {
+    matches!(classify_message(line), Some(ShimMessageKind::Response { id: found }) if found == id)
 }
 
-/// The revision that the server chose, from the answer to `initialize`.
-pub(super) fn revision(line: &[u8]) -> Option<String> {
+/// Returns the revision chosen by the server, from the response to `initialize`.
+pub(super) fn negotiated_revision(line: &[u8]) -> Option<String> {
     #[derive(Deserialize)]
-    struct Answer {
-        result: Chosen,
+    struct InitializeResponse {
+        result: InitializeRevision,
     }
     #[derive(Deserialize)]
-    struct Chosen {
+    struct InitializeRevision {
         #[serde(rename = "protocolVersion")]
         revision: String,
     }
-    Some(serde_json::from_slice::<Answer>(line).ok()?.result.revision)
+    Some(
+        serde_json::from_slice::<InitializeResponse>(line)
+            .ok()?
+            .result
+            .revision,
+    )
 }
 
-/// How far a request went that has no answer.
+/// Execution state of a request without a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Execution {
-    /// It did not reach the gateway, or the gateway refused it.
+pub(super) enum ShimExecution {
+    /// The request did not reach the gateway, or was refused.
     NotStarted,
-    /// It may have been carried out.
+    /// The request may have been executed.
     Unknown,
 }
 
-/// Why a request has no answer.
+/// Reason why a request has no response.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Trouble {
-    pub(super) execution: Execution,
-    /// The code of the error answer.
+pub(super) struct ShimFailure {
+    pub(super) execution: ShimExecution,
+    /// The code of the error response.
     pub(super) code: i64,
     /// A sentence for the model.
     pub(super) message: String,
 }
 
-/// The code of errors that are the shim's own.
-const CODE: i64 = -32000;
+/// Error code of the shim.
+const SHIM_ERROR_CODE: i64 = -32000;
 
-impl Trouble {
+impl ShimFailure {
     pub(super) fn not_started(message: impl Into<String>) -> Self {
         Self {
-            execution: Execution::NotStarted,
-            code: CODE,
+            execution: ShimExecution::NotStarted,
+            code: SHIM_ERROR_CODE,
             message: message.into(),
         }
     }
 
     pub(super) fn unknown(message: impl Into<String>) -> Self {
         Self {
-            execution: Execution::Unknown,
-            code: CODE,
+            execution: ShimExecution::Unknown,
+            code: SHIM_ERROR_CODE,
             message: message.into(),
         }
     }
 
-    /// The error answer for the request with this id.
-    pub(super) fn answer(&self, id: &str) -> Bytes {
+    /// Builds the error response to the request with this id.
+    pub(super) fn error_response(&self, id: &str) -> Bytes {
         let execution = match self.execution {
-            Execution::NotStarted => "not_started",
-            Execution::Unknown => "unknown",
+            ShimExecution::NotStarted => "not_started",
+            ShimExecution::Unknown => "unknown",
         };
         let data = serde_json::json!({"execution": execution, "origin": "shim"});
-        error(id, self.code, &self.message, &data)
+        write_error(id, self.code, &self.message, &data)
     }
 }
 
-/// An answer to a line that is no message.
-pub(super) fn malformed(code: i64, message: &str) -> Bytes {
+/// Builds the response to a line that is no message.
+pub(super) fn malformed_response(code: i64, message: &str) -> Bytes {
     let data = serde_json::json!({"execution": "not_started", "origin": "shim"});
-    error("null", code, message, &data)
+    write_error("null", code, message, &data)
 }
 
-fn error(id: &str, code: i64, message: &str, data: &serde_json::Value) -> Bytes {
+fn write_error(id: &str, code: i64, message: &str, data: &serde_json::Value) -> Bytes {
     let error = serde_json::json!({"code": code, "message": message, "data": data});
     format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"error\":{error}}}").into()
 }
 
-/// A message on one line: raw line ends only separate in JSON.
-pub(super) fn one_line(message: &[u8]) -> Bytes {
+/// Puts a message on one line: in JSON a raw line end is only whitespace.
+pub(super) fn flatten_line(message: &[u8]) -> Bytes {
     let flat = |byte: &u8| {
         if matches!(byte, b'\n' | b'\r') {
             b' '
@@ -143,25 +148,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_are_told_apart_and_ids_kept_as_written() {
-        let request = kind(br#"{"id":"1","method":"a","params":{"id":2}}"#);
+    fn messages_are_classified_with_verbatim_ids() {
+        let request = classify_message(br#"{"id":"1","method":"a","params":{"id":2}}"#);
         assert_eq!(
             request,
-            Some(Kind::Request {
+            Some(ShimMessageKind::Request {
                 id: "\"1\"".into(),
                 method: "a".into()
             })
         );
-        let big = kind(br#"{"id":123456789012345678901234567890,"result":{}}"#);
+        let big = classify_message(br#"{"id":123456789012345678901234567890,"result":{}}"#);
         assert_eq!(
             big,
-            Some(Kind::Answer {
+            Some(ShimMessageKind::Response {
                 id: "123456789012345678901234567890".into()
             })
         );
         assert_eq!(
-            kind(br#"{"method":"b\/c"}"#),
-            Some(Kind::Notification {
+            classify_message(br#"{"method":"b\/c"}"#),
+            Some(ShimMessageKind::Notification {
                 method: "b/c".into()
             })
         );
@@ -173,13 +178,13 @@ mod tests {
             "{\"method\":3}",
             "{",
         ] {
-            assert_eq!(kind(bad.as_bytes()), None, "{bad}");
+            assert_eq!(classify_message(bad.as_bytes()), None, "{bad}");
         }
     }
 
     #[test]
-    fn trouble_becomes_an_error_answer_with_the_callers_id() {
-        let answer = Trouble::unknown("It \"may\" have run.").answer("\"x\"");
+    fn failure_becomes_error_response() {
+        let answer = ShimFailure::unknown("It \"may\" have run.").error_response("\"x\"");
         assert_eq!(
             answer,
             concat!(
@@ -191,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_put_on_one_line() {
-        assert_eq!(one_line(b"{\r\n \"a\": 1.0\n}\n"), "{   \"a\": 1.0 }");
+    fn message_is_flattened_to_one_line() {
+        assert_eq!(flatten_line(b"{\r\n \"a\": 1.0\n}\n"), "{   \"a\": 1.0 }");
     }
 }

@@ -1,136 +1,146 @@
-//! One client's way to the gateway: where it is, which session, and what to do when either is
-//! gone.
+//! Connection of a client to the gateway: location, session, and recovery when either is
+//! lost.
 
 use std::sync::Mutex;
 use std::time::Duration;
 
 use bowline_core::sync::lock;
-use bowline_wire::sse::Limits;
+use bowline_wire::sse::SseLimits;
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use tokio::sync::{Semaphore, mpsc};
 
-use super::deliver::{Audience, Wanted, lost};
-use super::message::{self, Execution, Trouble};
-use super::modern::Itself;
-use super::start::{self, Starter};
-use crate::cli::client::{self, ANSWER_BYTES_MAX, Http};
-use crate::cli::daemon::{Daemon, Finder};
-use crate::cli::failure::Failure;
+use super::delivery::{ResponseRecipient, ResponseTarget, response_lost};
+use super::gateway_starter::{self, GatewayStarter};
+use super::message::{self, ShimExecution, ShimFailure};
+use super::stateless::ShimHeaders;
+use crate::cli::api_client::{self, HttpPool, RESPONSE_BYTES_MAX};
+use crate::cli::failure::CliFailure;
+use crate::cli::gateway_finder::{GatewayAccess, GatewayFinder};
 
-/// Longest event of a stream.
-pub(super) const EVENTS: Limits = Limits {
-    line_bytes_max: ANSWER_BYTES_MAX,
-    event_bytes_max: ANSWER_BYTES_MAX,
+/// Maximum size of a stream event.
+pub(super) const EVENT_LIMITS: SseLimits = SseLimits {
+    line_bytes_max: RESPONSE_BYTES_MAX,
+    event_bytes_max: RESPONSE_BYTES_MAX,
 };
-/// Longest wait for the gateway to take leave.
-const CLOSE: Duration = Duration::from_secs(2);
-/// Times a request is sent at most, each after proof that the last one did not run.
+/// Maximum wait for the session to be deleted at the end.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Maximum attempts of a request, each after proof that the last attempt did not run.
 const ATTEMPTS_MAX: usize = 3;
 
-const SESSION: &str = "mcp-session-id";
-const REVISION: &str = "mcp-protocol-version";
+const SESSION_HEADER: &str = "mcp-session-id";
+const REVISION_HEADER: &str = "mcp-protocol-version";
 
-/// What a message is sent with.
+/// Headers of a message.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Head<'a> {
-    /// The session that its client opened.
-    Session(&'a Session),
-    /// What it says of itself.
-    Itself(&'a Itself),
+pub(super) enum ShimRequestHead<'a> {
+    /// The session opened by the client.
+    Session(&'a ShimSession),
+    /// The headers of a stateless message.
+    Stateless(&'a ShimHeaders),
 }
 
-/// Where lines for the client go.
-pub(super) type Lines = mpsc::Sender<Bytes>;
+/// Channel for lines to the client.
+pub(super) type ClientLines = mpsc::Sender<Bytes>;
 
-/// The state that all requests of one client share.
+/// State shared by all requests of a client.
 #[derive(Debug)]
-pub(super) struct Shim {
-    http: Http,
-    finder: Finder,
-    starter: Starter,
-    /// `/mcp`, or the address of one server.
+pub(super) struct StdioShim {
+    http: HttpPool,
+    finder: GatewayFinder,
+    starter: GatewayStarter,
+    /// `/mcp`, or the endpoint of a server.
     path: String,
-    /// The gateway as last found.
-    daemon: Mutex<Daemon>,
-    session: Mutex<Session>,
-    /// One renewal of the session at a time; a permit, because it is held while waiting.
+    /// The last located gateway.
+    gateway: Mutex<GatewayAccess>,
+    session: Mutex<ShimSession>,
+    /// Serializes session renewals; a semaphore, because held across awaits.
     renewal: Semaphore,
-    /// One search for the gateway at a time, likewise.
-    search: Semaphore,
+    /// Serializes searches for the gateway in the same way.
+    relocation: Semaphore,
 }
 
-/// What the gateway knows the client by.
+/// The session of the client at the gateway.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Session {
+pub(super) struct ShimSession {
     id: Option<HeaderValue>,
     revision: Option<HeaderValue>,
-    /// How the client introduced itself, to do it again.
+    /// The client's `initialize` request, for a renewal.
     initialize: Option<Bytes>,
-    /// Grows with every new session, so that of many who miss it one renews it.
+    /// Grows with every new session, so concurrent requests renew only once.
     pub(super) epoch: u64,
 }
 
-impl Shim {
-    pub(super) fn new(finder: Finder, starter: Starter, path: String, daemon: Daemon) -> Self {
+impl StdioShim {
+    pub(super) fn new(
+        finder: GatewayFinder,
+        starter: GatewayStarter,
+        path: String,
+        daemon: GatewayAccess,
+    ) -> Self {
         Self {
-            http: client::http(),
+            http: api_client::create_http_pool(),
             finder,
             starter,
             path,
-            daemon: Mutex::new(daemon),
+            gateway: Mutex::new(daemon),
             session: Mutex::default(),
             renewal: Semaphore::new(1),
-            search: Semaphore::new(1),
+            relocation: Semaphore::new(1),
         }
     }
 
-    pub(super) fn session(&self) -> Session {
+    pub(super) fn session(&self) -> ShimSession {
         lock(&self.session).clone()
     }
 
-    /// Whether the client has introduced itself, and so has or wants a session.
-    pub(super) fn is_introduced(&self) -> bool {
+    /// Returns whether the client has sent `initialize`.
+    pub(super) fn has_initialized(&self) -> bool {
         lock(&self.session).initialize.is_some()
     }
 
-    fn daemon(&self) -> Daemon {
-        lock(&self.daemon).clone()
+    fn gateway(&self) -> GatewayAccess {
+        lock(&self.gateway).clone()
     }
 
-    /// Introduces the client, and remembers how.
-    pub(super) async fn initialize(&self, line: Bytes, id: &str, lines: &Lines) {
-        *lock(&self.session) = Session {
+    /// Forwards `initialize` and stores the request for renewals.
+    pub(super) async fn forward_initialize(&self, line: Bytes, id: &str, lines: &ClientLines) {
+        *lock(&self.session) = ShimSession {
             initialize: Some(line.clone()),
             epoch: self.session().epoch,
-            ..Session::default()
+            ..ShimSession::default()
         };
-        if let Err(trouble) = self.open(line, id, Audience::Client, lines).await {
-            let _gone = lines.send(trouble.answer(id)).await;
+        if let Err(trouble) = self
+            .open_session(line, id, ResponseRecipient::Client, lines)
+            .await
+        {
+            let _gone = lines.send(trouble.error_response(id)).await;
         }
     }
 
-    async fn open(
+    async fn open_session(
         &self,
         line: Bytes,
         id: &str,
-        audience: Audience,
-        lines: &Lines,
-    ) -> Result<(), Trouble> {
-        let response = self.send(&line, Head::Session(&Session::default())).await?;
-        let session_id = response.headers().get(SESSION).cloned();
-        let success = response.status().is_success();
-        let wanted = Wanted {
+        recipient: ResponseRecipient,
+        lines: &ClientLines,
+    ) -> Result<(), ShimFailure> {
+        let response = self
+            .send_message(&line, ShimRequestHead::Session(&ShimSession::default()))
+            .await?;
+        let session_id = response.headers().get(SESSION_HEADER).cloned();
+        let is_success = response.status().is_success();
+        let target = ResponseTarget {
             id: Some(id),
-            audience,
-            lines,
+            recipient,
+            client: lines,
         };
-        let nobody = Session::default();
-        let answer = self.deliver(response, &nobody, wanted).await?;
-        let revision = message::revision(&answer);
-        if success && revision.is_some() {
+        let no_session = ShimSession::default();
+        let response_line = self.deliver_response(response, &no_session, target).await?;
+        let revision = message::negotiated_revision(&response_line);
+        if is_success && revision.is_some() {
             let mut session = lock(&self.session);
             session.id = session_id;
             session.revision = revision.and_then(|text| HeaderValue::from_str(&text).ok());
@@ -139,133 +149,156 @@ impl Shim {
         Ok(())
     }
 
-    /// Carries a request there and its answer back, whatever happens.
-    pub(super) async fn request(&self, line: Bytes, id: &str, lines: &Lines) {
-        if let Err(trouble) = self.carry(line, Some(id), lines).await {
-            // Nobody reads any more: nothing is left to be said.
-            let _gone = lines.send(trouble.answer(id)).await;
+    /// Forwards a request and the response, or an error response.
+    pub(super) async fn forward_request(&self, line: Bytes, id: &str, lines: &ClientLines) {
+        if let Err(trouble) = self.forward_message(line, Some(id), lines).await {
+            // A closed output is ignored.
+            let _gone = lines.send(trouble.error_response(id)).await;
         }
     }
 
-    /// Carries a message that wants no answer.
-    pub(super) async fn notify(&self, line: Bytes, lines: &Lines) -> Result<(), Trouble> {
-        match self.carry(line.clone(), None, lines).await {
-            // It may be said twice: an answer or a cancellation counts once, and without an answer
-            // its server would wait in vain.
-            Err(trouble) if trouble.execution == Execution::Unknown => {
-                self.carry(line, None, lines).await
+    /// Forwards a message without a response.
+    pub(super) async fn forward_notification(
+        &self,
+        line: Bytes,
+        lines: &ClientLines,
+    ) -> Result<(), ShimFailure> {
+        match self.forward_message(line.clone(), None, lines).await {
+            // Sending twice is safe: a response or cancellation counts once, and without a
+            // response the server would wait forever.
+            Err(trouble) if trouble.execution == ShimExecution::Unknown => {
+                self.forward_message(line, None, lines).await
             }
             told => told,
         }
     }
 
-    async fn carry(&self, line: Bytes, id: Option<&str>, lines: &Lines) -> Result<(), Trouble> {
+    async fn forward_message(
+        &self,
+        line: Bytes,
+        id: Option<&str>,
+        lines: &ClientLines,
+    ) -> Result<(), ShimFailure> {
         let mut session = self.session();
-        let mut response = self.send(&line, Head::Session(&session)).await?;
-        // The gateway forgot the session, so it ran nothing of it.
+        let mut response = self
+            .send_message(&line, ShimRequestHead::Session(&session))
+            .await?;
+        // The gateway does not know the session, so nothing ran.
         if response.status() == StatusCode::NOT_FOUND && session.id.is_some() {
-            self.renew(session.epoch, lines).await?;
+            self.renew_session(session.epoch, lines).await?;
             session = self.session();
-            response = self.send(&line, Head::Session(&session)).await?;
+            response = self
+                .send_message(&line, ShimRequestHead::Session(&session))
+                .await?;
         }
-        let wanted = Wanted {
+        let target = ResponseTarget {
             id,
-            audience: Audience::Client,
-            lines,
+            recipient: ResponseRecipient::Client,
+            client: lines,
         };
-        self.deliver(response, &session, wanted).await.map(drop)
+        self.deliver_response(response, &session, target)
+            .await
+            .map(drop)
     }
 
-    /// Opens a new session the way the client opened the first one.
-    pub(super) async fn renew(&self, epoch: u64, lines: &Lines) -> Result<(), Trouble> {
-        let closed = |_closed| Trouble::not_started("The shim is closing.");
+    /// Opens a new session with the client's `initialize` request.
+    pub(super) async fn renew_session(
+        &self,
+        epoch: u64,
+        lines: &ClientLines,
+    ) -> Result<(), ShimFailure> {
+        let closed = |_closed| ShimFailure::not_started("The shim is closing.");
         let _turn = self.renewal.acquire().await.map_err(closed)?;
         let session = self.session();
         if session.epoch != epoch {
             return Ok(());
         }
-        let lost = || Trouble::not_started("The session is gone and cannot be opened again.");
+        let lost = || ShimFailure::not_started("The session is gone and cannot be opened again.");
         let line = session.initialize.ok_or_else(lost)?;
-        let Some(message::Kind::Request { id, .. }) = message::kind(&line) else {
+        let Some(message::ShimMessageKind::Request { id, .. }) = message::classify_message(&line)
+        else {
             return Err(lost());
         };
-        self.open(line, &id, Audience::Nobody, lines).await?;
+        self.open_session(line, &id, ResponseRecipient::Discard, lines)
+            .await?;
         let renewed = self.session();
         if renewed.epoch == epoch {
             return Err(lost());
         }
         let initialized = br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
         let initialized = Bytes::from_static(initialized);
-        self.send(&initialized, Head::Session(&renewed))
+        self.send_message(&initialized, ShimRequestHead::Session(&renewed))
             .await
             .map(|_response| ())
     }
 
-    /// Sends a message, again while it provably did not arrive.
-    pub(super) async fn send(
+    /// Sends a message, retrying after attempts that provably did not arrive.
+    pub(super) async fn send_message(
         &self,
         line: &Bytes,
-        head: Head<'_>,
-    ) -> Result<Response<Incoming>, Trouble> {
+        headers: ShimRequestHead<'_>,
+    ) -> Result<Response<Incoming>, ShimFailure> {
         let mut attempt = 1;
         loop {
-            let daemon = self.daemon();
-            let request = self.build(Method::POST, &daemon, head, line.clone());
-            let request = request.map_err(|_error| Trouble::not_started("Bad request."))?;
+            let gateway = self.gateway();
+            let request = self.build_request(Method::POST, &gateway, headers, line.clone());
+            let request = request.map_err(|_error| ShimFailure::not_started("Bad request."))?;
             match self.http.request(request).await {
-                // Refused at the door, so it did not run; the token may have been replaced.
+                // Refused before execution; the token may have been rotated.
                 Ok(response)
                     if response.status() == StatusCode::UNAUTHORIZED
                         && attempt < ATTEMPTS_MAX
-                        && self.token_changed(&daemon) =>
+                        && self.reload_token(&gateway) =>
                 {
                     attempt += 1;
                 }
                 Ok(response) => return Ok(response),
                 Err(error) if error.is_connect() && attempt < ATTEMPTS_MAX => {
                     attempt += 1;
-                    self.find_again(&daemon.url).await.map_err(|failure| {
-                        let message = failure.message;
-                        Trouble::not_started(format!("Nothing was run: {message}."))
-                    })?;
+                    self.relocate_gateway(&gateway.url)
+                        .await
+                        .map_err(|failure| {
+                            let message = failure.message;
+                            ShimFailure::not_started(format!("Nothing was run: {message}."))
+                        })?;
                 }
                 Err(error) if error.is_connect() => {
-                    return Err(Trouble::not_started(
+                    return Err(ShimFailure::not_started(
                         "Nothing was run: the gateway is away.",
                     ));
                 }
-                Err(_error) => return Err(lost()),
+                Err(_error) => return Err(response_lost()),
             }
         }
     }
 
-    /// Reads the token again; whether it is another one than that of `daemon`.
-    fn token_changed(&self, daemon: &Daemon) -> bool {
-        match self.finder.find() {
-            Ok(found) if found.token != daemon.token => {
-                *lock(&self.daemon) = found;
+    /// Rereads the token; returns whether the token differs from the token of `gateway`.
+    fn reload_token(&self, gateway: &GatewayAccess) -> bool {
+        match self.finder.find_gateway() {
+            Ok(found) if found.token != gateway.token => {
+                *lock(&self.gateway) = found;
                 true
             }
             _ => false,
         }
     }
 
-    /// Looks where the gateway is now; starts one if it is nowhere.
-    pub(super) async fn find_again(&self, failed_url: &str) -> Result<(), Failure> {
-        let _turn = self.search.acquire().await;
-        if self.daemon().url != failed_url {
+    /// Relocates the gateway, or starts a new gateway.
+    pub(super) async fn relocate_gateway(&self, failed_url: &str) -> Result<(), CliFailure> {
+        let _turn = self.relocation.acquire().await;
+        if self.gateway().url != failed_url {
             return Ok(());
         }
-        let daemon = start::ensure(&self.finder, &self.starter).await?;
-        *lock(&self.daemon) = daemon;
+        let gateway = gateway_starter::ensure_gateway(&self.finder, &self.starter).await?;
+        *lock(&self.gateway) = gateway;
         Ok(())
     }
 
-    fn build(
+    fn build_request(
         &self,
         method: Method,
-        daemon: &Daemon,
-        head: Head<'_>,
+        gateway: &GatewayAccess,
+        headers: ShimRequestHead<'_>,
         body: Bytes,
     ) -> http::Result<Request<Full<Bytes>>> {
         let accept = match method {
@@ -274,24 +307,24 @@ impl Shim {
         };
         let mut builder = Request::builder()
             .method(method)
-            .uri(format!("{}{}", daemon.url, self.path))
+            .uri(format!("{}{}", gateway.url, self.path))
             .header(
                 header::AUTHORIZATION,
-                format!("Bearer {}", daemon.token.expose()),
+                format!("Bearer {}", gateway.token.expose()),
             )
             .header(header::CONTENT_TYPE, "application/json")
             .header(header::ACCEPT, accept);
-        match head {
-            Head::Session(session) => {
+        match headers {
+            ShimRequestHead::Session(session) => {
                 if let Some(id) = &session.id {
-                    builder = builder.header(SESSION, id);
+                    builder = builder.header(SESSION_HEADER, id);
                 }
                 if let Some(revision) = &session.revision {
-                    builder = builder.header(REVISION, revision);
+                    builder = builder.header(REVISION_HEADER, revision);
                 }
             }
-            Head::Itself(itself) => {
-                for (name, value) in itself.headers() {
+            ShimRequestHead::Stateless(stateless) => {
+                for (name, value) in stateless.header_pairs() {
                     builder = builder.header(name, value);
                 }
             }
@@ -299,68 +332,73 @@ impl Shim {
         builder.body(Full::new(body))
     }
 
-    /// Opens the stream of messages that belong to no request.
-    pub(super) async fn listen(
+    /// Opens the stream of messages unrelated to a request.
+    pub(super) async fn open_notification_stream(
         &self,
-        session: &Session,
+        session: &ShimSession,
         after: Option<&str>,
     ) -> Result<Response<Incoming>, String> {
-        let daemon = self.daemon();
-        let request = self.build(Method::GET, &daemon, Head::Session(session), Bytes::new());
-        let mut request = request.map_err(|_error| daemon.url.clone())?;
+        let gateway = self.gateway();
+        let request = self.build_request(
+            Method::GET,
+            &gateway,
+            ShimRequestHead::Session(session),
+            Bytes::new(),
+        );
+        let mut request = request.map_err(|_error| gateway.url.clone())?;
         if let Some(after) = after.and_then(|id| HeaderValue::from_str(id).ok()) {
             request.headers_mut().insert("last-event-id", after);
         }
         self.http
             .request(request)
             .await
-            .map_err(|_error| daemon.url)
+            .map_err(|_error| gateway.url)
     }
 
-    /// Takes leave, so that the gateway need not keep the session.
-    pub(super) async fn close(&self) {
+    /// Deletes the session at the gateway.
+    pub(super) async fn delete_session(&self) {
         let session = self.session();
         if session.id.is_none() {
             return;
         }
-        let request = self.build(
+        let request = self.build_request(
             Method::DELETE,
-            &self.daemon(),
-            Head::Session(&session),
+            &self.gateway(),
+            ShimRequestHead::Session(&session),
             Bytes::new(),
         );
         if let Ok(request) = request {
-            // Best effort: sessions also end by themselves.
-            let _answer = tokio::time::timeout(CLOSE, self.http.request(request)).await;
+            // Best effort: sessions also expire.
+            let _answer = tokio::time::timeout(CLOSE_TIMEOUT, self.http.request(request)).await;
         }
     }
 }
 
-/// The gateway said no, in words of its own where it has some.
-pub(super) fn refused(status: StatusCode, body: &[u8]) -> Trouble {
+/// Builds the failure for an error response, with the gateway's message if present.
+pub(super) fn refused_failure(status: StatusCode, body: &[u8]) -> ShimFailure {
     let body: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
-    let said = body
+    let message_text = body
         .pointer("/error/message")
         .and_then(serde_json::Value::as_str);
-    let message = match (said, status) {
-        (Some(said), _) => format!("The gateway refused: {said}"),
+    let message = match (message_text, status) {
+        (Some(message_text), _) => format!("The gateway refused: {message_text}"),
         (None, StatusCode::UNAUTHORIZED) => "The gateway does not accept the token.".to_owned(),
         (None, status) => format!("The gateway answered {status}."),
     };
-    let ran = body
+    let execution = body
         .pointer("/error/execution")
         .or_else(|| body.pointer("/error/data/execution"));
-    let not_started = ran.and_then(serde_json::Value::as_str) == Some("not_started");
-    let mut trouble = if status.is_client_error() || not_started {
-        Trouble::not_started(message)
+    let not_started = execution.and_then(serde_json::Value::as_str) == Some("not_started");
+    let mut failure = if status.is_client_error() || not_started {
+        ShimFailure::not_started(message)
     } else {
-        Trouble::unknown(message)
+        ShimFailure::unknown(message)
     };
     if let Some(code) = body
         .pointer("/error/code")
         .and_then(serde_json::Value::as_i64)
     {
-        trouble.code = code;
+        failure.code = code;
     }
-    trouble
+    failure
 }

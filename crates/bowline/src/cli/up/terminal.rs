@@ -1,8 +1,8 @@
-//! The terminal that `up` was started in: when it goes away, the gateway ends.
+//! The controlling terminal of `up`: the gateway ends when the terminal goes away.
 //!
-//! SIGHUP has two senders. A person asks for the config file to be applied (`kill -HUP`), or the
-//! kernel, or a shell, says that the terminal hung up. The kernel marks every open descriptor of a
-//! terminal before it sends the signal, so a descriptor that is kept open tells the two apart.
+//! SIGHUP has two senders: a person asks for a reload (`kill -HUP`), or the kernel or a shell
+//! reports a hangup of the terminal. The kernel marks every open descriptor of a terminal before
+//! it sends the signal, so an open descriptor distinguishes the two.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -10,18 +10,18 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-/// The bit of SIGHUP in a mask of signals.
+/// The bit of SIGHUP in a signal mask.
 const HANGUP_BIT: u64 = 1;
 
 /// The controlling terminal of this process.
 #[derive(Debug)]
-pub(super) struct Terminal(File);
+pub(super) struct ControllingTerminal(File);
 
-impl Terminal {
-    /// Returns the controlling terminal; `None` where there is none (`setsid`, a service), or
-    /// where this process was started with SIGHUP ignored (`nohup`). To be called before a handler
-    /// of SIGHUP is installed.
-    pub(super) fn controlling() -> Option<Self> {
+impl ControllingTerminal {
+    /// Opens the controlling terminal. Returns `None` without one (`setsid`, a service), or if
+    /// SIGHUP was ignored at the start (`nohup`). Must be called before a SIGHUP handler is
+    /// installed.
+    pub(super) fn open_controlling() -> Option<Self> {
         if is_hangup_ignored() {
             return None;
         }
@@ -31,13 +31,13 @@ impl Terminal {
         options.open("/dev/tty").ok().map(Self)
     }
 
-    /// Whether it hung up.
-    pub(super) fn is_gone(&self) -> bool {
+    /// Returns whether the terminal has hung up.
+    pub(super) fn has_hung_up(&self) -> bool {
         matches!(rustix::termios::tcgetattr(&self.0), Err(Errno::IO))
     }
 }
 
-/// Whether the parent of this process had it ignore SIGHUP.
+/// Returns whether the parent process made this one ignore SIGHUP.
 fn is_hangup_ignored() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

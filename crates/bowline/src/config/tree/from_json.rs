@@ -1,7 +1,7 @@
-//! JSON into a tree of values with places.
+//! Parses JSON into a tree of values with positions.
 //!
-//! serde_json keeps no places, but a borrowed `RawValue` is a slice of the file, and where a
-//! slice begins in the file can be told without parsing anything twice.
+//! serde_json has no positions, but a borrowed `RawValue` is a slice of the text, so the pointer
+//! offset gives the position without parsing twice.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,17 +11,18 @@ use serde::Deserializer as _;
 use serde::de::{MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::{DEPTH_MAX, Entry, Node, Value, too_deep};
-use crate::config::frame::{Problem, offset};
+use super::{ConfigEntry, ConfigNode, ConfigValue, DEPTH_MAX, too_deep_problem};
+use crate::config::config_problem::{ConfigProblem, byte_offset};
 
-pub(super) fn parse(text: &str) -> Result<Node, Vec<Problem>> {
-    let raw: &RawValue = serde_json::from_str(text).map_err(|error| vec![syntax(text, &error)])?;
+pub(super) fn parse_json(text: &str) -> Result<ConfigNode, Vec<ConfigProblem>> {
+    let raw: &RawValue =
+        serde_json::from_str(text).map_err(|error| vec![syntax_problem(text, &error)])?;
     let mut problems = Vec::new();
-    let node = Reader {
+    let node = JsonTreeReader {
         text,
         problems: &mut problems,
     }
-    .node(raw.get(), 0);
+    .build_node(raw.get(), 0);
     if problems.is_empty() {
         Ok(node)
     } else {
@@ -29,90 +30,92 @@ pub(super) fn parse(text: &str) -> Result<Node, Vec<Problem>> {
     }
 }
 
-fn syntax(text: &str, error: &serde_json::Error) -> Problem {
-    let at = offset(text, error.line(), error.column());
+fn syntax_problem(text: &str, error: &serde_json::Error) -> ConfigProblem {
+    let at = byte_offset(text, error.line(), error.column());
     let full = error.to_string();
-    // serde_json appends the place, which the code frame shows already.
+    // serde_json appends the position, already shown by the code frame.
     let label = full
         .split(" at line ")
         .next()
         .unwrap_or("cannot be read")
         .to_owned();
-    Problem::new(at..at + 1, "the file is not valid JSON", label)
+    ConfigProblem::new(at..at + 1, "the file is not valid JSON", label)
 }
 
-struct Reader<'t, 'p> {
+struct JsonTreeReader<'t, 'p> {
     text: &'t str,
-    problems: &'p mut Vec<Problem>,
+    problems: &'p mut Vec<ConfigProblem>,
 }
 
-impl<'t> Reader<'t, '_> {
-    fn span(&self, part: &str) -> Range<usize> {
+impl<'t> JsonTreeReader<'t, '_> {
+    fn span_in_text(&self, part: &str) -> Range<usize> {
         let start = (part.as_ptr() as usize).saturating_sub(self.text.as_ptr() as usize);
         start..start + part.len()
     }
 
-    fn node(&mut self, raw: &'t str, depth: usize) -> Node {
-        let span = self.span(raw);
+    fn build_node(&mut self, raw: &'t str, depth: usize) -> ConfigNode {
+        let span = self.span_in_text(raw);
         if depth > DEPTH_MAX {
-            self.problems.push(too_deep(span.clone()));
-            return Node {
+            self.problems.push(too_deep_problem(span.clone()));
+            return ConfigNode {
                 span,
-                value: Value::Other("nested too deep"),
+                value: ConfigValue::Other("nested too deep"),
             };
         }
         let value = match raw.as_bytes().first() {
-            Some(b'{') => Value::Table(self.entries(raw, depth)),
+            Some(b'{') => ConfigValue::Table(self.build_entries(raw, depth)),
             Some(b'[') => {
                 let items: Vec<&RawValue> = serde_json::from_str(raw).unwrap_or_default();
-                Value::List(
+                ConfigValue::List(
                     items
                         .iter()
-                        .map(|item| self.node(item.get(), depth + 1))
+                        .map(|item| self.build_node(item.get(), depth + 1))
                         .collect(),
                 )
             }
             Some(b'"') => match serde_json::from_str::<Cow<'_, str>>(raw) {
-                Ok(text) => Value::Text(text.into_owned()),
-                Err(_) => Value::Other("a string with a broken escape"),
+                Ok(text) => ConfigValue::Text(text.into_owned()),
+                Err(_) => ConfigValue::Other("a string with a broken escape"),
             },
-            Some(b't') => Value::Boolean(true),
-            Some(b'f') => Value::Boolean(false),
-            Some(b'n') => Value::Other("null"),
-            _ if raw.contains(['.', 'e', 'E']) => raw
-                .parse()
-                .map_or(Value::Other("a number out of range"), Value::Float),
-            _ => raw
-                .parse()
-                .map_or(Value::Other("a number out of range"), Value::Integer),
+            Some(b't') => ConfigValue::Boolean(true),
+            Some(b'f') => ConfigValue::Boolean(false),
+            Some(b'n') => ConfigValue::Other("null"),
+            _ if raw.contains(['.', 'e', 'E']) => raw.parse().map_or(
+                ConfigValue::Other("a number out of range"),
+                ConfigValue::Float,
+            ),
+            _ => raw.parse().map_or(
+                ConfigValue::Other("a number out of range"),
+                ConfigValue::Integer,
+            ),
         };
-        Node { span, value }
+        ConfigNode { span, value }
     }
 
-    fn entries(&mut self, raw: &'t str, depth: usize) -> Vec<Entry> {
+    fn build_entries(&mut self, raw: &'t str, depth: usize) -> Vec<ConfigEntry> {
         let mut reader = serde_json::Deserializer::from_str(raw);
-        let pairs = reader.deserialize_map(Pairs).unwrap_or_default();
-        let mut after = self.span(raw).start + 1;
-        let mut entries: Vec<Entry> = Vec::with_capacity(pairs.len());
+        let pairs = reader.deserialize_map(ObjectPairs).unwrap_or_default();
+        let mut after = self.span_in_text(raw).start + 1;
+        let mut entries: Vec<ConfigEntry> = Vec::with_capacity(pairs.len());
         for (key, value) in pairs {
-            let value_at = self.span(value.get()).start;
+            let value_at = self.span_in_text(value.get()).start;
             let span = key_span(self.text, after..value_at);
-            after = self.span(value.get()).end;
+            after = self.span_in_text(value.get()).end;
             if entries.iter().any(|entry| entry.key == key) {
-                self.problems.push(Problem::new(
+                self.problems.push(ConfigProblem::new(
                     span.clone(),
                     format!("key `{key}` is given twice"),
                     "a second value for the same key",
                 ));
             }
-            let node = self.node(value.get(), depth + 1);
-            entries.push(Entry { key, span, node });
+            let node = self.build_node(value.get(), depth + 1);
+            entries.push(ConfigEntry { key, span, node });
         }
         entries
     }
 }
 
-/// The literal between the end of the last value and the beginning of this one.
+/// Finds the key literal between the end of the last value and the start of this one.
 fn key_span(text: &str, between: Range<usize>) -> Range<usize> {
     let part = text.get(between.clone()).unwrap_or_default();
     match (part.find('"'), part.rfind('"')) {
@@ -123,10 +126,10 @@ fn key_span(text: &str, between: Range<usize>) -> Range<usize> {
     }
 }
 
-/// The pairs of an object, in order, duplicates kept.
-struct Pairs;
+/// Collects the pairs of an object in order, including duplicates.
+struct ObjectPairs;
 
-impl<'de> Visitor<'de> for Pairs {
+impl<'de> Visitor<'de> for ObjectPairs {
     type Value = Vec<(String, &'de RawValue)>;
 
     fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -147,34 +150,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_and_values_remember_where_they_stood() {
+    fn json_keys_and_values_keep_spans() {
         let text = r#" { "a" : {"b":"x","c":[1,true,null]} }"#;
-        let root = parse(text).unwrap();
-        let Value::Table(top) = root.value else {
+        let root = parse_json(text).unwrap();
+        let ConfigValue::Table(top) = root.value else {
             panic!("an object is a table")
         };
         assert_eq!(&text[top[0].span.clone()], "\"a\"");
-        let Value::Table(inner) = &top[0].node.value else {
+        let ConfigValue::Table(inner) = &top[0].node.value else {
             panic!("a is a table")
         };
         assert_eq!(&text[inner[1].span.clone()], "\"c\"");
         assert_eq!(&text[inner[1].node.span.clone()], "[1,true,null]");
-        let Value::List(items) = &inner[1].node.value else {
+        let ConfigValue::List(items) = &inner[1].node.value else {
             panic!("c is a list")
         };
-        assert_eq!(items[0].value, Value::Integer(1));
-        assert_eq!(items[2].value.kind(), "null");
+        assert_eq!(items[0].value, ConfigValue::Integer(1));
+        assert_eq!(items[2].value.kind_words(), "null");
     }
 
     #[test]
-    fn a_key_given_twice_is_refused() {
-        let problems = parse(r#"{"a":1,"\u0061":2}"#).unwrap_err();
+    fn duplicate_json_key_is_refused() {
+        let problems = parse_json(r#"{"a":1,"\u0061":2}"#).unwrap_err();
         assert_eq!(problems[0].message, "key `a` is given twice");
     }
 
     #[test]
-    fn a_syntax_error_points_at_its_place() {
-        let problems = parse("{\n  \"a\": ,\n}").unwrap_err();
+    fn json_syntax_error_has_position() {
+        let problems = parse_json("{\n  \"a\": ,\n}").unwrap_err();
         assert_eq!(problems[0].span, 9..10);
         assert_eq!(problems[0].label, "expected value");
     }

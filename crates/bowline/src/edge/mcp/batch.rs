@@ -1,61 +1,68 @@
-//! Batches, which one revision had: several messages in, several answers out.
+//! JSON-RPC batches, supported only by revision 2025-03-26.
 
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
 
-use bowline_core::caller::CallerEnd;
-use bowline_wire::jsonrpc::Refusal;
+use bowline_core::client_handle::ClientHandle;
+use bowline_wire::jsonrpc::MessageError;
 use bowline_wire::mcp::{Revision, code, method};
-use bowline_wire::{Kind, Message};
+use bowline_wire::{MessageKind, RpcMessage};
 use bytes::Bytes;
 use http::StatusCode;
 
-use super::call::{self, Ask, Outcome, Running};
+use super::mcp_call::{self, CallKind, LegacyCallFuture, LegacyResponse};
 use super::{
-    Caller, failure, headers, heard, local, no_session, parse, read, refuse_unknown, session,
+    McpCaller, error_http_response, handle_one_way, legacy_headers, local_requests, message_parser,
+    no_session_response, reject_unknown_revision, request_body, require_session,
 };
-use crate::edge::body::{self, Answer, REVISION};
-use crate::edge::modern::Says;
-use crate::edge::pace;
-use crate::edge::session::{CallEnd, Session};
+use crate::edge::client_session::{ClientSession, SessionCallHandle};
+use crate::edge::modern_mcp::VersionHeader;
+use crate::edge::rate_limit;
+use crate::edge::response_body::{self, EdgeResponse, REVISION_HEADER};
 
-/// Messages of one batch.
-const MESSAGES_MAX: usize = 100;
+/// Maximum number of messages in a batch.
+const BATCH_MESSAGES_MAX: usize = 100;
 
-/// One message of a batch, and how it is answered.
-enum Part {
-    /// At once.
+/// A message of a batch with its response.
+enum BatchPart {
+    /// Response is ready.
     Done(Bytes),
-    /// When its server answers.
-    Runs(Running),
+    /// Call in flight.
+    Running(LegacyCallFuture),
 }
 
-/// Answers a batch, where the session's revision has them.
-pub(super) async fn answer(caller: Caller<'_>, text: Bytes) -> Answer {
-    if let Some(refused) = refuse_unknown(Says::of(&caller.parts.headers), None) {
+/// Handles a batch, if the session's revision supports batches.
+pub(super) async fn handle_batch(caller: McpCaller<'_>, text: Bytes) -> EdgeResponse {
+    if let Some(refused) =
+        reject_unknown_revision(VersionHeader::from_headers(&caller.parts.headers), None)
+    {
         return refused;
     }
-    let session = match session(caller) {
-        Ok(session) if takes_batches(caller, &session) => session,
-        // A batch that may hold `initialize` has no session to look at.
-        Ok(_) | Err(StatusCode::BAD_REQUEST) => return read::refused(&text, Refusal::Batch),
-        Err(status) => return no_session(status, None),
+    let session = match require_session(caller) {
+        Ok(session) if supports_batches(caller, &session) => session,
+        // A batch with `initialize` would have no session.
+        Ok(_) | Err(StatusCode::BAD_REQUEST) => {
+            return request_body::refusal_response(&text, MessageError::Batch);
+        }
+        Err(status) => return no_session_response(status, None),
     };
-    let asker = session.asker_of(caller.principal);
-    let caller = caller.narrowed(&asker);
-    let invalid = |message| failure(StatusCode::OK, None, code::INVALID_REQUEST, message);
-    let items = match parse::batch(caller, &text, MESSAGES_MAX).await {
+    let principal = session.principal_for(caller.principal);
+    let caller = caller.with_principal(&principal);
+    let invalid =
+        |message| error_http_response(StatusCode::OK, None, code::INVALID_REQUEST, message);
+    let items = match message_parser::parse_batch(caller, &text, BATCH_MESSAGES_MAX).await {
         Ok(items) => items,
         Err(busy) => return busy,
     };
     if items.is_empty() {
         return invalid("the batch is empty");
     }
-    if items.len() > MESSAGES_MAX {
+    if items.len() > BATCH_MESSAGES_MAX {
         return invalid("the batch holds more than 100 messages");
     }
-    if let Err(refused) = pace::admit_batch(caller.edge, caller.principal, items.len()).await {
+    if let Err(refused) = rate_limit::admit_batch(caller.edge, caller.principal, items.len()).await
+    {
         return refused;
     }
     let messages = || {
@@ -66,77 +73,86 @@ pub(super) async fn answer(caller: Caller<'_>, text: Bytes) -> Answer {
     if messages().any(|message| message.method() == Some(method::INITIALIZE)) {
         return invalid("initialize must not be part of a batch");
     }
-    let lie = messages().find_map(|message| headers::refuse_lies(&caller.parts.headers, message));
-    if let Some(lie) = lie {
-        return lie;
+    let mismatch = messages()
+        .find_map(|message| legacy_headers::reject_mismatch(&caller.parts.headers, message));
+    if let Some(mismatch) = mismatch {
+        return mismatch;
     }
-    let end = end_of(caller, &session, messages());
+    let handle = batch_handle(caller, &session, messages());
     let mut parts = Vec::new();
     for (item, message) in &items {
         match message {
-            Ok(message) => parts.extend(part(caller, &session, message, end.as_ref()).await),
-            Err(refusal) => parts.push(Part::Done(read::refusal_of(item, *refusal))),
+            Ok(message) => {
+                parts.extend(handle_part(caller, &session, message, handle.as_ref()).await)
+            }
+            Err(refusal) => parts.push(BatchPart::Done(request_body::refusal_message(
+                item, *refusal,
+            ))),
         }
     }
     if parts.is_empty() {
-        return body::empty(StatusCode::ACCEPTED);
+        return response_body::empty_response(StatusCode::ACCEPTED);
     }
-    call::answer(caller.edge, Box::pin(all(parts)), end).await
+    mcp_call::respond_when_ready(caller.edge, Box::pin(join_parts(parts)), handle).await
 }
 
-fn takes_batches(caller: Caller<'_>, session: &Session) -> bool {
+fn supports_batches(caller: McpCaller<'_>, session: &ClientSession) -> bool {
     let only = Revision::V2025_03_26;
-    let mut said = caller.parts.headers.get_all(REVISION).iter();
+    let mut said = caller.parts.headers.get_all(REVISION_HEADER).iter();
     session.revision == only && said.all(|said| said.as_bytes() == only.as_str().as_bytes())
 }
 
-/// Returns the caller's end of all calls together, for a caller that takes a stream.
-fn end_of<'a>(
-    caller: Caller<'_>,
-    session: &Arc<Session>,
-    messages: impl Iterator<Item = &'a Message>,
-) -> Option<Arc<CallEnd>> {
-    if !read::accepts(caller.parts, "text/event-stream") {
+/// Returns the shared client handle of all calls in the batch, if the client accepts SSE.
+fn batch_handle<'a>(
+    caller: McpCaller<'_>,
+    session: &Arc<ClientSession>,
+    messages: impl Iterator<Item = &'a RpcMessage>,
+) -> Option<Arc<SessionCallHandle>> {
+    if !request_body::accepts_type(caller.parts, "text/event-stream") {
         return None;
     }
     let mut ids = messages.filter_map(|message| message.id().map(Bytes::copy_from_slice));
     let first = ids.next()?;
-    Some(CallEnd::new(session, first, ids.collect()))
+    Some(SessionCallHandle::new(session, first, ids.collect()))
 }
 
-/// Judges one message like one that comes alone; `None` when it wants no answer.
-async fn part(
-    caller: Caller<'_>,
-    session: &Arc<Session>,
-    message: &Message,
-    end: Option<&Arc<CallEnd>>,
-) -> Option<Part> {
-    if message.kind() != Kind::Request {
-        heard(caller, session, message);
+/// Handles a message like a single message; `None` if no response is due.
+async fn handle_part(
+    caller: McpCaller<'_>,
+    session: &Arc<ClientSession>,
+    message: &RpcMessage,
+    handle: Option<&Arc<SessionCallHandle>>,
+) -> Option<BatchPart> {
+    if message.kind() != MessageKind::Request {
+        handle_one_way(caller, session, message);
         return None;
     }
-    let Some(ask) = message.method().and_then(Ask::of) else {
-        return Some(Part::Done(local::answer(caller, session, message).await));
+    let Some(kind) = message.method().and_then(CallKind::from_method) else {
+        return Some(BatchPart::Done(
+            local_requests::handle_local(caller, session, message).await,
+        ));
     };
-    let told: Arc<dyn CallerEnd> = match end {
-        Some(end) => Arc::clone(end) as Arc<dyn CallerEnd>,
-        None => session.without_stream(),
+    let client: Arc<dyn ClientHandle> = match handle {
+        Some(handle) => Arc::clone(handle) as Arc<dyn ClientHandle>,
+        None => session.handle_without_stream(),
     };
-    Some(match call::begin(caller, session, message, ask, told) {
-        Ok(running) => Part::Runs(running),
-        Err(refused) => Part::Done(refused),
-    })
+    Some(
+        match mcp_call::start_call(caller, session, message, kind, client) {
+            Ok(running) => BatchPart::Running(running),
+            Err(refused) => BatchPart::Done(refused),
+        },
+    )
 }
 
-/// Waits for all answers, side by side, and writes them as one array.
-async fn all(mut parts: Vec<Part>) -> Outcome {
+/// Waits for all responses concurrently and writes them as an array.
+async fn join_parts(mut parts: Vec<BatchPart>) -> LegacyResponse {
     poll_fn(|cx| {
         let mut waits = false;
         for part in &mut parts {
-            if let Part::Runs(running) = part {
+            if let BatchPart::Running(running) = part {
                 match running.as_mut().poll(cx) {
-                    // One of many is refused in its own answer only.
-                    Poll::Ready(outcome) => *part = Part::Done(outcome.answer),
+                    // A rate limit affects only the message's own response.
+                    Poll::Ready(outcome) => *part = BatchPart::Done(outcome.response),
                     Poll::Pending => waits = true,
                 }
             }
@@ -150,7 +166,7 @@ async fn all(mut parts: Vec<Part>) -> Outcome {
     .await;
     let mut out = Vec::from(&b"["[..]);
     for part in parts {
-        if let Part::Done(answer) = part {
+        if let BatchPart::Done(answer) = part {
             if out.len() > 1 {
                 out.push(b',');
             }

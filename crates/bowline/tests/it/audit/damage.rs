@@ -1,30 +1,30 @@
-//! What `audit verify` says of files that somebody changed.
+//! `audit verify` on damaged files.
 
-use crate::peers::left_out;
+use crate::peers::skip_test;
 use std::path::PathBuf;
 
 use super::*;
 
-/// The one file of rows of a gateway that is down.
-fn file_of(gateway: &Gateway) -> PathBuf {
-    gateway.state().join("audit/audit-000000000001.db")
+/// The single row file of a stopped gateway.
+fn rows_file(gateway: &Gateway) -> PathBuf {
+    gateway.state_dir().join("audit/audit-000000000001.db")
 }
 
-/// Stops a gateway that made some calls.
-fn stopped() -> Gateway {
-    let mut gateway = up("");
-    let mut session = gateway.session("/mcp");
+/// Stops a gateway after some calls.
+fn stop_after_calls() -> Gateway {
+    let mut gateway = start_audited("");
+    let mut session = gateway.open_session("/mcp");
     for _ in 0..40 {
-        call(&mut session, "one__echo");
+        call_tool(&mut session, "one__echo");
     }
     assert!(gateway.stop());
     gateway
 }
 
-/// Replaces bytes in the file of rows, as somebody with an editor would.
-fn replace(gateway: &Gateway, old: &str, new: &str) {
+/// Replaces bytes in the row file, as an attacker with an editor would.
+fn replace_in_rows(gateway: &Gateway, old: &str, new: &str) {
     assert_eq!(old.len(), new.len());
-    let path = file_of(gateway);
+    let path = rows_file(gateway);
     let mut bytes = std::fs::read(&path).unwrap();
     let at = bytes
         .windows(old.len())
@@ -35,36 +35,36 @@ fn replace(gateway: &Gateway, old: &str, new: &str) {
 }
 
 #[test]
-fn sec_50_a_row_that_was_edited_is_named_and_the_exit_code_is_1() {
-    let mut gateway = stopped();
-    let (whole, code) = verdict(&gateway);
+fn sec_50_edited_row_is_named_with_exit_1() {
+    let mut gateway = stop_after_calls();
+    let (whole, code) = verify_trail(&gateway);
     assert_eq!((&whole["ok"], code), (&json!(true), Some(0)), "{whole}");
-    let row = rows(&gateway)[20].clone();
+    let row = export_rows(&gateway)[20].clone();
     let seq = row["seq"].as_u64().unwrap();
-    replace(
+    replace_in_rows(
         &gateway,
         &format!("{{\"seq\":{seq},\"at_ms\":1"),
         &format!("{{\"seq\":{seq},\"at_ms\":2"),
     );
-    let (broken, code) = verdict(&gateway);
+    let (broken, code) = verify_trail(&gateway);
     assert_eq!(code, Some(1));
     let named = json!({"seq": seq, "reason": "changed", "file": "audit-000000000001.db"});
     assert_eq!(broken["broken"], named);
-    let told = gateway.cli(&["audit", "verify"]);
+    let told = gateway.run_cli(&["audit", "verify"]);
     let told = String::from_utf8(told.stdout).unwrap();
     assert!(told.contains(&format!("row {seq}: changed")), "{told}");
-    // A gateway goes on behind it, and the damage stays visible.
+    // A gateway appends behind the damage, and the damage stays visible.
     gateway.restart();
-    gateway.wait_for("one", "ready");
-    call(&mut gateway.session("/mcp"), "one__echo");
-    let seen = gateway.api("/api/v1/audit/verify");
+    gateway.wait_for_state("one", "ready");
+    call_tool(&mut gateway.open_session("/mcp"), "one__echo");
+    let seen = gateway.get_api("/api/v1/audit/verify");
     assert_eq!(seen["broken"], named, "{seen}");
 }
 
 #[test]
-fn sec_50_rows_that_were_cut_off_are_named_and_a_noted_head_proves_more() {
-    let mut gateway = stopped();
-    let (whole, _) = verdict(&gateway);
+fn sec_50_truncation_is_found_with_noted_head() {
+    let mut gateway = stop_after_calls();
+    let (whole, _) = verify_trail(&gateway);
     let head = format!(
         "{}:{}",
         whole["head"]["seq"],
@@ -72,14 +72,14 @@ fn sec_50_rows_that_were_cut_off_are_named_and_a_noted_head_proves_more() {
     );
     let expect = |gateway: &Gateway, head: &str| {
         gateway
-            .cli(&["audit", "verify", "--expect", head])
+            .run_cli(&["audit", "verify", "--expect", head])
             .status
             .code()
     };
     assert_eq!(expect(&gateway, &head), Some(0));
     assert_eq!(expect(&gateway, "nonsense"), Some(2));
-    // The files of an earlier day, put back together with their head.
-    let audit = gateway.state().join("audit");
+    // Files of an earlier day, restored together with their head.
+    let audit = gateway.state_dir().join("audit");
     let copy = gateway.dir.path().join("copy");
     std::fs::create_dir(&copy).unwrap();
     for entry in std::fs::read_dir(&audit).unwrap() {
@@ -89,18 +89,18 @@ fn sec_50_rows_that_were_cut_off_are_named_and_a_noted_head_proves_more() {
         }
     }
     gateway.restart();
-    gateway.wait_for("one", "ready");
-    call(&mut gateway.session("/mcp"), "one__echo");
+    gateway.wait_for_state("one", "ready");
+    call_tool(&mut gateway.open_session("/mcp"), "one__echo");
     assert!(gateway.stop());
-    let (longer, _) = verdict(&gateway);
+    let (longer, _) = verify_trail(&gateway);
     let later = format!(
         "{}:{}",
         longer["head"]["seq"],
         longer["head"]["hash"].as_str().unwrap()
     );
     assert_eq!(expect(&gateway, &later), Some(0));
-    std::fs::copy(copy.join("audit-000000000001.db"), file_of(&gateway)).unwrap();
-    let (cut, code) = verdict(&gateway);
+    std::fs::copy(copy.join("audit-000000000001.db"), rows_file(&gateway)).unwrap();
+    let (cut, code) = verify_trail(&gateway);
     assert_eq!(
         (&cut["broken"]["reason"], code),
         (&json!("truncated"), Some(1)),
@@ -112,7 +112,7 @@ fn sec_50_rows_that_were_cut_off_are_named_and_a_noted_head_proves_more() {
     );
     std::fs::copy(copy.join("head"), audit.join("head")).unwrap();
     assert_eq!(
-        verdict(&gateway).1,
+        verify_trail(&gateway).1,
         Some(0),
         "whoever writes all files forges all"
     );
@@ -123,20 +123,21 @@ fn sec_50_rows_that_were_cut_off_are_named_and_a_noted_head_proves_more() {
     );
 }
 
+/// A trail that cannot be written makes the gateway degraded and delays no call.
 #[test]
-fn a_trail_that_cannot_be_written_degrades_the_gateway_and_holds_up_nobody() {
-    let gateway = up("");
-    let mut session = gateway.session("/mcp");
-    call(&mut session, "one__echo");
-    let page = gateway.api("/api/v1/audit");
+fn unwritable_trail_degrades_gateway_without_blocking() {
+    let gateway = start_audited("");
+    let mut session = gateway.open_session("/mcp");
+    call_tool(&mut session, "one__echo");
+    let page = gateway.get_api("/api/v1/audit");
     assert!(page["rows"].as_array().unwrap().len() >= 3, "{page}");
     let other = std::process::Command::new("sqlite3")
-        .arg(file_of(&gateway))
+        .arg(rows_file(&gateway))
         .stdin(std::process::Stdio::piped())
         .stdout(std::process::Stdio::piped())
         .spawn();
     let Ok(mut other) = other else {
-        return left_out("another reader of the trail", "sqlite3 is not here");
+        return skip_test("another reader of the trail", "sqlite3 is not here");
     };
     let mut say = other.stdin.take().unwrap();
     let mut hear = std::io::BufReader::new(other.stdout.take().unwrap());
@@ -147,21 +148,21 @@ fn a_trail_that_cannot_be_written_degrades_the_gateway_and_holds_up_nobody() {
     let token = format!("Bearer {}", gateway.token);
     let headers = [("Authorization", &token[..])];
     let ready = || {
-        Http::connect(gateway.address)
+        HttpConnection::connect(gateway.address)
             .get("/readyz", &headers)
             .json()
     };
-    eventually("rows are lost", || {
-        call(&mut session, "one__echo");
+    wait_until("rows are lost", || {
+        call_tool(&mut session, "one__echo");
         ready()["audit"] == "degraded"
     });
     assert_eq!(ready()["status"], "degraded");
-    let status = gateway.api("/api/v1/status")["audit"].clone();
+    let status = gateway.get_api("/api/v1/status")["audit"].clone();
     assert_eq!(status["state"], "degraded", "{status}");
     drop(say);
     other.wait().unwrap();
-    eventually("rows are written again", || ready()["status"] == "ok");
-    let (verdict, code) = verdict(&gateway);
+    wait_until("rows are written again", || ready()["status"] == "ok");
+    let (verdict, code) = verify_trail(&gateway);
     assert_eq!((&verdict["ok"], code), (&json!(true), Some(0)), "{verdict}");
     assert_eq!(verdict["gaps"], 1);
     assert!(verdict["lost"].as_u64() > Some(0));
@@ -169,20 +170,20 @@ fn a_trail_that_cannot_be_written_degrades_the_gateway_and_holds_up_nobody() {
 
 #[test]
 fn sec_50_verify_of_missing_trail_exits_1() {
-    let gateway = stopped();
-    let audit = gateway.state().join("audit");
-    // One ring at a time: each is missed by itself.
+    let gateway = stop_after_calls();
+    let audit = gateway.state_dir().join("audit");
+    // Each ring is removed and reported separately.
     std::fs::remove_dir_all(audit.join("denials")).unwrap();
-    let (seen, code) = verdict(&gateway);
+    let (seen, code) = verify_trail(&gateway);
     assert_eq!((&seen["ok"], code), (&json!(false), Some(1)), "{seen}");
     assert_eq!(seen["broken"], Value::Null, "{seen}");
     let missing = json!({"seq": 1, "reason": "missing", "file": null});
     assert_eq!(seen["denials"]["broken"], missing, "{seen}");
     std::fs::remove_dir_all(&audit).unwrap();
-    let (seen, code) = verdict(&gateway);
+    let (seen, code) = verify_trail(&gateway);
     assert_eq!((&seen["ok"], code), (&json!(false), Some(1)), "{seen}");
     assert_eq!(seen["broken"], missing, "{seen}");
-    let told = gateway.cli(&["audit", "verify"]);
+    let told = gateway.run_cli(&["audit", "verify"]);
     assert_eq!(told.status.code(), Some(1), "{told:?}");
     let told = String::from_utf8(told.stdout).unwrap();
     assert!(told.contains("missing trail: "), "{told}");

@@ -1,11 +1,11 @@
-//! The keychain of a desktop, in a session bus of its own.
+//! A desktop keychain, in a separate session bus.
 
 use std::process::{Command, Stdio};
 
-use super::Guarded;
-use crate::harness::{bowline, eventually};
+use super::GuardedServer;
+use crate::harness::{bowline_binary, wait_until};
 
-/// Starts a keychain, puts a secret away, serves, and puts another one away.
+/// Starts a keychain, stores a secret, serves, and replaces the secret.
 const SCRIPT: &str = r#"
 set -e
 printf pw | gnome-keyring-daemon --unlock --components=secrets >/dev/null 2>&1
@@ -26,7 +26,7 @@ cat state/secrets.json
 "#;
 
 #[test]
-fn a_secret_in_the_keychain_is_used_rotated_and_removed() {
+fn keychain_secret_is_used_rotated_and_removed() {
     let needed = ["dbus-run-session", "gnome-keyring-daemon", "secret-tool"];
     let is_there = |program: &&str| {
         let found = Command::new("sh")
@@ -38,15 +38,15 @@ fn a_secret_in_the_keychain_is_used_rotated_and_removed() {
         eprintln!("not tested: it needs {}", needed.join(", "));
         return;
     }
-    let server = Guarded::start(&[("first-key", &["look"]), ("second-key", &["look"])]);
+    let server = GuardedServer::start(&[("first-key", &["look"]), ("second-key", &["look"])]);
     let directory = tempfile::tempdir().unwrap();
     let place = |name: &str| directory.path().join(name);
-    let config =
-        "[secret_store]\nkind = \"keychain\"\n".to_owned() + &server.entry("web", "${secret:web}");
+    let config = "[secret_store]\nkind = \"keychain\"\n".to_owned()
+        + &server.config_entry("web", "${secret:web}");
     std::fs::write(place("bowline.toml"), config).unwrap();
     let script = Command::new("dbus-run-session")
         .args(["--", "bash", "-c", SCRIPT, "bash"])
-        .arg(bowline())
+        .arg(bowline_binary())
         .current_dir(directory.path())
         .env("HOME", directory.path())
         .env("XDG_RUNTIME_DIR", directory.path())
@@ -59,12 +59,12 @@ fn a_secret_in_the_keychain_is_used_rotated_and_removed() {
         .unwrap();
     let listed_as = |who: &str| {
         server
-            .proofs("tools/list")
+            .authorization_headers("tools/list")
             .contains(&format!("Bearer {who}"))
     };
-    eventually("the first was used", || listed_as("first-key"));
+    wait_until("the first was used", || listed_as("first-key"));
     std::fs::write(place("second"), "").unwrap();
-    eventually("the second was used", || listed_as("second-key"));
+    wait_until("the second was used", || listed_as("second-key"));
     std::fs::write(place("end"), "").unwrap();
     let out = script.wait_with_output().unwrap();
     assert!(out.status.success(), "{out:?}");
@@ -75,11 +75,11 @@ fn a_secret_in_the_keychain_is_used_rotated_and_removed() {
         ["set web in the keychain", "first-key"],
         "{told}"
     );
-    // The file is sealed, and says neither names nor values.
+    // The file is encrypted and reveals neither names nor values.
     let is_sealed = |line: &str| line.starts_with(r#"{"v":2,"sealed":"#) && !line.contains("web");
     assert!(is_sealed(lines[2]), "{told}");
     assert!(!told.contains("still there"), "{told}");
     assert!(lines.last().is_some_and(|line| is_sealed(line)), "{told}");
-    let asked = server.proofs("initialize");
+    let asked = server.authorization_headers("initialize");
     assert_eq!(asked, ["Bearer first-key"], "the link stayed");
 }

@@ -1,18 +1,18 @@
-//! Who may be which executor.
+//! Identity of executors: principals and executor names.
 
 use serde_json::{Value, json};
 
-use super::{ROLE, allow, office};
-use crate::events::Watcher;
-use crate::harness::executor::{Executor, fails, through};
-use crate::harness::served::Served;
-use crate::harness::worker::write_private;
-use crate::harness::{Gateway, Http, eventually};
+use super::{ROLE, allow_arguments, start_office};
+use crate::events::EventWatcher;
+use crate::harness::executor::{Executor, executor_server_config, run_failing_executor};
+use crate::harness::fixture_server::FixtureServer;
+use crate::harness::worker::write_private_file;
+use crate::harness::{Gateway, HttpConnection, wait_until};
 
-/// Rights of a principal that may be some executors.
+/// Rights of a principal with several executor names.
 const LAB: &str = "[principals.lab]\nexecutors = [\"lab-*\", \"attic\"]\n";
 
-/// A principal that may be the executor of its own name.
+/// A principal with the executor of the same name.
 const OTHER: &str = "[principals.other]\nexecutors = [\"other\"]\n";
 
 const HANDSHAKE: [(&str, &str); 4] = [
@@ -22,14 +22,14 @@ const HANDSHAKE: [(&str, &str); 4] = [
     ("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="),
 ];
 
-fn join(gateway: &Gateway, name: &str, token: &str) -> (Option<i32>, Value) {
+fn try_join(gateway: &Gateway, name: &str, token: &str) -> (Option<i32>, Value) {
     let url = format!("http://{}", gateway.address);
-    fails(Some(token), &["join", &url, "--name", name])
+    run_failing_executor(Some(token), &["join", &url, "--name", name])
 }
 
 #[test]
-fn a_principal_is_the_executor_of_its_own_name_or_of_one_that_the_config_gives_it() {
-    let gateway = Gateway::up(&format!("{ROLE}{LAB}{OTHER}"));
+fn executor_name_comes_from_principal_or_config() {
+    let gateway = Gateway::start(&format!("{ROLE}{LAB}{OTHER}"));
     let lab = gateway.executor_token("lab");
     let other = gateway.executor_token("other");
     let owner = gateway.token.clone();
@@ -40,12 +40,12 @@ fn a_principal_is_the_executor_of_its_own_name_or_of_one_that_the_config_gives_i
         ("other", &other),
         ("any", &owner),
     ] {
-        let executor = Executor::join(&gateway, (name, token), "", &[]);
+        let executor = Executor::join(&gateway, name, token, "", &[]);
         assert_eq!(executor.ready["connected"], true, "{name}");
     }
-    let mut watcher = Watcher::start(&gateway);
+    let mut watcher = EventWatcher::start(&gateway);
     for (name, token) in [("office", &lab), ("lab-1", &other), ("attics", &lab)] {
-        let (exit, error) = join(&gateway, name, token);
+        let (exit, error) = try_join(&gateway, name, token);
         assert_eq!(
             (exit, &error["code"]),
             (Some(3), &json!("auth")),
@@ -56,11 +56,12 @@ fn a_principal_is_the_executor_of_its_own_name_or_of_one_that_the_config_gives_i
             said.contains("the credential does not allow this"),
             "{said}"
         );
-        let told = watcher.until(|told| told.name == "executor" && told.data["state"] == "refused");
+        let told = watcher
+            .next_matching(|told| told.name == "executor" && told.data["state"] == "refused");
         assert_eq!(told.data["name"], name, "{told:?}");
     }
-    eventually("each left a row", || {
-        let rows = gateway.api("/api/v1/audit?kind=denied&limit=100");
+    wait_until("each left a row", || {
+        let rows = gateway.get_api("/api/v1/audit?kind=denied&limit=100");
         let rows = rows["rows"].as_array().unwrap().clone();
         let ours = rows
             .iter()
@@ -70,14 +71,15 @@ fn a_principal_is_the_executor_of_its_own_name_or_of_one_that_the_config_gives_i
 }
 
 #[test]
-fn names_that_are_none_are_refused_before_anything_is_dialled() {
+fn invalid_executor_names_are_refused_before_dialling() {
     for name in ["", "Office", "a_b", "../x", "-a", &"a".repeat(33)] {
-        let (exit, error) = fails(Some("t"), &["join", "http://127.0.0.1:1", "--name", name]);
+        let (exit, error) =
+            run_failing_executor(Some("t"), &["join", "http://127.0.0.1:1", "--name", name]);
         assert_eq!(exit, Some(2), "{name}: {error}");
     }
-    let (exit, error) = fails(Some("t"), &["join", "ftp://h", "--name", "a"]);
+    let (exit, error) = run_failing_executor(Some("t"), &["join", "ftp://h", "--name", "a"]);
     assert_eq!(exit, Some(2), "{error}");
-    let (exit, error) = fails(None, &["join", "http://127.0.0.1:1", "--name", "a"]);
+    let (exit, error) = run_failing_executor(None, &["join", "http://127.0.0.1:1", "--name", "a"]);
     assert_eq!(exit, Some(2), "{error}");
     let args = [
         "join",
@@ -87,7 +89,7 @@ fn names_that_are_none_are_refused_before_anything_is_dialled() {
         "--allow",
         "https://h/",
     ];
-    let (exit, error) = fails(Some("t"), &args);
+    let (exit, error) = run_failing_executor(Some("t"), &args);
     assert_eq!(exit, Some(2), "{error}");
     assert!(
         error["message"].as_str().unwrap().contains("HOST:PORT"),
@@ -95,12 +97,13 @@ fn names_that_are_none_are_refused_before_anything_is_dialled() {
     );
 }
 
+/// Only a complete WebSocket handshake with a credential in its header is accepted.
 #[test]
-fn only_a_whole_handshake_with_a_credential_in_its_header_comes_in() {
-    let gateway = Gateway::up(ROLE);
+fn executor_handshake_needs_header_credential() {
+    let gateway = Gateway::start(ROLE);
     let status = |path: &str, headers: &[(&str, &str)]| {
-        let mut http = Http::connect(gateway.address);
-        http.send("GET", path, headers, b"");
+        let mut http = HttpConnection::connect(gateway.address);
+        http.send_request("GET", path, headers, b"");
         http.read_head().status
     };
     let bearer = format!("Bearer {}", gateway.token);
@@ -126,59 +129,60 @@ fn only_a_whole_handshake_with_a_credential_in_its_header_comes_in() {
     assert_eq!(status("/executor", &[("Authorization", &bearer)]), 426);
     assert_eq!(status("/executor?token=x", &HANDSHAKE), 400);
     assert_eq!(status("/executor/", &HANDSHAKE), 404);
-    let (exit, error) = join(&gateway, "a", "no-such-token");
+    let (exit, error) = try_join(&gateway, "a", "no-such-token");
     assert_eq!((exit, &error["code"]), (Some(3), &json!("auth")), "{error}");
 }
 
 #[test]
-fn a_revoked_token_cuts_its_executor_off_and_a_new_one_in_its_file_brings_it_back() {
-    let served = Served::start(&[]);
-    let gateway = Gateway::up(&(through("far", &served, "office") + ROLE));
+fn revoked_executor_returns_with_new_token() {
+    let served = FixtureServer::start(&[]);
+    let gateway = Gateway::start(&(executor_server_config("far", &served, "office") + ROLE));
     let wanted = json!({"principal": "office", "kind": "executor"});
-    let (id, token) = gateway.token_of(&wanted);
-    let [flag, place] = allow(&served);
-    let executor = Executor::join(&gateway, ("office", &token), "", &[&flag, &place]);
-    gateway.wait_for("far", "ready");
-    let revoked = gateway.cli(&["token", "revoke", &id]);
+    let (id, token) = gateway.create_token(&wanted);
+    let [flag, place] = allow_arguments(&served);
+    let executor = Executor::join(&gateway, "office", &token, "", &[&flag, &place]);
+    gateway.wait_for_state("far", "ready");
+    let revoked = gateway.run_cli(&["token", "revoke", &id]);
     assert!(revoked.status.success(), "{revoked:?}");
-    gateway.until_executor("office", false);
-    let lost = gateway.executor("office");
+    gateway.wait_for_executor("office", false);
+    let lost = gateway.executor_status("office");
     let next = gateway.executor_token("office");
-    write_private(&executor.token_file(), &next);
-    gateway.until_executor("office", true);
+    write_private_file(&executor.token_file(), &next);
+    gateway.wait_for_executor("office", true);
     assert!(lost["lost"].is_string(), "{lost}");
-    eventually("it is called again", || {
-        let mut session = gateway.session("/servers/far/mcp");
+    wait_until("it is called again", || {
+        let mut session = gateway.open_session("/servers/far/mcp");
         let answer = session.call("echo", &json!({"message": "hi"}));
         answer["result"]["content"][0]["text"] == "hi"
     });
 }
 
+/// An executor is disconnected when the principal loses the name; unrelated executors stay.
 #[test]
-fn an_executor_whose_name_is_taken_from_its_principal_is_cut_off_and_others_stay() {
-    let gateway = Gateway::up(&format!("{ROLE}{LAB}"));
+fn executor_that_lost_name_is_disconnected() {
+    let gateway = Gateway::start(&format!("{ROLE}{LAB}"));
     let lab = gateway.executor_token("lab");
-    let _attic = Executor::join(&gateway, ("attic", &lab), "", &[]);
-    let _one = Executor::join(&gateway, ("lab-1", &lab), "", &[]);
+    let _attic = Executor::join(&gateway, "attic", &lab, "", &[]);
+    let _one = Executor::join(&gateway, "lab-1", &lab, "", &[]);
     gateway.reconfigure(&format!("{ROLE}{}", LAB.replace("attic", "cellar")));
-    gateway.until_executor("attic", false);
-    assert_eq!(gateway.executor("lab-1")["connected"], true);
+    gateway.wait_for_executor("attic", false);
+    assert_eq!(gateway.executor_status("lab-1")["connected"], true);
     gateway.reconfigure(&format!("{ROLE}{LAB}"));
-    gateway.until_executor("attic", true);
+    gateway.wait_for_executor("attic", true);
 }
 
 #[test]
-fn of_two_executors_with_one_name_the_newer_serves_and_the_older_ends() {
-    let (served, gateway, mut first) = office();
-    gateway.wait_for("far", "ready");
+fn newer_executor_replaces_older_of_same_name() {
+    let (served, gateway, mut first) = start_office();
+    gateway.wait_for_state("far", "ready");
     let token = gateway.executor_token("office");
-    let [flag, place] = allow(&served);
-    let _second = Executor::join(&gateway, ("office", &token), "", &[&flag, &place]);
-    assert_eq!(first.wait().code(), Some(1));
-    // The older is let go before the newer is taken in.
-    gateway.until_executor("office", true);
-    eventually("it is called through the newer", || {
-        let mut session = gateway.session("/servers/far/mcp");
+    let [flag, place] = allow_arguments(&served);
+    let _second = Executor::join(&gateway, "office", &token, "", &[&flag, &place]);
+    assert_eq!(first.wait_for_exit().code(), Some(1));
+    // The older executor is disconnected before the newer is registered.
+    gateway.wait_for_executor("office", true);
+    wait_until("it is called through the newer", || {
+        let mut session = gateway.open_session("/servers/far/mcp");
         let answer = session.call("echo", &json!({"message": "hi"}));
         answer["result"]["content"][0]["text"] == "hi"
     });

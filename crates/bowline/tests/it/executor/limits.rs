@@ -1,43 +1,48 @@
-//! What an executor may reach, and what it keeps to itself.
+//! Egress rules and secrets of an executor.
 
 use serde_json::{Value, json};
 
 use super::ROLE;
-use crate::credentials::{Guarded, outcome};
+use crate::credentials::{GuardedServer, call_outcome};
 use crate::harness::Gateway;
-use crate::harness::executor::{Executor, through};
-use crate::harness::served::Served;
+use crate::harness::executor::{Executor, executor_server_config};
+use crate::harness::fixture_server::FixtureServer;
 
-/// A gateway with these servers, and its executor `office` with a config and arguments.
-fn joined(servers: &str, config: &str, args: &[&str]) -> (Gateway, Executor) {
-    let gateway = Gateway::up(&format!("{servers}{ROLE}"));
+/// A gateway with the given servers, and the executor `office` with a config and arguments.
+fn start_joined(servers: &str, config: &str, args: &[&str]) -> (Gateway, Executor) {
+    let gateway = Gateway::start(&format!("{servers}{ROLE}"));
     let token = gateway.executor_token("office");
-    let executor = Executor::join(&gateway, ("office", &token), config, args);
+    let executor = Executor::join(&gateway, "office", &token, config, args);
     (gateway, executor)
 }
 
-fn call(gateway: &Gateway, server: &str) -> Value {
-    let mut session = gateway.session(&format!("/servers/{server}/mcp"));
+fn call_echo(gateway: &Gateway, server: &str) -> Value {
+    let mut session = gateway.open_session(&format!("/servers/{server}/mcp"));
     session.call("echo", &json!({"message": "hi"}))
 }
 
-/// What is said of a server that cannot be started.
-fn trouble(gateway: &Gateway, server: &str) -> String {
-    call(gateway, server);
-    gateway.status(server)["last_error"].to_string()
+/// The start error of a server.
+fn start_error(gateway: &Gateway, server: &str) -> String {
+    call_echo(gateway, server);
+    gateway.server_status(server)["last_error"].to_string()
 }
 
+/// An executor reaches only allowed targets, and a refusal reveals nothing about the target.
 #[test]
-fn nothing_is_reached_that_the_executor_does_not_allow_and_the_answer_tells_nothing_of_it() {
-    let served = Served::start(&[]);
+fn executor_denial_reveals_nothing() {
+    let served = FixtureServer::start(&[]);
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let nobody = closed.local_addr().unwrap();
     drop(closed);
     let gone =
         format!("[servers.gone]\nurl = \"http://{nobody}/mcp\"\nvia = \"executor:office\"\n");
-    let (gateway, _executor) = joined(&(through("far", &served, "office") + &gone), "", &[]);
+    let (gateway, _executor) = start_joined(
+        &(executor_server_config("far", &served, "office") + &gone),
+        "",
+        &[],
+    );
     let said = |server: &str, port: u16| {
-        let said = trouble(&gateway, server);
+        let said = start_error(&gateway, server);
         assert!(said.contains("not allowed"), "{said}");
         assert!(!said.contains(&port.to_string()), "{said}");
         said.replace(server, "x")
@@ -52,67 +57,80 @@ fn nothing_is_reached_that_the_executor_does_not_allow_and_the_answer_tells_noth
 }
 
 #[test]
-fn what_is_allowed_for_one_server_is_not_allowed_for_another() {
-    let served = Served::start(&[]);
-    let servers = through("far", &served, "office") + &through("near", &served, "office");
+fn executor_rules_apply_per_server() {
+    let served = FixtureServer::start(&[]);
+    let servers = executor_server_config("far", &served, "office")
+        + &executor_server_config("near", &served, "office");
     let place = served.address();
     let config = format!("[executor.servers.far]\nallow = [\"{place}\"]\n");
-    let (gateway, _executor) = joined(&servers, &config, &[]);
-    gateway.wait_for("far", "ready");
-    assert_eq!(call(&gateway, "far")["result"]["content"][0]["text"], "hi");
-    assert!(trouble(&gateway, "near").contains("not allowed"));
+    let (gateway, _executor) = start_joined(&servers, &config, &[]);
+    gateway.wait_for_state("far", "ready");
+    assert_eq!(
+        call_echo(&gateway, "far")["result"]["content"][0]["text"],
+        "hi"
+    );
+    assert!(start_error(&gateway, "near").contains("not allowed"));
 }
 
 #[test]
-fn what_its_config_allows_is_reached_without_any_argument() {
-    let served = Served::start(&[]);
+fn executor_config_allows_without_arguments() {
+    let served = FixtureServer::start(&[]);
     let port = served.address().port();
     let config = format!("[executor]\nallow = [\"127.0.0.0/8:{port}\"]\n");
-    let (gateway, _executor) = joined(&through("far", &served, "office"), &config, &[]);
-    gateway.wait_for("far", "ready");
-    assert_eq!(call(&gateway, "far")["result"]["content"][0]["text"], "hi");
+    let (gateway, _executor) = start_joined(
+        &executor_server_config("far", &served, "office"),
+        &config,
+        &[],
+    );
+    gateway.wait_for_state("far", "ready");
+    assert_eq!(
+        call_echo(&gateway, "far")["result"]["content"][0]["text"],
+        "hi"
+    );
 }
 
+/// The executor fills in a secret given by reference, with a fresh read at each send.
 #[test]
-fn a_secret_by_reference_is_filled_in_by_the_executor_and_read_when_it_is_sent() {
-    let server = Guarded::start(&[("first-key", &["look"]), ("second-key", &["look"])]);
+fn executor_fills_secret_reference_at_send() {
+    let server = GuardedServer::start(&[("first-key", &["look"]), ("second-key", &["look"])]);
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("key");
     std::fs::write(&file, "first-key\n").unwrap();
-    let address = server.listener.url.strip_prefix("http://").unwrap();
-    let entry = server.entry("web", "${executor:web}") + "via = \"executor:office\"\n";
+    let address = server.server.url.strip_prefix("http://").unwrap();
+    let entry = server.config_entry("web", "${executor:web}") + "via = \"executor:office\"\n";
     let config = format!(
         "[executor]\nallow = [\"{address}\"]\n[executor.secrets.web]\nvalue = {}\nto = [\"{address}\"]\n",
         json!(format!("${{file:{}}}", file.display())),
     );
-    let (gateway, _executor) = joined(&entry, &config, &[]);
-    gateway.wait_for("web", "ready");
-    assert_eq!(gateway.executor("office")["secrets"], json!(["web"]));
-    let mut session = gateway.session("/mcp");
-    assert_eq!(outcome(&session.call("web__look", &json!({}))), "done");
+    let (gateway, _executor) = start_joined(&entry, &config, &[]);
+    gateway.wait_for_state("web", "ready");
+    assert_eq!(gateway.executor_status("office")["secrets"], json!(["web"]));
+    let mut session = gateway.open_session("/mcp");
+    assert_eq!(call_outcome(&session.call("web__look", &json!({}))), "done");
     std::fs::write(&file, "second-key\n").unwrap();
-    assert_eq!(outcome(&session.call("web__look", &json!({}))), "done");
+    assert_eq!(call_outcome(&session.call("web__look", &json!({}))), "done");
     let proofs = ["Bearer first-key", "Bearer second-key"];
-    assert_eq!(server.proofs("tools/call"), proofs);
+    assert_eq!(server.authorization_headers("tools/call"), proofs);
 }
 
+/// A secret that the executor lacks, or has for another destination, is refused and never sent.
 #[test]
-fn a_secret_that_the_executor_lacks_or_has_for_elsewhere_is_refused_and_never_sent() {
-    let server = Guarded::start(&[("key", &["look"])]);
-    let address = server.listener.url.strip_prefix("http://").unwrap();
+fn executor_refuses_missing_or_foreign_secret() {
+    let server = GuardedServer::start(&[("key", &["look"])]);
+    let address = server.server.url.strip_prefix("http://").unwrap();
     let entry = |name: &str| {
         let bearer = format!("${{executor:{name}}}");
-        server.entry(name, &bearer) + "via = \"executor:office\"\n"
+        server.config_entry(name, &bearer) + "via = \"executor:office\"\n"
     };
     let config = format!(
         "[executor]\nallow = [\"{address}\"]\n\
          [executor.secrets.elsewhere]\nvalue = \"key\"\nto = [\"other.example:443\"]\n"
     );
-    let (gateway, _executor) = joined(&(entry("none") + &entry("elsewhere")), &config, &[]);
+    let (gateway, _executor) = start_joined(&(entry("none") + &entry("elsewhere")), &config, &[]);
     for name in ["none", "elsewhere"] {
-        let said = trouble(&gateway, name);
+        let said = start_error(&gateway, name);
         assert!(said.contains("secret"), "{said}");
         assert!(!said.contains("key\""), "{said}");
     }
-    assert!(server.listener.asked().is_empty());
+    assert!(server.server.requests().is_empty());
 }

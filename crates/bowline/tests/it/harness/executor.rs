@@ -8,17 +8,17 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::served::Served;
-use super::worker::write_private;
-use super::{Gateway, bowline, eventually, signal};
+use super::fixture_server::FixtureServer;
+use super::worker::write_private_file;
+use super::{Gateway, bowline_binary, send_signal, wait_until};
 
-/// An executor in its own process and directory.
+/// An executor in a separate process and directory.
 #[derive(Debug)]
 pub(crate) struct Executor {
     child: Child,
     dir: TempDir,
     args: Vec<String>,
-    /// What it said when it was ready.
+    /// The ready message.
     pub(crate) ready: Value,
 }
 
@@ -26,7 +26,8 @@ impl Executor {
     /// Joins a gateway under a name, with a token, a configuration and more arguments.
     pub(crate) fn join(
         gateway: &Gateway,
-        (name, token): (&str, &str),
+        name: &str,
+        token: &str,
         config: &str,
         args: &[&str],
     ) -> Self {
@@ -47,11 +48,11 @@ impl Executor {
         let mut args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
         if let Some(token) = token {
             let file = dir.path().join("token");
-            write_private(&file, token);
+            write_private_file(&file, token);
             args.push("--token-file".to_owned());
             args.push(file.display().to_string());
         }
-        let (child, ready) = launch(dir.path(), &args);
+        let (child, ready) = spawn_executor(dir.path(), &args);
         Self {
             child,
             dir,
@@ -60,12 +61,12 @@ impl Executor {
         }
     }
 
-    /// The file with its token.
+    /// The token file.
     pub(crate) fn token_file(&self) -> PathBuf {
         self.dir.path().join("token")
     }
 
-    /// Where it listens.
+    /// The listen address.
     pub(crate) fn address(&self) -> SocketAddr {
         self.ready["listen"].as_str().unwrap().parse().unwrap()
     }
@@ -74,28 +75,28 @@ impl Executor {
         self.child.id()
     }
 
-    /// Kills it as the kernel would, without a word.
+    /// Kills the executor with SIGKILL.
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// Starts another one of the same kind; one that listens does so where it did.
+    /// Starts another executor with the same settings; a listening executor keeps the address.
     pub(crate) fn restart(&mut self) {
         if self.ready["listen"].is_string() {
             self.args[1] = self.address().to_string();
         }
-        (self.child, self.ready) = launch(self.dir.path(), &self.args);
+        (self.child, self.ready) = spawn_executor(self.dir.path(), &self.args);
     }
 
-    /// Stops it in order and returns whether it exited well.
+    /// Stops the executor in order and returns whether it exited with success.
     pub(crate) fn stop(&mut self) -> bool {
-        signal(self.pid(), "TERM");
-        self.wait().success()
+        send_signal(self.pid(), "TERM");
+        self.wait_for_exit().success()
     }
 
-    /// Waits for its end.
-    pub(crate) fn wait(&mut self) -> ExitStatus {
+    /// Waits for the exit.
+    pub(crate) fn wait_for_exit(&mut self) -> ExitStatus {
         self.child.wait().unwrap()
     }
 }
@@ -110,8 +111,8 @@ impl Drop for Executor {
 }
 
 /// Returns the command of an executor in a directory.
-pub(crate) fn command(dir: &Path, args: &[String]) -> Command {
-    let mut command = Command::new(bowline());
+pub(crate) fn executor_command(dir: &Path, args: &[String]) -> Command {
+    let mut command = Command::new(bowline_binary());
     command
         .args(["executor"])
         .args(args)
@@ -126,8 +127,8 @@ pub(crate) fn command(dir: &Path, args: &[String]) -> Command {
     command
 }
 
-fn launch(dir: &Path, args: &[String]) -> (Child, Value) {
-    let mut child = command(dir, args).spawn().unwrap();
+fn spawn_executor(dir: &Path, args: &[String]) -> (Child, Value) {
+    let mut child = executor_command(dir, args).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap())
         .read_line(&mut line)
@@ -136,18 +137,18 @@ fn launch(dir: &Path, args: &[String]) -> (Child, Value) {
     (child, ready)
 }
 
-/// Tries to be an executor, and returns its exit code and what it says of its failure. One that
-/// becomes ready is killed and has no exit code.
-pub(crate) fn fails(token: Option<&str>, args: &[&str]) -> (Option<i32>, Value) {
+/// Runs an executor with an expected failure, and returns the exit code and error. A ready executor
+/// is killed and has no exit code.
+pub(crate) fn run_failing_executor(token: Option<&str>, args: &[&str]) -> (Option<i32>, Value) {
     let dir = TempDir::new().unwrap();
     std::fs::write(dir.path().join("bowline.toml"), "").unwrap();
     let mut args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
     if let Some(token) = token {
         let file = dir.path().join("token");
-        write_private(&file, token);
+        write_private_file(&file, token);
         args.extend(["--token-file".to_owned(), file.display().to_string()]);
     }
-    let mut child = command(dir.path(), &args)
+    let mut child = executor_command(dir.path(), &args)
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
@@ -172,15 +173,15 @@ pub(crate) fn fails(token: Option<&str>, args: &[&str]) -> (Option<i32>, Value) 
 }
 
 impl Gateway {
-    /// Makes a token with which a principal joins as an executor, and returns its text.
+    /// Creates an executor token of a principal, and returns the text.
     pub(crate) fn executor_token(&self, principal: &str) -> String {
         let wanted = json!({"principal": principal, "kind": "executor"});
-        self.token_of(&wanted).1
+        self.create_token(&wanted).1
     }
 
-    /// Returns what the gateway says of an executor.
-    pub(crate) fn executor(&self, name: &str) -> Value {
-        let listed = self.api("/api/v1/executors");
+    /// Returns the gateway's status of an executor.
+    pub(crate) fn executor_status(&self, name: &str) -> Value {
+        let listed = self.get_api("/api/v1/executors");
         let found = listed["executors"].as_array().unwrap().iter();
         found
             .clone()
@@ -190,15 +191,19 @@ impl Gateway {
     }
 
     /// Waits until an executor is connected, or is not.
-    pub(crate) fn until_executor(&self, name: &str, is_connected: bool) {
-        eventually(&format!("{name} is connected: {is_connected}"), || {
-            self.executor(name)["connected"] == is_connected
+    pub(crate) fn wait_for_executor(&self, name: &str, is_connected: bool) {
+        wait_until(&format!("{name} is connected: {is_connected}"), || {
+            self.executor_status(name)["connected"] == is_connected
         });
     }
 }
 
-/// Returns the configuration of a server over HTTP that is reached through an executor.
-pub(crate) fn through(server: &str, served: &Served, executor: &str) -> String {
+/// Returns the configuration of an HTTP server that is reached through an executor.
+pub(crate) fn executor_server_config(
+    server: &str,
+    served: &FixtureServer,
+    executor: &str,
+) -> String {
     let (url, via) = (json!(served.url), json!(format!("executor:{executor}")));
     format!("[servers.{server}]\nurl = {url}\nvia = {via}\n")
 }

@@ -1,20 +1,20 @@
-//! A blocking HTTP client over one connection, which shows every byte.
+//! A blocking HTTP client over a single connection, with access to every byte.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
 use serde_json::Value;
 
-use super::PATIENCE;
+use super::WAIT_MAX;
 
-/// One keep-alive connection.
+/// A keep-alive connection.
 #[derive(Debug)]
-pub(crate) struct Http {
+pub(crate) struct HttpConnection {
     pub(crate) stream: BufReader<TcpStream>,
     host: String,
 }
 
-/// What came back.
+/// A response.
 #[derive(Debug, Clone)]
 pub(crate) struct Response {
     pub(crate) status: u16,
@@ -34,7 +34,7 @@ impl Response {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
-    /// The JSON of a body, or of the last event where the answer was a stream.
+    /// The JSON of the body, or of the last event of a stream.
     pub(crate) fn json(&self) -> Value {
         if self.header("content-type") == Some("text/event-stream") {
             return self.events().pop().unwrap();
@@ -48,30 +48,36 @@ impl Response {
         self.text()
             .lines()
             .filter_map(|line| line.strip_prefix("data: "))
-            // The first event of a stream only says where to come back to.
+            // The priming event of a stream carries only an event id.
             .filter(|data| !data.is_empty())
             .map(|data| serde_json::from_str(data).unwrap())
             .collect()
     }
 }
 
-impl Http {
+impl HttpConnection {
     pub(crate) fn connect(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
+        stream.set_write_timeout(Some(WAIT_MAX)).unwrap();
         Self {
             stream: BufReader::new(stream),
             host: address.to_string(),
         }
     }
 
-    /// Sends these bytes as they are.
-    pub(crate) fn raw(&mut self, bytes: &[u8]) {
+    /// Sends the given bytes unchanged.
+    pub(crate) fn send_raw(&mut self, bytes: &[u8]) {
         self.stream.get_mut().write_all(bytes).unwrap();
     }
 
-    pub(crate) fn send(&mut self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) {
+    pub(crate) fn send_request(
+        &mut self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) {
         let mut head = format!("{method} {path} HTTP/1.1\r\n");
         if !headers
             .iter()
@@ -88,12 +94,12 @@ impl Http {
         head.push_str("\r\n");
         let mut bytes = head.into_bytes();
         bytes.extend_from_slice(body);
-        self.raw(&bytes);
+        self.send_raw(&bytes);
     }
 
     pub(crate) fn get(&mut self, path: &str, headers: &[(&str, &str)]) -> Response {
-        self.send("GET", path, headers, b"");
-        self.read()
+        self.send_request("GET", path, headers, b"");
+        self.read_response()
     }
 
     /// POSTs JSON as an MCP client does.
@@ -104,8 +110,8 @@ impl Http {
         ];
         all.retain(|(key, _)| !headers.iter().any(|(own, _)| own.eq_ignore_ascii_case(key)));
         all.extend_from_slice(headers);
-        self.send("POST", path, &all, body);
-        self.read()
+        self.send_request("POST", path, &all, body);
+        self.read_response()
     }
 
     /// Reads the head of a response; its body is left on the stream.
@@ -133,7 +139,7 @@ impl Http {
         }
     }
 
-    pub(crate) fn read(&mut self) -> Response {
+    pub(crate) fn read_response(&mut self) -> Response {
         let mut response = self.read_head();
         if let Some(length) = response.header("content-length") {
             let mut body = vec![0; length.parse().unwrap()];
@@ -147,7 +153,7 @@ impl Http {
         response
     }
 
-    /// Reads one chunk of a streamed body; `None` at its end.
+    /// Reads one chunk of a streamed body; `None` at the end.
     pub(crate) fn read_chunk(&mut self) -> Option<Vec<u8>> {
         let mut size = String::new();
         self.stream.read_line(&mut size).unwrap();
@@ -158,7 +164,7 @@ impl Http {
         (size > 0).then_some(chunk)
     }
 
-    /// Whether the other side has closed the connection.
+    /// Whether the peer has closed the connection.
     pub(crate) fn is_closed(&mut self) -> bool {
         let mut rest = Vec::new();
         match self.stream.read_to_end(&mut rest) {

@@ -1,4 +1,4 @@
-//! Workers: gateways that joined a hub.
+//! Workers: gateways joined to a hub.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -7,28 +7,28 @@ use std::process::{Child, Command, Stdio};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::{Gateway, address_of, bowline, start};
+use super::{Gateway, bowline_binary, parse_ready, spawn_gateway};
 
-/// A worker in its own process and directory.
+/// A worker in a separate process and directory.
 #[derive(Debug)]
 pub(crate) struct Worker {
     pub(crate) gateway: Gateway,
-    /// What it said when it served.
+    /// The ready message.
     pub(crate) ready: Value,
     args: Vec<String>,
 }
 
 impl Worker {
-    /// Joins a hub with a token of it, a configuration and more arguments.
+    /// Joins a hub with a token, a configuration and more arguments.
     pub(crate) fn join(hub: &Gateway, token: &str, config: &str, args: &[&str]) -> Self {
         let url = format!("http://{}", hub.address);
         let dir = TempDir::new().unwrap();
         std::fs::write(dir.path().join("bowline.toml"), config).unwrap();
-        write_private(&dir.path().join("hub.token"), token);
+        write_private_file(&dir.path().join("hub.token"), token);
         let mut all = vec![url];
         all.extend(args.iter().map(|arg| (*arg).to_owned()));
-        let (child, ready) = launch(command(dir.path(), &all));
-        let (address, token) = address_of(&ready);
+        let (child, ready) = spawn_worker(worker_command(dir.path(), &all));
+        let (address, token) = parse_ready(&ready);
         Self {
             gateway: Gateway {
                 child,
@@ -41,64 +41,63 @@ impl Worker {
         }
     }
 
-    /// Starts it again on the same configuration and state.
+    /// Starts the worker again on the same configuration and state.
     pub(crate) fn restart(&mut self) {
-        let (child, ready) = launch(command(self.gateway.dir.path(), &self.args));
-        (self.gateway.address, self.gateway.token) = address_of(&ready);
+        let (child, ready) = spawn_worker(worker_command(self.gateway.dir.path(), &self.args));
+        (self.gateway.address, self.gateway.token) = parse_ready(&ready);
         self.gateway.child = child;
         self.ready = ready;
     }
 
-    /// The file with the token of its hub.
+    /// The file with the hub's token.
     pub(crate) fn token_file(&self) -> PathBuf {
         self.gateway.dir.path().join("hub.token")
     }
 
-    /// Waits until a tool of this visible name is listed, or is not any more.
-    pub(crate) fn until_tool(&self, tool: &str, is_there: bool) {
-        super::eventually(&format!("{tool} is there: {is_there}"), || {
-            let tools = self.gateway.session("/mcp").tools();
+    /// Waits until a tool of this visible name is listed, or is not.
+    pub(crate) fn wait_for_tool(&self, tool: &str, is_there: bool) {
+        super::wait_until(&format!("{tool} is there: {is_there}"), || {
+            let tools = self.gateway.open_session("/mcp").list_tool_names();
             tools.iter().any(|name| name == tool) == is_there
         });
     }
 }
 
 impl Gateway {
-    /// Starts another gateway on the same configuration and state that is found where this one
-    /// was.
-    pub(crate) fn restart_there(&mut self) {
+    /// Starts another gateway on the same configuration, state and address.
+    pub(crate) fn restart_same_address(&mut self) {
         let there = self.address.to_string();
-        let (child, _elsewhere, token) = start(self.dir.path(), |command| {
+        let (child, _elsewhere, token) = spawn_gateway(self.dir.path(), |command| {
             command.args(["--listen", &there]);
         });
         self.child = child;
         self.token = token;
     }
 
-    /// Makes a token of a principal in a role and returns its text.
-    pub(crate) fn token_for(&self, principal: &str, role: &str) -> String {
+    /// Creates a token of a principal in a role and returns the text.
+    pub(crate) fn create_role_token(&self, principal: &str, role: &str) -> String {
         let wanted = json!({"principal": principal, "role": role});
-        self.token_of(&wanted).1
+        self.create_token(&wanted).1
     }
 
-    /// Writes another configuration, and has it applied.
+    /// Writes and reloads another configuration.
     pub(crate) fn reconfigure(&self, config: &str) {
         std::fs::write(self.dir.path().join("bowline.toml"), config).unwrap();
-        let applied = self.cli(&["reload", "--json"]);
+        let applied = self.run_cli(&["reload", "--json"]);
         assert!(applied.status.success(), "{applied:?}");
     }
 }
 
-/// Writes a file that only its owner can read.
-pub(crate) fn write_private(path: &Path, text: &str) {
+/// Writes a file with mode 600.
+pub(crate) fn write_private_file(path: &Path, text: &str) {
     use std::os::unix::fs::PermissionsExt as _;
     std::fs::write(path, text).unwrap();
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).unwrap();
 }
 
 /// Returns the command of a worker in a directory.
-pub(crate) fn command(dir: &Path, args: &[String]) -> Command {
-    let mut command = Command::new(bowline());
+pub(crate) fn worker_command(dir: &Path, args: &[String]) -> Command {
+    let mut command = Command::new(bowline_binary());
     command
         .args(["worker", "join", "--json"])
         .args(args)
@@ -114,7 +113,7 @@ pub(crate) fn command(dir: &Path, args: &[String]) -> Command {
     command
 }
 
-fn launch(mut command: Command) -> (Child, Value) {
+fn spawn_worker(mut command: Command) -> (Child, Value) {
     let mut child = command.spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap())

@@ -1,29 +1,30 @@
-//! `bowline call` and `bowline outbox`, as people and programs use them.
+//! `bowline call` and `bowline outbox`, for people and programs.
 
 use std::process::Output;
 
 use serde_json::{Value, json};
 
-use super::world::World;
-use crate::harness::{Http, eventually};
+use super::outbox_setup::OutboxSetup;
+use crate::harness::{HttpConnection, wait_until};
 
-fn text(output: &Output) -> (String, String) {
+fn output_text(output: &Output) -> (String, String) {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (text(&output.stdout), text(&output.stderr))
 }
 
+/// `bowline call` exits 7 for a queued call, which the outbox commands can show and drop.
 #[test]
-fn a_queued_call_exits_7_and_can_be_shown_and_dropped() {
-    let mut world = World::new("meta");
-    world.web.kill();
+fn queued_call_exits_7_and_is_droppable() {
+    let mut world = OutboxSetup::new("meta");
+    world.http_server.kill();
     let call = |key: &str| {
         let number = format!("number={}", key.len());
         world
             .gateway
-            .cli(&["call", "web.write_once", &number, "--key", key])
+            .run_cli(&["call", "web.write_once", &number, "--key", key])
     };
     let output = call("one");
-    let (stdout, stderr) = text(&output);
+    let (stdout, stderr) = output_text(&output);
     assert_eq!(output.status.code(), Some(7), "{stdout}{stderr}");
     assert!(
         stderr.contains("queued · position 1 · web is away"),
@@ -31,10 +32,10 @@ fn a_queued_call_exits_7_and_can_be_shown_and_dropped() {
     );
     let shown = stderr.split("bowline outbox show ").nth(1).unwrap();
     let id = shown.split_whitespace().next().unwrap();
-    // The same again is the same call.
+    // The same call again is deduplicated.
     assert_eq!(call("one").status.code(), Some(7));
     assert_eq!(call("other").status.code(), Some(7));
-    let cli = |args: &[&str]| text(&world.gateway.cli(args));
+    let cli = |args: &[&str]| output_text(&world.gateway.run_cli(args));
     let (list, _) = cli(&["outbox", "ls"]);
     let lines: Vec<_> = list.lines().collect();
     assert_eq!(lines.len(), 3, "{list}");
@@ -65,59 +66,60 @@ fn a_queued_call_exits_7_and_can_be_shown_and_dropped() {
         "{dropped}"
     );
     assert!(note.contains("dropped for good"), "{note}");
-    let gone = world.gateway.cli(&["outbox", "show", id]);
-    assert_eq!(gone.status.code(), Some(2), "{:?}", text(&gone));
+    let gone = world.gateway.run_cli(&["outbox", "show", id]);
+    assert_eq!(gone.status.code(), Some(2), "{:?}", output_text(&gone));
     assert!(
-        text(&gone).1.contains("bowline outbox ls"),
+        output_text(&gone).1.contains("bowline outbox ls"),
         "{:?}",
-        text(&gone)
+        output_text(&gone)
     );
     let (_, stderr) = cli(&["outbox", "ls", "--server", "wbe"]);
     assert!(stderr.contains("no server named `wbe`"), "{stderr}");
 }
 
+/// A queued call can be retried; the same call again is answered from the stored result.
 #[test]
-fn a_queued_call_can_be_retried_and_the_same_again_is_answered_from_memory() {
-    let mut world = World::new("meta");
-    world.web.kill();
+fn retried_queued_call_is_deduplicated() {
+    let mut world = OutboxSetup::new("meta");
+    world.http_server.kill();
     let call = |key: &str| {
         let call = ["call", "web.write_once", "number=5", "--key", key];
-        world.gateway.cli(&call)
+        world.gateway.run_cli(&call)
     };
     assert_eq!(call("other").status.code(), Some(7));
-    let cli = |args: &[&str]| text(&world.gateway.cli(args));
+    let cli = |args: &[&str]| output_text(&world.gateway.run_cli(args));
     let json = cli(&["outbox", "ls", "--json"]).0;
     let json: Value = serde_json::from_str(&json).unwrap();
     let entries = json["entries"].as_array().unwrap();
     assert_eq!((entries.len(), &entries[0]["key"]), (1, &json!("other")));
-    world.web.restart();
+    world.http_server.restart();
     let id = entries[0]["id"].as_str().unwrap();
-    let retried = world.gateway.cli(&["outbox", "retry", id]);
-    // It may have been delivered before it could be asked for.
+    let retried = world.gateway.run_cli(&["outbox", "retry", id]);
+    // The call may have been delivered before the request.
     assert!(
         matches!(retried.status.code(), Some(0 | 2)),
         "{:?}",
-        text(&retried)
+        output_text(&retried)
     );
-    eventually("it is delivered", || world.ledger().len() == 1);
-    // The server knows it by a key of its own.
-    let (number, key) = world.ledger().remove(0);
+    wait_until("it is delivered", || world.http_ledger().len() == 1);
+    // The server sees a key bound to the principal.
+    let (number, key) = world.http_ledger().remove(0);
     assert_eq!((number, key.len()), (5, 32), "{key}");
-    eventually("nothing waits", || {
+    wait_until("nothing waits", || {
         cli(&["outbox", "ls"]).1.contains("nothing waits")
     });
-    let (stdout, stderr) = text(&call("other"));
+    let (stdout, stderr) = output_text(&call("other"));
     assert!(stderr.contains("ok, answered before"), "{stdout}{stderr}");
 }
 
 #[test]
-fn status_and_metrics_tell_what_waits() {
-    let mut world = World::new("meta");
-    let mut session = world.gateway.session("/mcp");
-    world.web.kill();
+fn status_and_metrics_show_queued_calls() {
+    let mut world = OutboxSetup::new("meta");
+    let mut session = world.gateway.open_session("/mcp");
+    world.http_server.kill();
     session.call("web__write_once", &json!({"number": 1}));
     session.call("web__write_once", &json!({"number": 2}));
-    let status = world.gateway.api("/api/v1/status");
+    let status = world.gateway.get_api("/api/v1/status");
     assert_eq!(
         status["journal"],
         json!({
@@ -130,13 +132,14 @@ fn status_and_metrics_tell_what_waits() {
         (&json!(2), &json!(0))
     );
     assert_eq!(status["outbox"]["servers"]["web"]["queued"], 2);
-    let (screen, _) = text(&world.gateway.cli(&["status"]));
+    let (screen, _) = output_text(&world.gateway.run_cli(&["status"]));
     assert!(
         screen.contains("outbox 2 queued, 0 dead · the oldest for "),
         "{screen}"
     );
     let token = format!("Bearer {}", world.gateway.token);
-    let page = Http::connect(world.gateway.address).get("/metrics", &[("Authorization", &token)]);
+    let page = HttpConnection::connect(world.gateway.address)
+        .get("/metrics", &[("Authorization", &token)]);
     let page = page.text();
     for line in [
         "bowline_journal_up 1",

@@ -1,63 +1,70 @@
-//! A restart nobody notices: sessions go on, and queued work goes on.
+//! A restart of the gateway: sessions and queued writes go on.
 
 use serde_json::json;
 
-use super::world::{World, queued};
-use crate::harness::eventually;
+use super::outbox_setup::{OutboxSetup, expect_queued};
+use crate::harness::wait_until;
 
 #[test]
-fn queued_writes_and_sessions_outlive_a_killed_gateway() {
-    let mut world = World::new("header:Idempotency-Key");
-    let session = world.gateway.session("/mcp");
-    let mut before = session.twin();
-    world.web.kill();
-    let first = queued(&before.call("web__write_once", &json!({"number": 1})));
-    let second = queued(&before.call("web__write_once", &json!({"number": 2})));
+fn queued_writes_and_sessions_survive_gateway_kill() {
+    let mut world = OutboxSetup::new("header:Idempotency-Key");
+    let session = world.gateway.open_session("/mcp");
+    let mut before = session.clone_on_new_connection();
+    world.http_server.kill();
+    let first = expect_queued(&before.call("web__write_once", &json!({"number": 1})));
+    let second = expect_queued(&before.call("web__write_once", &json!({"number": 2})));
     let (id, token) = (before.id.clone(), world.gateway.token.clone());
     world.gateway.restart_after_kill();
     assert_eq!(world.gateway.token, token);
     // The same session, on a connection to the new gateway.
-    let mut after = world.gateway.session("/mcp");
+    let mut after = world.gateway.open_session("/mcp");
     after.id = id;
-    let state = world.becomes(&mut after, &first, "queued");
+    let state = world.wait_for_call_state(&mut after, &first, "queued");
     assert_eq!(state["position"], 1);
-    let third = queued(&after.call("web__write_once", &json!({"number": 3})));
+    let third = expect_queued(&after.call("web__write_once", &json!({"number": 3})));
     assert_eq!(third["position"], 3, "it does not overtake");
-    world.web.restart();
+    world.http_server.restart();
     for said in [&first, &second, &third] {
-        world.delivered(&mut after, said);
+        world.wait_until_delivered(&mut after, said);
     }
-    let numbers: Vec<_> = world.ledger().iter().map(|(number, _)| *number).collect();
+    let numbers: Vec<_> = world
+        .http_ledger()
+        .iter()
+        .map(|(number, _)| *number)
+        .collect();
     assert_eq!(numbers, [1, 2, 3]);
 }
 
 #[test]
-fn a_write_under_way_when_the_gateway_is_killed_is_delivered_by_the_next_one_and_runs_once() {
-    let mut world = World::new("meta");
-    let mut session = world.gateway.session("/mcp");
-    // It writes at once, and would answer in half a minute.
+fn in_flight_write_survives_kill_and_runs_once() {
+    let mut world = OutboxSetup::new("meta");
+    let mut session = world.gateway.open_session("/mcp");
+    // The server writes at once, and would respond 600 ms later.
     session.send_call(7, "web__write_once", &json!({"number": 1, "ms": 600}));
-    eventually("it ran", || world.ledger().len() == 1);
+    wait_until("it ran", || world.http_ledger().len() == 1);
     world.gateway.restart_after_kill();
-    let mut owner = world.gateway.session("/mcp");
-    eventually("nothing waits", || {
-        world.gateway.api("/api/v1/outbox")["entries"] == json!([])
+    let mut owner = world.gateway.open_session("/mcp");
+    wait_until("nothing waits", || {
+        world.gateway.get_api("/api/v1/outbox")["entries"] == json!([])
     });
-    assert_eq!(world.ledger().len(), 1);
-    // The next one is live, or behind it for a last moment.
+    assert_eq!(world.http_ledger().len(), 1);
+    // The next write is live, or briefly behind the queued one.
     owner.call("web__write_once", &json!({"number": 2}));
-    eventually("the next one ran", || world.ledger().len() == 2);
+    wait_until("the next one ran", || world.http_ledger().len() == 2);
 }
 
 #[test]
-fn an_orderly_stop_leaves_what_waits_for_the_next_gateway() {
-    let mut world = World::new("meta");
-    let mut session = world.gateway.session("/mcp");
-    world.web.kill();
-    queued(&session.call("web__write_once", &json!({"number": 1})));
+fn orderly_stop_keeps_queued_writes() {
+    let mut world = OutboxSetup::new("meta");
+    let mut session = world.gateway.open_session("/mcp");
+    world.http_server.kill();
+    expect_queued(&session.call("web__write_once", &json!({"number": 1})));
     assert!(world.gateway.stop());
     world.gateway.restart();
-    assert_eq!(world.gateway.api("/api/v1/status")["outbox"]["queued"], 1);
-    world.web.restart();
-    eventually("it is delivered", || world.ledger().len() == 1);
+    assert_eq!(
+        world.gateway.get_api("/api/v1/status")["outbox"]["queued"],
+        1
+    );
+    world.http_server.restart();
+    wait_until("it is delivered", || world.http_ledger().len() == 1);
 }

@@ -1,26 +1,26 @@
-//! Tasks of callers without a session, over servers of both eras.
+//! Tasks of sessionless clients, over servers of both eras.
 
 use serde_json::{Value, json};
 
-use super::{Caller, state_of};
-use crate::harness::served::Served;
+use super::{StatelessClient, request_state};
+use crate::harness::fixture_server::FixtureServer;
 use crate::harness::worker::Worker;
-use crate::harness::{Gateway, fixture};
+use crate::harness::{Gateway, fixture_config};
 
-/// A client that takes tasks for answers.
-fn taking(gateway: &Gateway) -> Caller {
-    let mut caller = Caller::of(gateway, "/mcp");
+/// A client that accepts tasks.
+fn task_client(gateway: &Gateway) -> StatelessClient {
+    let mut caller = StatelessClient::new(gateway, "/mcp");
     caller.capabilities["extensions"] = json!({"io.modelcontextprotocol/tasks": {}});
     caller
 }
 
-/// Another one, of another principal.
-fn bob(gateway: &Gateway) -> Caller {
-    taking(gateway).with_token(&gateway.token_for("bob", "all"))
+/// A client of another principal.
+fn other_principal_client(gateway: &Gateway) -> StatelessClient {
+    task_client(gateway).with_token(&gateway.create_role_token("bob", "all"))
 }
 
-/// Checks a result that names a task, and returns its id.
-fn id_of(answer: &Value) -> String {
+/// Checks a result that names a task, and returns the id.
+fn task_id(answer: &Value) -> String {
     let result = &answer["result"];
     assert_eq!(result["resultType"], "task", "{answer}");
     for key in ["status", "createdAt", "lastUpdatedAt"] {
@@ -30,19 +30,19 @@ fn id_of(answer: &Value) -> String {
     result["taskId"].as_str().unwrap().to_owned()
 }
 
-fn get(caller: &Caller, id: &str) -> Value {
-    let answer = caller.request("tasks/get", json!({ "taskId": id }));
+fn get_task(caller: &StatelessClient, id: &str) -> Value {
+    let answer = caller.request_response("tasks/get", json!({ "taskId": id }));
     let result = &answer["result"];
     assert_eq!(result["resultType"], "complete", "{answer}");
     assert_eq!(result["taskId"], *id, "{answer}");
     result.clone()
 }
 
-/// Asks until the task stands like this; what is over stays as it is.
-fn until(caller: &Caller, id: &str, status: &str) -> Value {
+/// Polls until the task has this status; a final status does not change.
+fn wait_for_status(caller: &StatelessClient, id: &str, status: &str) -> Value {
     let mut last = Value::Null;
-    crate::harness::eventually(&format!("it is {status}"), || {
-        last = get(caller, id);
+    crate::harness::wait_until(&format!("it is {status}"), || {
+        last = get_task(caller, id);
         let is_there = last["status"] == status;
         let mut ends = ["completed", "failed", "cancelled"].iter();
         let is_over = ends.any(|end| last["status"] == **end);
@@ -52,60 +52,60 @@ fn until(caller: &Caller, id: &str, status: &str) -> Value {
     last
 }
 
-fn code(answer: &Value) -> i64 {
+fn error_code(answer: &Value) -> i64 {
     answer["error"]["code"]
         .as_i64()
         .unwrap_or_else(|| panic!("{answer}"))
 }
 
-/// What holds over every server.
-fn walk(gateway: &Gateway) {
-    gateway.wait_for("one", "ready");
-    let caller = taking(gateway);
-    ends(&caller);
-    cancels(&caller);
-    strangers(gateway, &caller);
+/// Rules that hold over every server.
+fn assert_task_rules(gateway: &Gateway) {
+    gateway.wait_for_state("one", "ready");
+    let caller = task_client(gateway);
+    assert_task_completes(&caller);
+    assert_task_cancels(&caller);
+    assert_tasks_private(gateway, &caller);
 }
 
-fn ends(caller: &Caller) {
-    let made = caller.call(
+fn assert_task_completes(caller: &StatelessClient) {
+    let made = caller.call_tool(
         "one__test_task_required",
         &json!({"ms": 20, "message": "done"}),
     );
-    let id = id_of(&made);
-    let over = until(caller, &id, "completed");
+    let id = task_id(&made);
+    let over = wait_for_status(caller, &id, "completed");
     assert_eq!(over["result"]["content"][0]["text"], "done", "{over}");
-    // A tool that says that it failed has answered; an error of the protocol has not.
-    let id = id_of(&caller.call("one__failing_job", &json!({})));
-    let over = until(caller, &id, "completed");
+    // A failing tool completes the task; a protocol error fails the task.
+    let id = task_id(&caller.call_tool("one__failing_job", &json!({})));
+    let over = wait_for_status(caller, &id, "completed");
     assert_eq!(over["result"]["isError"], true, "{over}");
-    let id = id_of(&caller.call("one__protocol_error_job", &json!({})));
-    let over = until(caller, &id, "failed");
+    let id = task_id(&caller.call_tool("one__protocol_error_job", &json!({})));
+    let over = wait_for_status(caller, &id, "failed");
     assert_eq!(over["error"]["code"], -32603, "{over}");
     assert!(over.get("result").is_none(), "{over}");
 }
 
-fn cancels(caller: &Caller) {
-    let made = caller.call("one__slow_compute", &json!({"seconds": 600}));
-    let id = id_of(&made);
-    assert_eq!(get(caller, &id)["status"], "working");
+fn assert_task_cancels(caller: &StatelessClient) {
+    let made = caller.call_tool("one__slow_compute", &json!({"seconds": 600}));
+    let id = task_id(&made);
+    assert_eq!(get_task(caller, &id)["status"], "working");
     for _ in 0..2 {
-        let answer = caller.request("tasks/cancel", json!({ "taskId": id }));
+        let answer = caller.request_response("tasks/cancel", json!({ "taskId": id }));
         assert_eq!(answer["result"]["resultType"], "complete", "{answer}");
         assert!(answer["result"].get("taskId").is_none(), "{answer}");
-        until(caller, &id, "cancelled");
+        wait_for_status(caller, &id, "cancelled");
     }
     let nothing = json!({ "taskId": id, "inputResponses": {"nobody": {}} });
-    let answer = caller.request("tasks/update", nothing);
+    let answer = caller.request_response("tasks/update", nothing);
     assert_eq!(answer["result"]["resultType"], "complete", "{answer}");
 }
 
-fn strangers(gateway: &Gateway, caller: &Caller) {
-    let id = id_of(&caller.call("one__slow_compute", &json!({"seconds": 600})));
+fn assert_tasks_private(gateway: &Gateway, caller: &StatelessClient) {
+    let id = task_id(&caller.call_tool("one__slow_compute", &json!({"seconds": 600})));
     let mut cannot = caller.clone();
     cannot.capabilities = json!({});
     let params = json!({ "taskId": id });
-    let refused = cannot.ask(&json!(1), "tasks/get", params.clone());
+    let refused = cannot.send_and_read(&json!(1), "tasks/get", params.clone());
     assert_eq!(refused.status, 400);
     let error = &refused.json()["error"];
     assert_eq!(error["code"], -32021, "{error}");
@@ -114,194 +114,210 @@ fn strangers(gateway: &Gateway, caller: &Caller) {
         needed["io.modelcontextprotocol/tasks"].is_object(),
         "{error}"
     );
-    let refused = cannot.call("one__test_task_required", &json!({}));
-    assert_eq!(code(&refused), -32021, "{refused}");
-    let bob = bob(gateway);
+    let refused = cannot.call_tool("one__test_task_required", &json!({}));
+    assert_eq!(error_code(&refused), -32021, "{refused}");
+    let bob = other_principal_client(gateway);
     let forged = json!({ "taskId": format!("{id}A") });
     for method in ["tasks/get", "tasks/cancel"] {
-        assert_eq!(code(&bob.request(method, params.clone())), -32602);
-        assert_eq!(code(&caller.request(method, forged.clone())), -32602);
+        assert_eq!(
+            error_code(&bob.request_response(method, params.clone())),
+            -32602
+        );
+        assert_eq!(
+            error_code(&caller.request_response(method, forged.clone())),
+            -32602
+        );
     }
-    assert_eq!(get(caller, &id)["status"], "working");
+    assert_eq!(get_task(caller, &id)["status"], "working");
     for removed in ["tasks/result", "tasks/list"] {
-        let gone = caller.ask(&json!(1), removed, params.clone());
+        let gone = caller.send_and_read(&json!(1), removed, params.clone());
         assert_eq!(gone.status, 404, "{removed}");
     }
 }
 
-/// Has a task ask its caller, answers it, and waits for its end.
-fn confirms(caller: &Caller, arguments: &Value) {
-    let id = id_of(&caller.call("one__confirm_delete", arguments));
-    let asked = until(caller, &id, "input_required");
+/// Lets a task elicit, answers, and waits for the end.
+fn confirm_task(caller: &StatelessClient, arguments: &Value) {
+    let id = task_id(&caller.call_tool("one__confirm_delete", arguments));
+    let asked = wait_for_status(caller, &id, "input_required");
     let question = &asked["inputRequests"]["confirm"];
     assert_eq!(question["method"], "elicitation/create", "{asked}");
     let yes = json!({"action": "accept", "content": {"confirm": true}});
     let update = json!({ "taskId": id, "inputResponses": {"confirm": yes} });
-    let answer = caller.request("tasks/update", update);
+    let answer = caller.request_response("tasks/update", update);
     assert_eq!(answer["result"]["resultType"], "complete", "{answer}");
-    let over = until(caller, &id, "completed");
+    let over = wait_for_status(caller, &id, "completed");
     let said = over["result"]["content"][0]["text"].as_str().unwrap();
     assert!(said.contains(r#""confirm":true"#), "{over}");
 }
 
-/// What another principal may do.
+/// The role of the second principal.
 const ROLE: &str = "[roles.all]\nallow = [\"one.*\"]\n[principals.bob]\nrole = \"all\"\n";
 
-fn config(era: &str) -> String {
-    fixture("one", &["--era", era]) + ROLE
+fn era_config(era: &str) -> String {
+    fixture_config("one", &["--era", era]) + ROLE
 }
 
 #[test]
-fn tasks_of_a_legacy_server_are_those_of_the_extension() {
-    walk(&Gateway::up(&config("legacy")));
+fn legacy_tasks_appear_as_extension_tasks() {
+    assert_task_rules(&Gateway::start(&era_config("legacy")));
 }
 
 #[test]
-fn tasks_of_a_modern_server_have_ids_of_their_caller() {
-    let gateway = Gateway::up(&config("modern"));
-    walk(&gateway);
-    let caller = taking(&gateway);
-    confirms(&caller, &json!({"filename": "f"}));
-    // A question before the task begins is one like any other.
-    let asked = caller.call("one__test_tool_with_task", &json!({}));
+fn modern_task_ids_are_sealed_per_caller() {
+    let gateway = Gateway::start(&era_config("modern"));
+    assert_task_rules(&gateway);
+    let caller = task_client(&gateway);
+    confirm_task(&caller, &json!({"filename": "f"}));
+    // An elicitation before the task starts is a normal input-required result.
+    let asked = caller.call_tool("one__test_tool_with_task", &json!({}));
     let name = json!({"user_name": {"action": "accept", "content": {"name": "x"}}});
-    let made = caller.again(
+    let made = caller.retry_with_answers(
         "one__test_tool_with_task",
         &json!({}),
         &name,
-        &state_of(&asked),
+        &request_state(&asked),
     );
-    until(&caller, &id_of(&made), "completed");
+    wait_for_status(&caller, &task_id(&made), "completed");
 }
 
 #[test]
-fn a_task_is_found_again_after_a_restart() {
-    let served = Served::start(&["--era", "modern"]);
+fn task_is_found_after_restart() {
+    let served = FixtureServer::start(&["--era", "modern"]);
     let config = format!("[servers.one]\nurl = {}\n", json!(served.url));
-    let mut gateway = Gateway::up(&config);
-    gateway.wait_for("one", "ready");
-    let made = taking(&gateway).call("one__test_task_required", &json!({"ms": 20}));
-    let id = id_of(&made);
+    let mut gateway = Gateway::start(&config);
+    gateway.wait_for_state("one", "ready");
+    let made = task_client(&gateway).call_tool("one__test_task_required", &json!({"ms": 20}));
+    let id = task_id(&made);
     gateway.restart_after_kill();
-    gateway.wait_for("one", "ready");
-    let over = until(&taking(&gateway), &id, "completed");
+    gateway.wait_for_state("one", "ready");
+    let over = wait_for_status(&task_client(&gateway), &id, "completed");
     assert_eq!(over["result"]["content"][0]["text"], "Task completed");
 }
 
-/// Begins a task that goes on for long, and returns its id.
-fn begin(caller: &Caller, server: &str) -> String {
+/// Starts a long task and returns the id.
+fn start_long_task(caller: &StatelessClient, server: &str) -> String {
     let tool = format!("{server}__slow_compute");
-    id_of(&caller.call(&tool, &json!({"seconds": 600})))
+    task_id(&caller.call_tool(&tool, &json!({"seconds": 600})))
 }
 
-/// Checks that there is nothing under an id.
-fn is_unknown(caller: &Caller, id: &str) {
+/// Checks for an unknown id.
+fn assert_unknown_task(caller: &StatelessClient, id: &str) {
     for method in ["tasks/get", "tasks/update", "tasks/cancel"] {
         let params = json!({ "taskId": id, "inputResponses": {} });
-        let answer = caller.request(method, params);
-        assert_eq!(code(&answer), -32602, "{method}: {answer}");
+        let answer = caller.request_response(method, params);
+        assert_eq!(error_code(&answer), -32602, "{method}: {answer}");
     }
 }
 
 #[test]
-fn an_id_that_a_server_gave_to_somebody_else_since_is_no_longer_ones_own() {
+fn reused_task_id_belongs_to_new_owner() {
     for era in ["legacy", "modern"] {
         let counted = ["--era", era, "--fault", "counted-tasks"];
-        let mut gateway = Gateway::up(&(fixture("one", &counted) + ROLE));
-        gateway.wait_for("one", "ready");
-        let (ann, other) = (taking(&gateway), bob(&gateway));
-        let stale = begin(&ann, "one");
-        gateway.order("one", "restart");
-        gateway.wait_for("one", "ready");
-        let own = begin(&other, "one");
-        is_unknown(&ann, &stale);
-        assert_eq!(get(&other, &own)["status"], "working");
-        // The gateway's own memory is not needed for that: the process took its tasks along.
+        let mut gateway = Gateway::start(&(fixture_config("one", &counted) + ROLE));
+        gateway.wait_for_state("one", "ready");
+        let (ann, other) = (task_client(&gateway), other_principal_client(&gateway));
+        let stale = start_long_task(&ann, "one");
+        gateway.control_server("one", "restart");
+        gateway.wait_for_state("one", "ready");
+        let own = start_long_task(&other, "one");
+        assert_unknown_task(&ann, &stale);
+        assert_eq!(get_task(&other, &own)["status"], "working");
+        // This holds without the gateway's memory too: the server process took its tasks along.
         gateway.restart_after_kill();
-        gateway.wait_for("one", "ready");
-        let (ann, other) = (taking(&gateway), bob(&gateway));
-        is_unknown(&other, &own);
-        let last = begin(&ann, "one");
-        is_unknown(&other, &own);
-        is_unknown(&ann, &stale);
-        assert_eq!(get(&ann, &last)["status"], "working");
+        gateway.wait_for_state("one", "ready");
+        let (ann, other) = (task_client(&gateway), other_principal_client(&gateway));
+        assert_unknown_task(&other, &own);
+        let last = start_long_task(&ann, "one");
+        assert_unknown_task(&other, &own);
+        assert_unknown_task(&ann, &stale);
+        assert_eq!(get_task(&ann, &last)["status"], "working");
     }
 }
 
 #[test]
-fn after_a_restart_an_id_means_the_task_that_it_was_given_for() {
-    let mut served = Served::start(&["--era", "modern", "--fault", "counted-tasks"]);
+fn task_id_after_restart_means_same_task() {
+    let mut served = FixtureServer::start(&["--era", "modern", "--fault", "counted-tasks"]);
     let config = format!("[servers.one]\nurl = {}\n{ROLE}", json!(served.url));
-    let mut gateway = Gateway::up(&config);
-    gateway.wait_for("one", "ready");
-    let stale = begin(&taking(&gateway), "one");
+    let mut gateway = Gateway::start(&config);
+    gateway.wait_for_state("one", "ready");
+    let stale = start_long_task(&task_client(&gateway), "one");
     served.kill();
     served.restart();
     let mut own = String::new();
-    crate::harness::eventually("it serves again", || {
-        let made = bob(&gateway).call("one__slow_compute", &json!({"seconds": 600}));
+    crate::harness::wait_until("it serves again", || {
+        let made = other_principal_client(&gateway)
+            .call_tool("one__slow_compute", &json!({"seconds": 600}));
         let is_made = made["result"].is_object();
         if is_made {
-            own = id_of(&made);
+            own = task_id(&made);
         }
         is_made
     });
     gateway.restart_after_kill();
-    gateway.wait_for("one", "ready");
-    // Nobody is remembered to have it, and it is another one.
-    is_unknown(&taking(&gateway), &stale);
-    assert_eq!(get(&bob(&gateway), &own)["status"], "working");
+    gateway.wait_for_state("one", "ready");
+    // No owner is remembered for the id, and it now names another task.
+    assert_unknown_task(&task_client(&gateway), &stale);
+    assert_eq!(
+        get_task(&other_principal_client(&gateway), &own)["status"],
+        "working"
+    );
 }
 
 #[test]
-fn tasks_of_one_name_at_two_servers_are_told_apart() {
+fn equal_task_ids_of_two_servers_differ() {
     let counted = ["--era", "modern", "--fault", "counted-tasks"];
-    let config = fixture("one", &counted) + &fixture("two", &counted);
-    let gateway = Gateway::up(&config);
+    let config = fixture_config("one", &counted) + &fixture_config("two", &counted);
+    let gateway = Gateway::start(&config);
     for server in ["one", "two"] {
-        gateway.wait_for(server, "ready");
+        gateway.wait_for_state(server, "ready");
     }
-    let caller = taking(&gateway);
-    let (first, second) = (begin(&caller, "one"), begin(&caller, "two"));
+    let caller = task_client(&gateway);
+    let (first, second) = (
+        start_long_task(&caller, "one"),
+        start_long_task(&caller, "two"),
+    );
     for id in [&first, &second] {
-        assert_eq!(get(&caller, id)["status"], "working");
+        assert_eq!(get_task(&caller, id)["status"], "working");
     }
-    caller.request("tasks/cancel", json!({ "taskId": second }));
-    until(&caller, &second, "cancelled");
-    assert_eq!(get(&caller, &first)["status"], "working");
-    let elsewhere = caller.at("/servers/two/mcp");
-    is_unknown(&elsewhere, &first);
+    caller.request_response("tasks/cancel", json!({ "taskId": second }));
+    wait_for_status(&caller, &second, "cancelled");
+    assert_eq!(get_task(&caller, &first)["status"], "working");
+    let elsewhere = caller.with_path("/servers/two/mcp");
+    assert_unknown_task(&elsewhere, &first);
 }
 
 #[test]
-fn what_a_task_of_a_legacy_server_asks_is_told_and_answered_by_who_asks_how_it_stands() {
-    let gateway = Gateway::up(&config("legacy"));
-    gateway.wait_for("one", "ready");
+fn legacy_task_request_is_answered_by_polling() {
+    let gateway = Gateway::start(&era_config("legacy"));
+    gateway.wait_for_state("one", "ready");
     for _ in 0..2 {
-        confirms(&taking(&gateway), &json!({"filename": "f"}));
+        confirm_task(&task_client(&gateway), &json!({"filename": "f"}));
     }
 }
 
 #[test]
-fn a_task_that_works_for_longer_than_a_call_may_ends_as_its_server_says() {
-    let config = fixture("one", &["--era", "legacy"]) + "timeout = \"1s\"\n";
-    let gateway = Gateway::up(&config);
-    gateway.wait_for("one", "ready");
-    confirms(&taking(&gateway), &json!({"filename": "f", "ms": 1_500}));
+fn long_task_outlasts_call_deadline() {
+    let config = fixture_config("one", &["--era", "legacy"]) + "timeout = \"1s\"\n";
+    let gateway = Gateway::start(&config);
+    gateway.wait_for_state("one", "ready");
+    confirm_task(
+        &task_client(&gateway),
+        &json!({"filename": "f", "ms": 1_500}),
+    );
 }
 
 #[test]
-fn a_result_that_cannot_be_had_now_is_no_failure_of_its_task() {
+fn unavailable_result_does_not_fail_task() {
     let role = "[roles.few]\nallow = [\"one.*\"]\nrate = { calls = 1, per = \"12h\", burst = 2 }\n";
-    let gateway = Gateway::up(&(fixture("one", &["--era", "legacy"]) + role));
-    gateway.wait_for("one", "ready");
+    let gateway = Gateway::start(&(fixture_config("one", &["--era", "legacy"]) + role));
+    gateway.wait_for_state("one", "ready");
     let mut nth = 0;
-    crate::harness::eventually("a task is over when it is asked for", || {
+    crate::harness::wait_until("a task is over when it is asked for", || {
         nth += 1;
-        let token = gateway.token_for(&format!("p{nth}"), "few");
-        let caller = taking(&gateway).with_token(&token);
-        let id = id_of(&caller.call("one__test_task_required", &json!({"ms": 0})));
-        let answer = caller.request("tasks/get", json!({ "taskId": id }));
+        let token = gateway.create_role_token(&format!("p{nth}"), "few");
+        let caller = task_client(&gateway).with_token(&token);
+        let id = task_id(&caller.call_tool("one__test_task_required", &json!({"ms": 0})));
+        let answer = caller.request_response("tasks/get", json!({ "taskId": id }));
         if answer["result"]["status"] == "working" {
             return false;
         }
@@ -312,34 +328,34 @@ fn a_result_that_cannot_be_had_now_is_no_failure_of_its_task() {
 }
 
 #[test]
-fn an_answer_to_a_task_reaches_the_server_of_a_worker() {
+fn task_answer_reaches_worker_server() {
     let role = "[roles.all]\nallow = [\"one.*\"]\n";
-    let hub = Gateway::up(&format!("{role}[principals.w1]\noffers = [\"one\"]\n"));
-    let token = hub.token_for("w1", "all");
-    let served = fixture("one", &["--era", "modern"]);
+    let hub = Gateway::start(&format!("{role}[principals.w1]\noffers = [\"one\"]\n"));
+    let token = hub.create_role_token("w1", "all");
+    let served = fixture_config("one", &["--era", "modern"]);
     let worker = Worker::join(&hub, &token, &served, &["--offer", "one"]);
-    worker.gateway.wait_for("one", "ready");
-    crate::harness::eventually("the server is in the hub", || {
-        let servers = hub.api("/api/v1/servers");
+    worker.gateway.wait_for_state("one", "ready");
+    crate::harness::wait_until("the server is in the hub", || {
+        let servers = hub.get_api("/api/v1/servers");
         let servers = servers["servers"].as_array().unwrap();
         servers.iter().any(|status| status["name"] == "one")
     });
-    hub.wait_for("one", "ready");
-    confirms(&taking(&hub), &json!({"filename": "f"}));
+    hub.wait_for_state("one", "ready");
+    confirm_task(&task_client(&hub), &json!({"filename": "f"}));
 }
 
 #[test]
-fn a_write_that_can_wait_is_queued_also_for_who_takes_tasks() {
-    let mut served = Served::start(&["--era", "legacy"]);
+fn queueable_write_of_task_client_is_queued() {
+    let mut served = FixtureServer::start(&["--era", "legacy"]);
     let config = format!(
         "[servers.one]\nurl = {}\ntimeout = \"1s\"\n[servers.one.tools.slow_compute]\n\
          effect = \"write\"\nqueue = \"1h\"\nidempotency = \"meta\"\n",
         json!(served.url)
     );
-    let gateway = Gateway::up(&config);
-    gateway.wait_for("one", "ready");
+    let gateway = Gateway::start(&config);
+    gateway.wait_for_state("one", "ready");
     served.kill();
-    let told = taking(&gateway).call("one__slow_compute", &json!({"seconds": 0}));
+    let told = task_client(&gateway).call_tool("one__slow_compute", &json!({"seconds": 0}));
     assert_eq!(
         told["result"]["structuredContent"]["queued"], true,
         "{told}"
@@ -347,26 +363,26 @@ fn a_write_that_can_wait_is_queued_also_for_who_takes_tasks() {
 }
 
 #[test]
-fn a_tool_that_runs_as_a_task_only_is_called_by_way_of_call_tool() {
-    let config = config("legacy") + "[gateway]\nexpose = \"search\"\n";
-    let gateway = Gateway::up(&config);
-    gateway.wait_for("one", "ready");
-    let mut caller = taking(&gateway);
+fn task_only_tool_works_through_call_tool() {
+    let config = era_config("legacy") + "[gateway]\nexpose = \"search\"\n";
+    let gateway = Gateway::start(&config);
+    gateway.wait_for_state("one", "ready");
+    let mut caller = task_client(&gateway);
     let call = json!({"name": "one__test_task_required", "arguments": {"ms": 20}});
-    let id = id_of(&caller.call("call_tool", &call));
-    until(&caller, &id, "completed");
+    let id = task_id(&caller.call_tool("call_tool", &call));
+    wait_for_status(&caller, &id, "completed");
     caller.capabilities = json!({});
-    let refused = caller.call("call_tool", &call);
-    assert_eq!(code(&refused), -32021, "{refused}");
+    let refused = caller.call_tool("call_tool", &call);
+    assert_eq!(error_code(&refused), -32021, "{refused}");
 }
 
 #[test]
-fn who_takes_no_tasks_is_told_of_none() {
-    let gateway = Gateway::up(&config("legacy"));
-    let mut caller = taking(&gateway);
+fn client_without_tasks_sees_none() {
+    let gateway = Gateway::start(&era_config("legacy"));
+    let mut caller = task_client(&gateway);
     caller.capabilities = json!({});
     let params = json!({"notifications": {"taskIds": ["t"]}});
-    let refused = caller.ask(&json!(1), "subscriptions/listen", params);
+    let refused = caller.send_and_read(&json!(1), "subscriptions/listen", params);
     assert_eq!(refused.status, 400, "{}", refused.text());
-    assert_eq!(code(&refused.json()), -32021);
+    assert_eq!(error_code(&refused.json()), -32021);
 }

@@ -1,17 +1,17 @@
-//! The published `bamboo-broker` crate as a peer of the hub, in both of its roles.
+//! The published `bamboo-broker` crate as a peer of the hub, in both roles.
 
 use std::process::{Child, Command, Stdio};
 
 use bowline_host::tools::{ExecuteContext, ToolExecutor as _};
 use serde_json::{Value, json};
 
-use super::Peers;
-use crate::broker::served::{block_on, remote_tools, text_of};
-use crate::broker::token;
-use crate::harness::{Gateway, eventually, fixture};
+use super::PeerManifest;
+use crate::broker::create_token;
+use crate::broker::library_tools::{block_on, output_text, remote_tools};
+use crate::harness::{Gateway, fixture_config, wait_until};
 
-/// A server, two peers that ask, and one that serves.
-fn config() -> String {
+/// A server, two calling peers, and a serving peer.
+fn bamboo_config() -> String {
     let peers = r#"
 [roles.writer]
 allow = ["one.*"]
@@ -20,53 +20,53 @@ to = ["tools"]
 [principals.tools]
 to = ["ann"]
 "#;
-    fixture("one", &[]) + peers
+    fixture_config("one", &[]) + peers
 }
 
-fn up() -> Gateway {
-    let gateway = Gateway::up(&config());
-    gateway.wait_for("one", "ready");
+fn start_gateway() -> Gateway {
+    let gateway = Gateway::start(&bamboo_config());
+    gateway.wait_for_state("one", "ready");
     gateway
 }
 
-fn endpoint(gateway: &Gateway) -> String {
+fn broker_url(gateway: &Gateway) -> String {
     format!("ws://{}/broker", gateway.address)
 }
 
-/// The program around the crate.
-fn bamboo(peers: &Peers, token: &str, args: &[&str]) -> Command {
-    let mut program = Command::new(peers.path("/clients/bamboo"));
+/// The test program around the crate.
+fn bamboo_command(peers: &PeerManifest, token: &str, args: &[&str]) -> Command {
+    let mut program = Command::new(peers.peer_path("/clients/bamboo"));
     program.args(args).env("BAMBOO_TOKEN", token);
     program
 }
 
-/// Runs it to its end, and returns what it says.
-fn run(peers: &Peers, token: &str, args: &[&str]) -> Value {
-    let output = bamboo(peers, token, args).output().unwrap();
+/// Runs the program to the end, and returns the output.
+fn run_bamboo(peers: &PeerManifest, token: &str, args: &[&str]) -> Value {
+    let output = bamboo_command(peers, token, args).output().unwrap();
     serde_json::from_slice(&output.stdout)
         .unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&output.stderr)))
 }
 
-/// A program that serves until this is dropped.
-struct Serving(Child);
+/// A serving program; ends when dropped.
+struct BambooServer(Child);
 
-impl Drop for Serving {
+impl Drop for BambooServer {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Has the crate serve tools as `tools`, and waits until it is there.
-fn serve(peers: &Peers, gateway: &Gateway) -> Serving {
-    let secret = token(gateway, "tools", "writer");
+/// Serves tools as `tools` through the crate, and waits until the peer is connected.
+fn serve_bamboo(peers: &PeerManifest, gateway: &Gateway) -> BambooServer {
+    let secret = create_token(gateway, "tools", "writer");
     let ledger = gateway.dir.path().join("ran");
     let ledger = ledger.to_str().unwrap();
-    let endpoint = endpoint(gateway);
-    let mut program = bamboo(peers, &secret, &["serve", &endpoint, "tools", ledger]);
-    let serving = Serving(program.stdout(Stdio::null()).spawn().unwrap());
-    eventually("the crate serves", || {
-        let broker = gateway.api("/api/v1/broker");
+    let endpoint = broker_url(gateway);
+    let mut program = bamboo_command(peers, &secret, &["serve", &endpoint, "tools", ledger]);
+    let serving = BambooServer(program.stdout(Stdio::null()).spawn().unwrap());
+    wait_until("the crate serves", || {
+        let broker = gateway.get_api("/api/v1/broker");
         let here = broker["peers"].as_array().unwrap();
         here.iter()
             .any(|peer| peer["mailbox"] == "tools" && peer["subscribed"] == true)
@@ -88,25 +88,27 @@ fn tool_name(tool: &Value) -> &str {
 #[test]
 fn bamboo_client_lists_and_calls_hub_tools() {
     let needed = ["/clients/bamboo"];
-    let Some(peers) = Peers::only("bamboo_client_lists_and_calls_hub_tools", &needed) else {
+    let Some(peers) =
+        PeerManifest::load_without_servers("bamboo_client_lists_and_calls_hub_tools", &needed)
+    else {
         return;
     };
-    let gateway = up();
-    let ann = token(&gateway, "ann", "writer");
-    let endpoint = endpoint(&gateway);
+    let gateway = start_gateway();
+    let ann = create_token(&gateway, "ann", "writer");
+    let endpoint = broker_url(&gateway);
     let call = |tool: &str, arguments: &Value, more: &[&str]| {
         let arguments = arguments.to_string();
         let args = ["call", &endpoint, "ann#mcp", tool, &arguments];
-        run(&peers, &ann, &[&args[..], more].concat())
+        run_bamboo(&peers, &ann, &[&args[..], more].concat())
     };
-    // Under the name that the crate looks for, and under ours.
+    // Under the crate's name for the hub, and under ours.
     let message = "näh \"quoted\" 9007199254740993";
     for to in [&[][..], &["hub"]] {
         let said = call("one__echo", &json!({"message": message}), to);
         assert!(tool_names(&said).contains(&"one__echo"), "{said}");
         assert_eq!(said["result"], json!({"success": true, "text": message}));
     }
-    // What runs and fails is told apart from what is refused.
+    // A failed tool differs from a refused call.
     let said = call("one__fail", &json!({"message": "no"}), &[]);
     assert_eq!(said["result"]["success"], false, "{said}");
     let said = call("one__nothing", &json!({}), &[]);
@@ -116,41 +118,45 @@ fn bamboo_client_lists_and_calls_hub_tools() {
 #[test]
 fn bamboo_host_observation_is_refused_at_once() {
     let needed = ["/clients/bamboo"];
-    let Some(peers) = Peers::only("bamboo_host_observation_is_refused_at_once", &needed) else {
+    let Some(peers) =
+        PeerManifest::load_without_servers("bamboo_host_observation_is_refused_at_once", &needed)
+    else {
         return;
     };
-    let gateway = up();
-    let ann = token(&gateway, "ann", "writer");
-    let said = run(
+    let gateway = start_gateway();
+    let ann = create_token(&gateway, "ann", "writer");
+    let said = run_bamboo(
         &peers,
         &ann,
-        &["observe", &endpoint(&gateway), "ann", "tools"],
+        &["observe", &broker_url(&gateway), "ann", "tools"],
     );
     let error = said["error"].as_str().unwrap_or_else(|| panic!("{said}"));
     assert!(error.contains("connection closed"), "{said}");
-    // The crate itself waits for 30 s.
+    // The crate's own timeout is 30 s.
     assert!(said["took_ms"].as_u64().unwrap() < 20_000, "{said}");
 }
 
 #[test]
 fn bamboo_server_answers_bamboo_client_over_hub() {
     let needed = ["/clients/bamboo"];
-    let Some(peers) = Peers::only("bamboo_server_answers_bamboo_client_over_hub", &needed) else {
+    let Some(peers) =
+        PeerManifest::load_without_servers("bamboo_server_answers_bamboo_client_over_hub", &needed)
+    else {
         return;
     };
-    let gateway = up();
-    let _serving = serve(&peers, &gateway);
-    let ann = token(&gateway, "ann", "writer");
+    let gateway = start_gateway();
+    let _serving = serve_bamboo(&peers, &gateway);
+    let ann = create_token(&gateway, "ann", "writer");
     let arguments = json!({"text": "hi"}).to_string();
     let args = [
         "call",
-        &endpoint(&gateway),
+        &broker_url(&gateway),
         "ann#mcp",
         "shout",
         &arguments,
         "tools",
     ];
-    let said = run(&peers, &ann, &args);
+    let said = run_bamboo(&peers, &ann, &args);
     assert_eq!(tool_names(&said), ["shout", "fail"]);
     assert_eq!(said["result"], json!({"success": true, "text": "HI"}));
 }
@@ -158,29 +164,31 @@ fn bamboo_server_answers_bamboo_client_over_hub() {
 #[test]
 fn remote_tools_call_bamboo_server_by_name() {
     let needed = ["/clients/bamboo"];
-    let Some(peers) = Peers::only("remote_tools_call_bamboo_server_by_name", &needed) else {
+    let Some(peers) =
+        PeerManifest::load_without_servers("remote_tools_call_bamboo_server_by_name", &needed)
+    else {
         return;
     };
-    let gateway = up();
-    let _serving = serve(&peers, &gateway);
-    let ann = token(&gateway, "ann", "writer");
+    let gateway = start_gateway();
+    let _serving = serve_bamboo(&peers, &gateway);
+    let ann = create_token(&gateway, "ann", "writer");
     block_on(async {
         let hub = remote_tools(&gateway, &ann).await;
         let tools = hub.for_peer("tools").await.unwrap();
         let names: Vec<_> = tools
-            .tools()
+            .list_tools()
             .iter()
             .map(|tool| tool.name().to_string())
             .collect();
         assert_eq!(names, ["shout", "fail"]);
         assert!(
-            hub.has("one__echo") && !hub.has("shout"),
+            hub.has_tool("one__echo") && !hub.has_tool("shout"),
             "the hub's own are apart"
         );
         let context = ExecuteContext::default();
         let arguments = json!({"text": "näh \"q\""});
         let output = tools.execute("shout", arguments.into(), &context).await;
-        assert_eq!(text_of(output), "NÄH \"Q\"");
+        assert_eq!(output_text(output), "NÄH \"Q\"");
         let output = tools
             .execute("fail", json!({"text": "x"}).into(), &context)
             .await;

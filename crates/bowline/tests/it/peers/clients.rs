@@ -1,4 +1,4 @@
-//! Clients of the official SDKs, which see through the gateway what they see without it.
+//! Clients of the official SDKs see the same through the gateway as directly.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -8,63 +8,64 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::Peers;
-use super::world::{ASKING, NAMES, World, take_asking};
-use crate::harness::{Gateway, Http, bowline, signal};
+use super::PeerManifest;
+use super::official_servers::{CAPABILITY_TOOLS, NAMES, OfficialServers, remove_asking_tools};
+use crate::harness::{Gateway, HttpConnection, bowline_binary, send_signal};
 
-/// No client takes longer unless something hangs.
+/// Upper bound of a client run; only a hang exceeds it.
 const CLIENT_TIME_MAX: Duration = Duration::from_secs(180);
 
-/// A client program and how it negotiates.
-pub(super) struct Client {
-    /// Its name in messages, and of what it stores in the memory server.
+/// A client program and a negotiation mode.
+pub(super) struct SdkClient {
+    /// The name in messages, and the key in the memory server.
     pub(super) name: &'static str,
     program: PathBuf,
     args: Vec<PathBuf>,
     mode: &'static str,
 }
 
+/// The Python SDK 2 client works in the auto and the legacy mode, over HTTP and stdio.
 #[test]
-fn python_2_auto_and_legacy_clients_work_over_http_and_stdio() {
-    let test = "python_2_auto_and_legacy_clients_work_over_http_and_stdio";
-    if let Some(peers) = Peers::of(test, &["/python2"]) {
+fn python_2_clients_work_in_both_modes() {
+    let test = "python_2_clients_work_in_both_modes";
+    if let Some(peers) = PeerManifest::load(test, &["/python2"]) {
         let clients = [python_2(&peers, "auto"), python_2(&peers, "legacy")];
-        see_the_same(peers, &clients);
+        assert_same_views(peers, &clients);
     }
 }
 
 #[test]
 fn python_1_client_works_over_http_and_stdio() {
     let test = "python_1_client_works_over_http_and_stdio";
-    if let Some(peers) = Peers::of(test, &["/python1"]) {
+    if let Some(peers) = PeerManifest::load(test, &["/python1"]) {
         let client = python_1(&peers);
-        see_the_same(peers, &[client]);
+        assert_same_views(peers, &[client]);
     }
 }
 
 #[test]
 fn typescript_clients_work_over_http_and_stdio() {
     let test = "typescript_clients_work_over_http_and_stdio";
-    if let Some(peers) = Peers::of(test, &["/clients/sdk", "/clients/client"]) {
+    if let Some(peers) = PeerManifest::load(test, &["/clients/sdk", "/clients/client"]) {
         let first = typescript_1(&peers);
         let legacy = typescript_2(&peers, "legacy");
         let auto = typescript_2(&peers, "auto");
-        see_the_same(peers, &[first, legacy, auto]);
+        assert_same_views(peers, &[first, legacy, auto]);
     }
 }
 
 #[test]
-fn an_auto_client_finds_the_modern_era_and_stays_in_it() {
-    let test = "an_auto_client_finds_the_modern_era_and_stays_in_it";
-    let Some(peers) = Peers::of(test, &["/python2", "/clients/client"]) else {
+fn auto_client_finds_and_keeps_modern_era() {
+    let test = "auto_client_finds_and_keeps_modern_era";
+    let Some(peers) = PeerManifest::load(test, &["/python2", "/clients/client"]) else {
         return;
     };
-    let gateway = Gateway::up(&crate::harness::fixture("one", &[]));
-    answers_discover(&gateway);
+    let gateway = Gateway::start(&crate::harness::fixture_config("one", &[]));
+    assert_discover_response(&gateway);
     let calls = json!([["one__echo", {"message": "hi"}]]);
     for client in [python_2(&peers, "auto"), typescript_2(&peers, "auto")] {
-        let targets = [over_http(&gateway, "/mcp"), over_stdio(&gateway, None)];
-        let walked = client.walk(targets.into_iter().map(|target| (target, calls.clone())));
+        let targets = [http_target(&gateway, "/mcp"), stdio_target(&gateway, None)];
+        let walked = client.run_targets(targets.into_iter().map(|target| (target, calls.clone())));
         for (walked, way) in walked.iter().zip(["HTTP", "stdio"]) {
             let name = client.name;
             assert_eq!(walked["probes"][0], "result", "{name} over {way}");
@@ -75,13 +76,13 @@ fn an_auto_client_finds_the_modern_era_and_stays_in_it() {
 }
 
 #[test]
-fn a_client_with_a_wrong_token_ends_at_once_and_says_why() {
-    let test = "a_client_with_a_wrong_token_ends_at_once_and_says_why";
+fn wrong_token_ends_client_with_reason() {
+    let test = "wrong_token_ends_client_with_reason";
     let needed = ["/python1", "/python2", "/clients/sdk", "/clients/client"];
-    let Some(peers) = Peers::of(test, &needed) else {
+    let Some(peers) = PeerManifest::load(test, &needed) else {
         return;
     };
-    let gateway = Gateway::up(&crate::harness::fixture("one", &[]));
+    let gateway = Gateway::start(&crate::harness::fixture_config("one", &[]));
     let clients = [
         python_1(&peers),
         python_2(&peers, "auto"),
@@ -89,19 +90,19 @@ fn a_client_with_a_wrong_token_ends_at_once_and_says_why() {
         typescript_2(&peers, "auto"),
     ];
     for client in clients {
-        let mut target = over_http(&gateway, "/mcp");
+        let mut target = http_target(&gateway, "/mcp");
         target["token"] = json!("wrong");
-        let output = end(client.name, client.start(&[(target, json!([]))]));
+        let output = wait_for_exit(client.name, client.start_on_targets(&[(target, json!([]))]));
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success(), "{}: {said}", client.name);
-        // Some SDKs show the status, some our words.
+        // Some SDKs show the status, some our message.
         let why = said.contains("401") || said.contains("bearer token is required");
         assert!(why, "{}: {said}", client.name);
     }
 }
 
-/// The answer to a probe as it stands on the wire: both eras are offered and no session opened.
-fn answers_discover(gateway: &Gateway) {
+/// The raw discover response: both eras are offered and no session is opened.
+fn assert_discover_response(gateway: &Gateway) {
     let probe = json!({
         "jsonrpc": "2.0", "id": "probe", "method": "server/discover",
         "params": {"_meta": {
@@ -114,7 +115,7 @@ fn answers_discover(gateway: &Gateway) {
         ("MCP-Protocol-Version", "2026-07-28"),
         ("Mcp-Method", "server/discover"),
     ];
-    let mut http = Http::connect(gateway.address);
+    let mut http = HttpConnection::connect(gateway.address);
     let answer = http.post("/mcp", &headers, probe.to_string().as_bytes());
     assert_eq!(answer.status, 200, "{}", answer.text());
     assert_eq!(answer.header("mcp-session-id"), None);
@@ -123,110 +124,111 @@ fn answers_discover(gateway: &Gateway) {
     assert_eq!(supported[0], "2026-07-28", "{}", answer.text());
 }
 
-fn script(name: &str) -> PathBuf {
+fn script_path(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("tests/peers")
         .join(name)
 }
 
-pub(super) fn python_1(peers: &Peers) -> Client {
-    Client {
+pub(super) fn python_1(peers: &PeerManifest) -> SdkClient {
+    SdkClient {
         name: "python-1",
-        program: peers.path("/python1").to_owned(),
-        args: vec![script("client_v1.py")],
+        program: peers.peer_path("/python1").to_owned(),
+        args: vec![script_path("client_v1.py")],
         mode: "legacy",
     }
 }
 
-pub(super) fn python_2(peers: &Peers, mode: &'static str) -> Client {
-    Client {
+pub(super) fn python_2(peers: &PeerManifest, mode: &'static str) -> SdkClient {
+    SdkClient {
         name: match mode {
             "auto" => "python-2-auto",
             "legacy" => "python-2-legacy",
             _ => "python-2-modern",
         },
-        program: peers.path("/python2").to_owned(),
-        args: vec![script("client.py")],
+        program: peers.peer_path("/python2").to_owned(),
+        args: vec![script_path("client.py")],
         mode,
     }
 }
 
-pub(super) fn typescript_1(peers: &Peers) -> Client {
-    Client {
+pub(super) fn typescript_1(peers: &PeerManifest) -> SdkClient {
+    SdkClient {
         name: "typescript-1",
-        program: peers.path("/node").to_owned(),
+        program: peers.peer_path("/node").to_owned(),
         args: vec![
-            script("client_sdk.mjs"),
-            peers.path("/clients/sdk").to_owned(),
+            script_path("client_sdk.mjs"),
+            peers.peer_path("/clients/sdk").to_owned(),
         ],
         mode: "legacy",
     }
 }
 
-pub(super) fn typescript_2(peers: &Peers, mode: &'static str) -> Client {
-    Client {
+pub(super) fn typescript_2(peers: &PeerManifest, mode: &'static str) -> SdkClient {
+    SdkClient {
         name: if mode == "auto" {
             "typescript-2-auto"
         } else {
             "typescript-2-legacy"
         },
-        program: peers.path("/node").to_owned(),
+        program: peers.peer_path("/node").to_owned(),
         args: vec![
-            script("client_v2.mjs"),
-            peers.path("/clients/client").to_owned(),
+            script_path("client_v2.mjs"),
+            peers.peer_path("/clients/client").to_owned(),
         ],
         mode,
     }
 }
 
-pub(super) fn over_http(gateway: &Gateway, path: &str) -> Value {
+pub(super) fn http_target(gateway: &Gateway, path: &str) -> Value {
     let url = format!("http://{}{path}", gateway.address);
     json!({"url": url, "token": gateway.token})
 }
 
-pub(super) fn over_stdio(gateway: &Gateway, server: Option<&str>) -> Value {
-    let state = gateway.state();
+pub(super) fn stdio_target(gateway: &Gateway, server: Option<&str>) -> Value {
+    let state = gateway.state_dir();
     let mut args = vec!["--state", state.to_str().unwrap(), "stdio"];
     args.extend(server.into_iter().flat_map(|name| ["--server", name]));
-    json!({"command": bowline(), "args": args, "env": {}})
+    json!({"command": bowline_binary(), "args": args, "env": {}})
 }
 
-/// Lets each client see all servers directly and through one gateway, in each way there is.
-fn see_the_same(peers: Peers, clients: &[Client]) {
-    let world = World::new(peers);
-    let gateway = world.gateway();
+/// Lets each client list and call all servers directly and through one gateway, over each
+/// transport.
+fn assert_same_views(peers: PeerManifest, clients: &[SdkClient]) {
+    let world = OfficialServers::new(peers);
+    let gateway = world.start_gateway();
     for client in clients {
-        let calls = |name: &str| json!(world.calls(name, client.name));
+        let calls = |name: &str| json!(world.stable_calls(name, client.name));
         let direct = NAMES.map(|name| {
-            let program = world.program(name, client.name);
-            let (command, args, env) = (&program.command, &program.args, program.env());
+            let program = world.server_program(name, client.name);
+            let (command, args, env) = (&program.command, &program.args, program.env_json());
             let target = json!({"command": command, "args": args, "env": env});
             (target, calls(name))
         });
         let http = NAMES.map(|name| {
             let path = format!("/servers/{name}/mcp");
-            (over_http(&gateway, &path), calls(name))
+            (http_target(&gateway, &path), calls(name))
         });
-        let stdio = NAMES.map(|name| (over_stdio(&gateway, Some(name)), calls(name)));
+        let stdio = NAMES.map(|name| (stdio_target(&gateway, Some(name)), calls(name)));
         let all: Vec<_> = NAMES
             .iter()
             .flat_map(|name| {
-                let calls = world.calls(name, client.name).into_iter();
+                let calls = world.stable_calls(name, client.name).into_iter();
                 calls.map(move |(tool, arguments)| json!([format!("{name}__{tool}"), arguments]))
             })
             .collect();
         let everyone = [
-            (over_http(&gateway, "/mcp"), json!(all)),
-            (over_stdio(&gateway, None), json!(all)),
+            (http_target(&gateway, "/mcp"), json!(all)),
+            (stdio_target(&gateway, None), json!(all)),
         ];
         let targets = direct.into_iter().chain(http).chain(stdio).chain(everyone);
-        let mut walked = client.walk(targets);
+        let mut walked = client.run_targets(targets);
         let everyone = walked.split_off(15);
         let (direct, through) = walked.split_at(5);
         for (way, through) in ["HTTP", "stdio"].iter().zip(through.chunks(5)) {
             for (name, (direct, through)) in NAMES.iter().zip(direct.iter().zip(through)) {
                 let what = format!("{} to {name} over {way}", client.name);
-                assert_same(client, name, (direct, through), &what);
+                assert_same(client, name, direct, through, &what);
             }
         }
         for (way, through) in ["HTTP", "stdio"].iter().zip(&everyone) {
@@ -236,9 +238,9 @@ fn see_the_same(peers: Peers, clients: &[Client]) {
     }
 }
 
-/// A client that asks first stays in the modern era, whatever the server speaks. Takes out what
-/// only that era says.
-fn assert_spoken(client: &Client, through: &mut Value, what: &str) {
+/// An auto client stays in the modern era, with every server. Removes the fields that only this era
+/// has.
+fn assert_modern_fields(client: &SdkClient, through: &mut Value, what: &str) {
     let want = match client.mode {
         "auto" => "2026-07-28",
         _ => "2025-11-25",
@@ -249,17 +251,17 @@ fn assert_spoken(client: &Client, through: &mut Value, what: &str) {
     }
     let results = through["results"].as_array_mut().unwrap().iter_mut();
     for result in results {
-        bare(result, what);
+        remove_modern_fields(result, what);
     }
     let tools = through["tools"].as_object_mut().unwrap();
     for hint in ["ttlMs", "cacheScope"] {
         assert!(tools.remove(hint).is_some(), "{hint} of {what}");
     }
-    bare(&mut through["tools"], what);
+    remove_modern_fields(&mut through["tools"], what);
 }
 
-fn bare(result: &mut Value, what: &str) {
-    const INFO: &str = "io.modelcontextprotocol/serverInfo";
+fn remove_modern_fields(result: &mut Value, what: &str) {
+    const SERVER_INFO_KEY: &str = "io.modelcontextprotocol/serverInfo";
     let result = result.as_object_mut().unwrap();
     assert_eq!(
         result.remove("resultType"),
@@ -267,37 +269,37 @@ fn bare(result: &mut Value, what: &str) {
         "{what}"
     );
     let meta = result["_meta"].as_object_mut().unwrap();
-    assert!(meta.remove(INFO).is_some(), "{what}");
+    assert!(meta.remove(SERVER_INFO_KEY).is_some(), "{what}");
     if meta.is_empty() {
         result.remove("_meta");
     }
 }
 
-fn assert_same(client: &Client, name: &str, (direct, through): (&Value, &Value), what: &str) {
+fn assert_same(client: &SdkClient, name: &str, direct: &Value, through: &Value, what: &str) {
     let (mut direct, mut through) = (direct.clone(), through.clone());
-    assert_spoken(client, &mut through, what);
+    assert_modern_fields(client, &mut through, what);
     through["revision"] = direct["revision"].clone();
-    take_asking(&mut direct["tools"]["tools"]);
-    let asking = take_asking(&mut through["tools"]["tools"]);
-    assert_eq!(asking, asking_of(name), "{what}");
+    remove_asking_tools(&mut direct["tools"]["tools"]);
+    let asking = remove_asking_tools(&mut through["tools"]["tools"]);
+    assert_eq!(asking, count_asking_tools(name), "{what}");
     for part in ["revision", "serverInfo", "tools", "results", "progress"] {
         assert_eq!(through[part], direct[part], "{part} of {what}");
     }
 }
 
-/// How many tools a server offers only to who can be asked.
-fn asking_of(name: &str) -> usize {
+/// Number of tools that a server offers only to clients with capabilities.
+fn count_asking_tools(name: &str) -> usize {
     if name == "everything" {
-        ASKING.len()
+        CAPABILITY_TOOLS.len()
     } else {
         0
     }
 }
 
-/// All servers at one address: each definition but for its prefix, each result as it is.
-fn assert_same_together(client: &Client, direct: &[Value], through: &Value, what: &str) {
+/// All servers at a shared endpoint: definitions equal except for the prefix, results equal.
+fn assert_same_together(client: &SdkClient, direct: &[Value], through: &Value, what: &str) {
     let mut through = through.clone();
-    assert_spoken(client, &mut through, what);
+    assert_modern_fields(client, &mut through, what);
     let mut tools = through["tools"]["tools"].as_array().unwrap().clone();
     let mut results = through["results"].as_array().unwrap().clone();
     for (name, direct) in NAMES.iter().zip(direct) {
@@ -310,8 +312,12 @@ fn assert_same_together(client: &Client, direct: &[Value], through: &Value, what
             tool["name"] = json!(name.unwrap());
         }
         let (mut of_this, mut own) = (json!(of_this), direct["tools"]["tools"].clone());
-        assert_eq!(take_asking(&mut of_this), asking_of(name), "{what}");
-        take_asking(&mut own);
+        assert_eq!(
+            remove_asking_tools(&mut of_this),
+            count_asking_tools(name),
+            "{what}"
+        );
+        remove_asking_tools(&mut own);
         assert_eq!(of_this, own, "{name} among {what}");
         let rest = results.split_off(direct["results"].as_array().unwrap().len());
         assert_eq!(json!(results), direct["results"], "{name} among {what}");
@@ -319,15 +325,18 @@ fn assert_same_together(client: &Client, direct: &[Value], through: &Value, what
     }
     assert_eq!(tools, Vec::<Value>::new(), "{what}");
     assert_eq!(results, Vec::<Value>::new(), "{what}");
-    // Only one server tells progress.
+    // Only a single server sends progress.
     assert_eq!(through["progress"], direct[0]["progress"], "{what}");
 }
 
-impl Client {
-    /// Lists and calls at each target, one after the other, and returns what was seen there.
-    pub(super) fn walk(&self, targets: impl IntoIterator<Item = (Value, Value)>) -> Vec<Value> {
+impl SdkClient {
+    /// Lists and calls at each target in sequence, and returns the results.
+    pub(super) fn run_targets(
+        &self,
+        targets: impl IntoIterator<Item = (Value, Value)>,
+    ) -> Vec<Value> {
         let targets: Vec<_> = targets.into_iter().collect();
-        let (stdout, stderr) = finish(self.name, self.start(&targets));
+        let (stdout, stderr) = wait_for_success(self.name, self.start_on_targets(&targets));
         let walked: Value = serde_json::from_str(&stdout)
             .unwrap_or_else(|_| panic!("{}: {stdout}\n{stderr}", self.name));
         let walked = walked["targets"].as_array().unwrap().clone();
@@ -335,8 +344,8 @@ impl Client {
         walked
     }
 
-    /// Starts on targets with their calls.
-    pub(super) fn start(&self, targets: &[(Value, Value)]) -> Child {
+    /// Starts on targets with calls.
+    pub(super) fn start_on_targets(&self, targets: &[(Value, Value)]) -> Child {
         let targets: Vec<_> = targets
             .iter()
             .cloned()
@@ -360,9 +369,9 @@ impl Client {
     }
 }
 
-/// Waits for a program that must end well, and returns what it wrote.
-pub(super) fn finish(name: &str, child: Child) -> (String, String) {
-    let output = end(name, child);
+/// Waits for a successful exit, and returns the output.
+pub(super) fn wait_for_success(name: &str, child: Child) -> (String, String) {
+    let output = wait_for_exit(name, child);
     let stdout = String::from_utf8(output.stdout).unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(
@@ -374,14 +383,14 @@ pub(super) fn finish(name: &str, child: Child) -> (String, String) {
 }
 
 /// Waits for a program that must end.
-fn end(name: &str, child: Child) -> Output {
+fn wait_for_exit(name: &str, child: Child) -> Output {
     let pid = child.id();
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {
         let _ = sender.send(child.wait_with_output());
     });
     let Ok(output) = receiver.recv_timeout(CLIENT_TIME_MAX) else {
-        signal(pid, "KILL");
+        send_signal(pid, "KILL");
         panic!("{name} does not end");
     };
     output.unwrap()

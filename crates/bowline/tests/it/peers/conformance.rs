@@ -7,17 +7,17 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::Peers;
-use super::clients::finish;
-use crate::harness::served::Served;
+use super::PeerManifest;
+use super::clients::wait_for_success;
+use crate::harness::fixture_server::FixtureServer;
 
-/// Longest run of one scenario: ample, as other tests use the machine too.
+/// Time limit of a scenario: generous, because other tests use the machine too.
 const SCENARIO_MS_MAX: &str = "120000";
 
 /// The suite names a folder after the scenario and this many characters of time.
 const TIME_CHARS: usize = "-2026-01-01T00-00-00-000Z".len();
 
-/// What 2025-11-25 requires of servers.
+/// Required server scenarios of 2025-11-25.
 const REQUIRED: [&str; 30] = [
     "server-initialize",
     "logging-set-level",
@@ -51,14 +51,14 @@ const REQUIRED: [&str; 30] = [
     "dns-rebinding-protection",
 ];
 
-/// What it runs besides, without counting it.
+/// Scenarios without a score.
 const NOT_SCORED: [&str; 3] = [
     "server-session-lifecycle",
     "json-schema-2020-12",
     "server-sse-polling",
 ];
 
-/// Scenarios that came only with 2025-11-25.
+/// Scenarios new in 2025-11-25.
 const NEW_IN_2025_11_25: [&str; 4] = [
     "elicitation-sep1034-defaults",
     "server-sse-multiple-streams",
@@ -66,7 +66,7 @@ const NEW_IN_2025_11_25: [&str; 4] = [
     "dns-rebinding-protection",
 ];
 
-/// What 2026-07-28 requires of servers.
+/// Required server scenarios of 2026-07-28.
 pub(super) const REQUIRED_MODERN: [&str; 37] = [
     "server-stateless",
     "completion-complete",
@@ -107,7 +107,7 @@ pub(super) const REQUIRED_MODERN: [&str; 37] = [
     "input-required-result-validate-input",
 ];
 
-/// What it runs besides, without counting it.
+/// Scenarios without a score.
 pub(super) const NOT_SCORED_MODERN: [&str; 13] = [
     "tasks-lifecycle",
     "tasks-capability-negotiation",
@@ -116,7 +116,7 @@ pub(super) const NOT_SCORED_MODERN: [&str; 13] = [
     "tasks-mrtr-input",
     "tasks-request-headers",
     "tasks-dispatch-and-envelope",
-    SKIPPED_BY_ITSELF,
+    UNWRITTEN_SCENARIO,
     "tasks-required-task-error",
     "tasks-mrtr-composition",
     "json-schema-2020-12",
@@ -124,22 +124,22 @@ pub(super) const NOT_SCORED_MODERN: [&str; 13] = [
     "http-custom-header-server-validation",
 ];
 
-/// A scenario that is not written yet: it says so, and checks nothing.
-const SKIPPED_BY_ITSELF: &str = "tasks-status-notifications";
+/// An unwritten scenario without checks.
+const UNWRITTEN_SCENARIO: &str = "tasks-status-notifications";
 
-/// A scenario that gives half a second to some answers, which a busy machine may not: it is run
-/// again by itself when it fails.
-const TIMED: &str = "server-stateless";
-const TIMED_AGAIN_MAX: usize = 3;
+/// A scenario with half-second limits: after a failure on a busy machine, the scenario is repeated
+/// alone.
+const TIME_LIMITED_SCENARIO: &str = "server-stateless";
+const TIME_LIMITED_RETRIES_MAX: usize = 3;
 
-/// What a client speaks.
+/// The era of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wire {
+pub(super) enum ProtocolEra {
     Legacy,
     Modern,
 }
 
-impl Wire {
+impl ProtocolEra {
     pub(super) fn revision(self) -> &'static str {
         match self {
             Self::Legacy => "2025-11-25",
@@ -147,14 +147,14 @@ impl Wire {
         }
     }
 
-    pub(super) fn required(self) -> &'static [&'static str] {
+    pub(super) fn required_suites(self) -> &'static [&'static str] {
         match self {
             Self::Legacy => &REQUIRED,
             Self::Modern => &REQUIRED_MODERN,
         }
     }
 
-    pub(super) fn not_scored(self) -> &'static [&'static str] {
+    pub(super) fn unscored_scenarios(self) -> &'static [&'static str] {
         match self {
             Self::Legacy => &NOT_SCORED,
             Self::Modern => &NOT_SCORED_MODERN,
@@ -162,52 +162,52 @@ impl Wire {
     }
 }
 
-/// A scenario, or some checks of it, that cannot pass.
+/// A scenario, or some checks, that cannot pass.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Cannot {
+pub(super) struct Exemption {
     pub(super) scenario: &'static str,
-    /// The checks; all of them when none is named.
+    /// The checks; all if empty.
     pub(super) checks: &'static [&'static str],
 }
 
 #[test]
-fn the_fixture_passes_the_whole_suite() {
-    let test = "the_fixture_passes_the_whole_suite";
-    let Some(peers) = Peers::of(test, &["/conformance"]) else {
+fn fixture_passes_whole_suite() {
+    let test = "fixture_passes_whole_suite";
+    let Some(peers) = PeerManifest::load(test, &["/conformance"]) else {
         return;
     };
-    let mut fixture = Served::start(&["--era", "legacy"]);
-    conforms(&peers, &fixture.url);
+    let mut fixture = FixtureServer::start(&["--era", "legacy"]);
+    assert_conforms(&peers, &fixture.url);
     assert!(fixture.stop(), "the fixture does not end well");
 }
 
 #[test]
-fn the_fixture_of_the_modern_era_passes_the_whole_suite() {
-    let test = "the_fixture_of_the_modern_era_passes_the_whole_suite";
-    let Some(peers) = Peers::of(test, &["/conformance"]) else {
+fn modern_fixture_passes_whole_suite() {
+    let test = "modern_fixture_passes_whole_suite";
+    let Some(peers) = PeerManifest::load(test, &["/conformance"]) else {
         return;
     };
-    let mut fixture = Served::start(&["--era", "modern"]);
-    passes(&peers, &fixture.url, Wire::Modern, &[], |_| false);
+    let mut fixture = FixtureServer::start(&["--era", "modern"]);
+    assert_suite_passes(&peers, &fixture.url, ProtocolEra::Modern, &[], |_| false);
     assert!(fixture.stop(), "the fixture does not end well");
 }
 
 #[test]
-fn the_fixture_of_both_eras_passes_both_suites() {
-    let test = "the_fixture_of_both_eras_passes_both_suites";
-    let Some(peers) = Peers::of(test, &["/conformance"]) else {
+fn dual_era_fixture_passes_both_suites() {
+    let test = "dual_era_fixture_passes_both_suites";
+    let Some(peers) = PeerManifest::load(test, &["/conformance"]) else {
         return;
     };
-    let fixture = Served::start(&["--era", "both"]);
-    for wire in [Wire::Legacy, Wire::Modern] {
-        passes(&peers, &fixture.url, wire, &[], |_| false);
+    let fixture = FixtureServer::start(&["--era", "both"]);
+    for wire in [ProtocolEra::Legacy, ProtocolEra::Modern] {
+        assert_suite_passes(&peers, &fixture.url, wire, &[], |_| false);
     }
 }
 
 /// Runs both suites against this URL; everything must pass.
-pub(super) fn conforms(peers: &Peers, url: &str) {
-    passes(peers, url, Wire::Legacy, &[], |_| false);
-    let seen = run(
+pub(super) fn assert_conforms(peers: &PeerManifest, url: &str) {
+    assert_suite_passes(peers, url, ProtocolEra::Legacy, &[], |_| false);
+    let seen = run_suite(
         peers,
         url,
         &["--suite", "all", "--spec-version", "2025-06-18"],
@@ -215,35 +215,43 @@ pub(super) fn conforms(peers: &Peers, url: &str) {
     let older = REQUIRED
         .iter()
         .filter(|scenario| !NEW_IN_2025_11_25.contains(scenario));
-    judge(&seen, older.chain(&["server-session-lifecycle"]), &[]);
+    assert_scenarios(&seen, older.chain(&["server-session-lifecycle"]), &[]);
 }
 
-/// Runs what a revision requires, and the rest, against this URL; all but what cannot must pass,
-/// what cannot must not, and what is left out is not looked at.
-pub(super) fn passes(
-    peers: &Peers,
+/// Runs the required and the unscored scenarios of a revision against this URL; exempt checks must
+/// fail, skipped scenarios are ignored, all others must pass.
+pub(super) fn assert_suite_passes(
+    peers: &PeerManifest,
     url: &str,
-    wire: Wire,
-    cannot: &[Cannot],
+    wire: ProtocolEra,
+    cannot: &[Exemption],
     leaves_out: impl Fn(&str) -> bool,
 ) {
-    let mut seen = run(peers, url, &["--requirements", wire.revision()]);
-    for _ in 0..TIMED_AGAIN_MAX {
+    let mut seen = run_suite(peers, url, &["--requirements", wire.revision()]);
+    for _ in 0..TIME_LIMITED_RETRIES_MAX {
         let failed = seen
-            .get(TIMED)
-            .is_some_and(|checks| checks.iter().any(fails));
+            .get(TIME_LIMITED_SCENARIO)
+            .is_some_and(|checks| checks.iter().any(is_failed));
         if failed {
             let revision = wire.revision();
-            seen.extend(run(
+            seen.extend(run_suite(
                 peers,
                 url,
-                &["--spec-version", revision, "--scenario", TIMED],
+                &[
+                    "--spec-version",
+                    revision,
+                    "--scenario",
+                    TIME_LIMITED_SCENARIO,
+                ],
             ));
         }
     }
     seen.retain(|scenario, _| !leaves_out(scenario));
-    let wanted = wire.required().iter().chain(wire.not_scored());
-    judge(
+    let wanted = wire
+        .required_suites()
+        .iter()
+        .chain(wire.unscored_scenarios());
+    assert_scenarios(
         &seen,
         wanted.filter(|scenario| !leaves_out(scenario)),
         cannot,
@@ -251,13 +259,13 @@ pub(super) fn passes(
 }
 
 /// The checks of a run, by scenario.
-type Checks = BTreeMap<String, Vec<Value>>;
+type ScenarioChecks = BTreeMap<String, Vec<Value>>;
 
-/// Runs a suite to its end and returns what it wrote down.
-fn run(peers: &Peers, url: &str, selection: &[&str]) -> Checks {
+/// Runs a suite to the end and returns the checks.
+fn run_suite(peers: &PeerManifest, url: &str, selection: &[&str]) -> ScenarioChecks {
     let out = TempDir::new().unwrap();
-    let child = Command::new(peers.path("/node"))
-        .arg(peers.path("/conformance"))
+    let child = Command::new(peers.peer_path("/node"))
+        .arg(peers.peer_path("/conformance"))
         .args(["server", "--url", url, "--timeout", SCENARIO_MS_MAX])
         .args(selection)
         .arg("--output-dir")
@@ -267,13 +275,13 @@ fn run(peers: &Peers, url: &str, selection: &[&str]) -> Checks {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // An exit code other than 0 means a failed check.
-    finish("conformance", child);
-    read(out.path())
+    // A nonzero exit code means a failed check.
+    wait_for_success("conformance", child);
+    read_checks(out.path())
 }
 
-fn read(out: &Path) -> Checks {
-    let mut checks = Checks::new();
+fn read_checks(out: &Path) -> ScenarioChecks {
+    let mut checks = ScenarioChecks::new();
     for entry in std::fs::read_dir(out).unwrap() {
         let entry = entry.unwrap();
         let name = entry.file_name().into_string().unwrap();
@@ -287,14 +295,18 @@ fn read(out: &Path) -> Checks {
     checks
 }
 
-fn fails(check: &Value) -> bool {
+fn is_failed(check: &Value) -> bool {
     let status = check["status"].as_str().unwrap();
     matches!(status, "FAILURE" | "WARNING" | "SKIPPED")
 }
 
-/// Every scenario was run, has checks, and all that can pass or fail have passed, except what
-/// cannot: that has failed, or it would not stand there.
-fn judge<'a>(seen: &Checks, scenarios: impl Iterator<Item = &'a &'a str>, cannot: &[Cannot]) {
+/// Every scenario was run and has checks; all checks passed, except the exempt checks, which must
+/// fail.
+fn assert_scenarios<'a>(
+    seen: &ScenarioChecks,
+    scenarios: impl Iterator<Item = &'a &'a str>,
+    cannot: &[Exemption],
+) {
     let mut expected: Vec<&str> = scenarios.copied().collect();
     expected.sort_unstable();
     let names: Vec<&str> = seen.keys().map(String::as_str).collect();
@@ -305,10 +317,10 @@ fn judge<'a>(seen: &Checks, scenarios: impl Iterator<Item = &'a &'a str>, cannot
             .iter()
             .filter(|cannot| cannot.scenario == scenario)
             .collect();
-        let is_bad = |check: &Value| scenario != SKIPPED_BY_ITSELF && fails(check);
+        let is_bad = |check: &Value| scenario != UNWRITTEN_SCENARIO && is_failed(check);
         let is_excused = |check: &Value| {
             let id = check["id"].as_str().unwrap();
-            let named = |one: &&Cannot| one.checks.is_empty() || one.checks.contains(&id);
+            let named = |one: &&Exemption| one.checks.is_empty() || one.checks.contains(&id);
             excused.iter().copied().any(|one| named(&one))
         };
         for check in checks.iter().filter(|check| is_bad(check)) {
@@ -325,7 +337,7 @@ fn judge<'a>(seen: &Checks, scenarios: impl Iterator<Item = &'a &'a str>, cannot
         }
         let whole = excused.iter().any(|one| one.checks.is_empty());
         let passed = checks.iter().any(|check| check["status"] == "SUCCESS");
-        if !passed && !whole && scenario != SKIPPED_BY_ITSELF {
+        if !passed && !whole && scenario != UNWRITTEN_SCENARIO {
             wrong.push(format!("{scenario} has no checks"));
         }
     }

@@ -1,15 +1,15 @@
-//! How this gateway speaks to servers, as the official conformance suite sees it.
+//! The gateway as a client, checked by the official conformance suite.
 
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::Peers;
-use super::clients::finish;
-use crate::harness::bowline;
+use super::PeerManifest;
+use super::clients::wait_for_success;
+use crate::harness::bowline_binary;
 
-/// What the suite asks of clients of each revision, authorization left out.
+/// Client scenarios of each revision, without authorization.
 const SCENARIOS: [(&str, &[&str]); 2] = [
     (
         "2025-11-25",
@@ -35,14 +35,14 @@ const SCENARIOS: [(&str, &[&str]); 2] = [
 ];
 
 #[test]
-fn servers_of_both_revisions_are_spoken_to_as_the_suite_wants_it() {
-    let test = "servers_of_both_revisions_are_spoken_to_as_the_suite_wants_it";
-    let Some(peers) = Peers::of(test, &["/conformance"]) else {
+fn call_url_passes_client_suite_in_both_revisions() {
+    let test = "call_url_passes_client_suite_in_both_revisions";
+    let Some(peers) = PeerManifest::load(test, &["/conformance"]) else {
         return;
     };
     for (revision, scenarios) in SCENARIOS {
         for scenario in scenarios {
-            let checks = visited(&peers, revision, scenario);
+            let checks = run_scenario(&peers, revision, scenario);
             let judged = checks
                 .iter()
                 .filter(|check| !matches!(check["status"].as_str(), Some("INFO" | "SKIPPED")));
@@ -56,12 +56,12 @@ fn servers_of_both_revisions_are_spoken_to_as_the_suite_wants_it() {
     }
 }
 
-/// Visits the server of one scenario and returns what the suite says of it.
-fn visited(peers: &Peers, revision: &str, scenario: &str) -> Vec<Value> {
+/// Calls the server of a scenario and returns the suite's checks.
+fn run_scenario(peers: &PeerManifest, revision: &str, scenario: &str) -> Vec<Value> {
     let out = TempDir::new().unwrap();
-    let command = format!("{} __visit", bowline().display());
-    let child = Command::new(peers.path("/node"))
-        .arg(peers.path("/conformance"))
+    let command = format!("{} __visit", bowline_binary().display());
+    let child = Command::new(peers.peer_path("/node"))
+        .arg(peers.peer_path("/conformance"))
         .args(["client", "--command", &command, "--scenario", scenario])
         .args(["--spec-version", revision, "--timeout", "120000"])
         .arg("--output-dir")
@@ -71,7 +71,7 @@ fn visited(peers: &Peers, revision: &str, scenario: &str) -> Vec<Value> {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    finish("conformance", child);
+    wait_for_success("conformance", child);
     let mut entries = std::fs::read_dir(out.path()).unwrap();
     let entry = entries.next().expect("one scenario was run").unwrap();
     let text = std::fs::read(entry.path().join("checks.json")).unwrap();

@@ -1,148 +1,197 @@
-//! The official conformance suite through the gateway, in front of the fixture on every road.
+//! The official conformance suite through the gateway, in front of the fixture on every transport.
 
 mod proxy;
 
-use super::Peers;
-use super::afar::{Codex, OFFICE, Office};
-use super::conformance::conforms;
-use crate::harness::served::Served;
+use super::PeerManifest;
+use super::conformance::assert_conforms;
+use super::remote_network::{EXECUTOR_NAME, RemoteCodex, RemoteExecutor};
+use crate::harness::fixture_server::FixtureServer;
 use crate::harness::worker::Worker;
-use crate::harness::{Gateway, eventually, fixture};
-pub(super) use proxy::Proxy;
+use crate::harness::{Gateway, fixture_config, wait_until};
+pub(super) use proxy::TokenProxy;
 
-/// Where the suite meets the one server of the gateway, whose names stay as they are there.
+/// The endpoint of the single server, with unprefixed names.
 const PATH: &str = "/servers/fixture/mcp";
 
-/// What lets a worker bring the fixture, and use nothing.
+/// Rights of a worker that offers the fixture, and may use nothing.
 pub(super) const OFFERS: &str =
     "[roles.worker]\nallow = []\n[principals.worker]\noffers = [\"fixture\"]\n";
 
 /// How the gateway reaches the fixture.
-enum Road {
+enum FixtureTransport {
     Stdio,
     Http,
-    /// Our executor starts it.
-    StdioThere,
+    /// Our executor starts the fixture.
+    StdioOnExecutor,
     /// Our executor performs the requests.
-    HttpThere,
-    /// Codex does.
+    HttpThroughExecutor,
+    /// Codex performs the requests.
     Codex,
-    /// A worker has it.
+    /// A worker has the fixture.
     Worker,
 }
 
-/// Who may call the gateway.
-enum Auth {
-    Nobody,
+/// The authentication of the gateway.
+enum GatewayAuth {
+    NoAuth,
     Token,
 }
 
 #[test]
-fn the_suite_passes_over_stdio_without_auth() {
-    let test = "the_suite_passes_over_stdio_without_auth";
-    through(test, &Road::Stdio, &Auth::Nobody);
+fn suite_passes_over_stdio_without_auth() {
+    let test = "suite_passes_over_stdio_without_auth";
+    assert_suite_through(test, &FixtureTransport::Stdio, &GatewayAuth::NoAuth);
 }
 
 #[test]
-fn the_suite_passes_over_http_without_auth() {
-    let test = "the_suite_passes_over_http_without_auth";
-    through(test, &Road::Http, &Auth::Nobody);
+fn suite_passes_over_http_without_auth() {
+    let test = "suite_passes_over_http_without_auth";
+    assert_suite_through(test, &FixtureTransport::Http, &GatewayAuth::NoAuth);
 }
 
 #[test]
-fn the_suite_passes_over_stdio_with_auth() {
-    let test = "the_suite_passes_over_stdio_with_auth";
-    through(test, &Road::Stdio, &Auth::Token);
+fn suite_passes_over_stdio_with_auth() {
+    let test = "suite_passes_over_stdio_with_auth";
+    assert_suite_through(test, &FixtureTransport::Stdio, &GatewayAuth::Token);
 }
 
 #[test]
-fn the_suite_passes_over_http_with_auth() {
-    let test = "the_suite_passes_over_http_with_auth";
-    through(test, &Road::Http, &Auth::Token);
+fn suite_passes_over_http_with_auth() {
+    let test = "suite_passes_over_http_with_auth";
+    assert_suite_through(test, &FixtureTransport::Http, &GatewayAuth::Token);
 }
 
 #[test]
-fn the_suite_passes_over_http_through_an_executor() {
-    let test = "the_suite_passes_over_http_through_an_executor";
-    through(test, &Road::HttpThere, &Auth::Token);
+fn suite_passes_over_http_through_executor() {
+    let test = "suite_passes_over_http_through_executor";
+    assert_suite_through(
+        test,
+        &FixtureTransport::HttpThroughExecutor,
+        &GatewayAuth::Token,
+    );
 }
 
 #[test]
-fn the_suite_passes_over_stdio_on_an_executor() {
-    let test = "the_suite_passes_over_stdio_on_an_executor";
-    through(test, &Road::StdioThere, &Auth::Token);
+fn suite_passes_over_stdio_on_executor() {
+    let test = "suite_passes_over_stdio_on_executor";
+    assert_suite_through(
+        test,
+        &FixtureTransport::StdioOnExecutor,
+        &GatewayAuth::Token,
+    );
 }
 
 #[test]
-fn the_suite_passes_over_http_through_a_codex_exec_server() {
-    let test = "the_suite_passes_over_http_through_a_codex_exec_server";
-    through(test, &Road::Codex, &Auth::Token);
+fn suite_passes_over_http_through_codex() {
+    let test = "suite_passes_over_http_through_codex";
+    assert_suite_through(test, &FixtureTransport::Codex, &GatewayAuth::Token);
 }
 
 #[test]
-fn the_suite_passes_through_a_worker() {
-    let test = "the_suite_passes_through_a_worker";
-    through(test, &Road::Worker, &Auth::Token);
+fn suite_passes_through_worker() {
+    let test = "suite_passes_through_worker";
+    assert_suite_through(test, &FixtureTransport::Worker, &GatewayAuth::Token);
 }
 
-fn through(test: &str, road: &Road, auth: &Auth) {
+fn assert_suite_through(test: &str, road: &FixtureTransport, auth: &GatewayAuth) {
     let needed: &[&str] = match road {
-        Road::Codex => &["/conformance", "/agents/codex"],
+        FixtureTransport::Codex => &["/conformance", "/agents/codex"],
         _ => &["/conformance"],
     };
-    let Some(peers) = Peers::of(test, needed) else {
+    let Some(peers) = PeerManifest::load(test, needed) else {
         return;
     };
     let served = match road {
-        Road::Stdio | Road::StdioThere | Road::Worker => None,
-        Road::Http | Road::HttpThere | Road::Codex => Some(Served::start(&[])),
-    };
-    let codex = matches!(road, Road::Codex).then(|| Codex::start(&peers));
-    let mut config = match (&served, road) {
-        (Some(served), _) => format!("[servers.fixture]\nurl = {:?}\n", served.url),
-        (None, Road::StdioThere) => "[servers.fixture]\n".to_owned(),
-        (None, Road::Worker) => OFFERS.to_owned(),
-        (None, _) => fixture("fixture", &[]),
-    };
-    match (&codex, road) {
-        (Some(codex), _) => {
-            config += &format!("via = \"executor:codex\"\n{}", codex.config("codex"))
+        FixtureTransport::Stdio | FixtureTransport::StdioOnExecutor | FixtureTransport::Worker => {
+            None
         }
-        (None, Road::StdioThere | Road::HttpThere) => {
-            config += &format!("via = \"executor:{OFFICE}\"\n");
-        }
-        (None, _) => {}
-    }
+        FixtureTransport::Http
+        | FixtureTransport::HttpThroughExecutor
+        | FixtureTransport::Codex => Some(FixtureServer::start(&[])),
+    };
+    let codex = matches!(road, FixtureTransport::Codex).then(|| RemoteCodex::start(&peers));
+    let config = gateway_config(road, served.as_ref(), codex.as_ref());
     let args: &[&str] = match auth {
-        Auth::Nobody => &["--insecure-no-auth"],
-        Auth::Token => &[],
+        GatewayAuth::NoAuth => &["--insecure-no-auth"],
+        GatewayAuth::Token => &[],
     };
-    let gateway = Gateway::up_with(&config, args);
-    let _office = match road {
-        Road::StdioThere => Some(Office::join(&gateway, None, &[], &fixture("fixture", &[]))),
-        Road::HttpThere => {
-            let allow = served.iter().map(|served| served.address().to_string());
-            Some(Office::join(&gateway, None, &allow.collect::<Vec<_>>(), ""))
-        }
-        Road::Stdio | Road::Http | Road::Codex | Road::Worker => None,
-    };
-    let _worker = matches!(road, Road::Worker).then(|| {
-        let token = gateway.token_for("worker", "worker");
-        let own = fixture("fixture", &["--era", "legacy"]);
+    let gateway = Gateway::start_with_args(&config, args);
+    let _office = join_executor(&gateway, road, served.as_ref());
+    let _worker = matches!(road, FixtureTransport::Worker).then(|| {
+        let token = gateway.create_role_token("worker", "worker");
+        let own = fixture_config("fixture", &["--era", "legacy"]);
         let worker = Worker::join(&gateway, &token, &own, &["--offer", "*"]);
-        eventually("the server is in the hub", || {
-            let servers = gateway.api("/api/v1/servers");
+        wait_until("the server is in the hub", || {
+            let servers = gateway.get_api("/api/v1/servers");
             servers["servers"] != serde_json::json!([])
         });
         worker
     });
-    gateway.wait_for("fixture", "ready");
+    gateway.wait_for_state("fixture", "ready");
     match auth {
-        Auth::Nobody => conforms(&peers, &format!("http://{}{PATH}", gateway.address)),
-        Auth::Token => {
-            // The suite sends no token, so something before the gateway does.
-            let proxy = Proxy::start(gateway.address, &gateway.token);
-            conforms(&peers, &format!("http://{}{PATH}", proxy.address));
+        GatewayAuth::NoAuth => {
+            assert_conforms(&peers, &format!("http://{}{PATH}", gateway.address))
         }
+        GatewayAuth::Token => {
+            // The suite sends no token, so a proxy adds it.
+            let proxy = TokenProxy::start(gateway.address, &gateway.token);
+            assert_conforms(&peers, &format!("http://{}{PATH}", proxy.address));
+        }
+    }
+}
+
+/// Configuration of the gateway that reaches the fixture this way.
+fn gateway_config(
+    road: &FixtureTransport,
+    served: Option<&FixtureServer>,
+    codex: Option<&RemoteCodex>,
+) -> String {
+    let mut config = match (served, road) {
+        (Some(served), _) => format!("[servers.fixture]\nurl = {:?}\n", served.url),
+        (None, FixtureTransport::StdioOnExecutor) => "[servers.fixture]\n".to_owned(),
+        (None, FixtureTransport::Worker) => OFFERS.to_owned(),
+        (None, _) => fixture_config("fixture", &[]),
+    };
+    match (codex, road) {
+        (Some(codex), _) => {
+            config += &format!(
+                "via = \"executor:codex\"\n{}",
+                codex.executor_config("codex")
+            )
+        }
+        (None, FixtureTransport::StdioOnExecutor | FixtureTransport::HttpThroughExecutor) => {
+            config += &format!("via = \"executor:{EXECUTOR_NAME}\"\n");
+        }
+        (None, _) => {}
+    }
+    config
+}
+
+/// Starts our executor, where the fixture is reached through one.
+fn join_executor(
+    gateway: &Gateway,
+    road: &FixtureTransport,
+    served: Option<&FixtureServer>,
+) -> Option<RemoteExecutor> {
+    match road {
+        FixtureTransport::StdioOnExecutor => Some(RemoteExecutor::join(
+            gateway,
+            None,
+            &[],
+            &fixture_config("fixture", &[]),
+        )),
+        FixtureTransport::HttpThroughExecutor => {
+            let allow = served.iter().map(|served| served.address().to_string());
+            Some(RemoteExecutor::join(
+                gateway,
+                None,
+                &allow.collect::<Vec<_>>(),
+                "",
+            ))
+        }
+        FixtureTransport::Stdio
+        | FixtureTransport::Http
+        | FixtureTransport::Codex
+        | FixtureTransport::Worker => None,
     }
 }

@@ -1,136 +1,152 @@
 //! The official conformance suite through the gateway, with clients and servers of either era.
 
-mod cannot;
+mod exemptions;
 
-use super::Peers;
-use super::afar::{OFFICE, Office};
-use super::conformance::{Wire, passes};
-use super::conformance_gateway::{OFFERS, Proxy};
-use crate::harness::served::Served;
+use super::PeerManifest;
+use super::conformance::{ProtocolEra, assert_suite_passes};
+use super::conformance_gateway::{OFFERS, TokenProxy};
+use super::remote_network::{EXECUTOR_NAME, RemoteExecutor};
+use crate::harness::fixture_server::FixtureServer;
 use crate::harness::worker::Worker;
-use crate::harness::{Gateway, eventually, fixture};
-use cannot::Leg;
+use crate::harness::{Gateway, fixture_config, wait_until};
+use exemptions::EraPair;
 
-/// Where the suite meets the one server, whose names stay as they are there.
+/// The endpoint of the single server, with unprefixed names.
 const PATH: &str = "/servers/fixture/mcp";
 
 /// How the gateway reaches the fixture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Road {
+enum LegTransport {
     Stdio,
     Http,
-    /// An executor starts it.
-    StdioThere,
+    /// An executor starts the fixture.
+    StdioOnExecutor,
     /// An executor performs the requests.
-    HttpThere,
-    /// A worker has it.
+    HttpThroughExecutor,
+    /// A worker has the fixture.
     Worker,
 }
 
 #[test]
-fn a_legacy_client_reaches_a_modern_server_over_stdio() {
-    let test = "a_legacy_client_reaches_a_modern_server_over_stdio";
-    walk(test, Leg::LEGACY_TO_MODERN, Road::Stdio);
+fn legacy_client_to_modern_server_over_stdio() {
+    let test = "legacy_client_to_modern_server_over_stdio";
+    assert_leg_passes(test, EraPair::LEGACY_TO_MODERN, LegTransport::Stdio);
 }
 
 #[test]
-fn a_legacy_client_reaches_a_modern_server_over_http() {
-    let test = "a_legacy_client_reaches_a_modern_server_over_http";
-    walk(test, Leg::LEGACY_TO_MODERN, Road::Http);
+fn legacy_client_to_modern_server_over_http() {
+    let test = "legacy_client_to_modern_server_over_http";
+    assert_leg_passes(test, EraPair::LEGACY_TO_MODERN, LegTransport::Http);
 }
 
 #[test]
-fn a_modern_client_reaches_a_legacy_server_over_stdio() {
-    let test = "a_modern_client_reaches_a_legacy_server_over_stdio";
-    walk(test, Leg::MODERN_TO_LEGACY, Road::Stdio);
+fn modern_client_to_legacy_server_over_stdio() {
+    let test = "modern_client_to_legacy_server_over_stdio";
+    assert_leg_passes(test, EraPair::MODERN_TO_LEGACY, LegTransport::Stdio);
 }
 
 #[test]
-fn a_modern_client_reaches_a_legacy_server_over_http() {
-    let test = "a_modern_client_reaches_a_legacy_server_over_http";
-    walk(test, Leg::MODERN_TO_LEGACY, Road::Http);
+fn modern_client_to_legacy_server_over_http() {
+    let test = "modern_client_to_legacy_server_over_http";
+    assert_leg_passes(test, EraPair::MODERN_TO_LEGACY, LegTransport::Http);
 }
 
 #[test]
-fn a_modern_client_reaches_a_modern_server_over_stdio() {
-    let test = "a_modern_client_reaches_a_modern_server_over_stdio";
-    walk(test, Leg::MODERN_TO_MODERN, Road::Stdio);
+fn modern_client_to_modern_server_over_stdio() {
+    let test = "modern_client_to_modern_server_over_stdio";
+    assert_leg_passes(test, EraPair::MODERN_TO_MODERN, LegTransport::Stdio);
 }
 
 #[test]
-fn a_modern_client_reaches_a_modern_server_over_http() {
-    let test = "a_modern_client_reaches_a_modern_server_over_http";
-    walk(test, Leg::MODERN_TO_MODERN, Road::Http);
+fn modern_client_to_modern_server_over_http() {
+    let test = "modern_client_to_modern_server_over_http";
+    assert_leg_passes(test, EraPair::MODERN_TO_MODERN, LegTransport::Http);
 }
 
 #[test]
-fn a_modern_client_reaches_a_modern_server_that_an_executor_starts() {
-    let test = "a_modern_client_reaches_a_modern_server_that_an_executor_starts";
-    walk(test, Leg::MODERN_TO_MODERN, Road::StdioThere);
+fn modern_client_to_executor_started_modern_server() {
+    let test = "modern_client_to_executor_started_modern_server";
+    assert_leg_passes(
+        test,
+        EraPair::MODERN_TO_MODERN,
+        LegTransport::StdioOnExecutor,
+    );
 }
 
 #[test]
-fn a_modern_client_reaches_a_modern_server_over_http_through_an_executor() {
-    let test = "a_modern_client_reaches_a_modern_server_over_http_through_an_executor";
-    walk(test, Leg::MODERN_TO_MODERN, Road::HttpThere);
+fn modern_client_to_modern_server_through_executor() {
+    let test = "modern_client_to_modern_server_through_executor";
+    assert_leg_passes(
+        test,
+        EraPair::MODERN_TO_MODERN,
+        LegTransport::HttpThroughExecutor,
+    );
 }
 
 #[test]
-fn a_modern_client_reaches_a_modern_server_through_a_worker() {
-    let test = "a_modern_client_reaches_a_modern_server_through_a_worker";
-    walk(test, Leg::MODERN_TO_MODERN, Road::Worker);
+fn modern_client_to_modern_server_through_worker() {
+    let test = "modern_client_to_modern_server_through_worker";
+    assert_leg_passes(test, EraPair::MODERN_TO_MODERN, LegTransport::Worker);
 }
 
-fn walk(test: &str, leg: Leg, road: Road) {
-    let Some(peers) = Peers::of(test, &["/conformance"]) else {
+fn assert_leg_passes(test: &str, leg: EraPair, road: LegTransport) {
+    let Some(peers) = PeerManifest::load(test, &["/conformance"]) else {
         return;
     };
     let era = match leg.server {
-        Wire::Legacy => "legacy",
-        Wire::Modern => "modern",
+        ProtocolEra::Legacy => "legacy",
+        ProtocolEra::Modern => "modern",
     };
-    let started = fixture("fixture", &["--era", era]);
-    let served =
-        matches!(road, Road::Http | Road::HttpThere).then(|| Served::start(&["--era", era]));
+    let started = fixture_config("fixture", &["--era", era]);
+    let served = matches!(road, LegTransport::Http | LegTransport::HttpThroughExecutor)
+        .then(|| FixtureServer::start(&["--era", era]));
     let mut config = match (&served, road) {
         (Some(served), _) => format!("[servers.fixture]\nurl = {:?}\n", served.url),
-        (None, Road::StdioThere) => "[servers.fixture]\n".to_owned(),
-        (None, Road::Worker) => OFFERS.to_owned(),
+        (None, LegTransport::StdioOnExecutor) => "[servers.fixture]\n".to_owned(),
+        (None, LegTransport::Worker) => OFFERS.to_owned(),
         (None, _) => started.clone(),
     };
-    if matches!(road, Road::StdioThere | Road::HttpThere) {
-        config += &format!("via = \"executor:{OFFICE}\"\n");
+    if matches!(
+        road,
+        LegTransport::StdioOnExecutor | LegTransport::HttpThroughExecutor
+    ) {
+        config += &format!("via = \"executor:{EXECUTOR_NAME}\"\n");
     }
-    let gateway = Gateway::up(&config);
+    let gateway = Gateway::start(&config);
     let _office = match road {
-        Road::StdioThere => Some(Office::join(&gateway, None, &[], &started)),
-        Road::HttpThere => {
+        LegTransport::StdioOnExecutor => Some(RemoteExecutor::join(&gateway, None, &[], &started)),
+        LegTransport::HttpThroughExecutor => {
             let allow = served.iter().map(|served| served.address().to_string());
-            Some(Office::join(&gateway, None, &allow.collect::<Vec<_>>(), ""))
+            Some(RemoteExecutor::join(
+                &gateway,
+                None,
+                &allow.collect::<Vec<_>>(),
+                "",
+            ))
         }
-        Road::Stdio | Road::Http | Road::Worker => None,
+        LegTransport::Stdio | LegTransport::Http | LegTransport::Worker => None,
     };
-    let _worker = (road == Road::Worker).then(|| {
-        let token = gateway.token_for("worker", "worker");
+    let _worker = (road == LegTransport::Worker).then(|| {
+        let token = gateway.create_role_token("worker", "worker");
         let worker = Worker::join(&gateway, &token, &started, &["--offer", "*"]);
-        eventually("the server is in the hub", || {
-            let servers = gateway.api("/api/v1/servers");
+        wait_until("the server is in the hub", || {
+            let servers = gateway.get_api("/api/v1/servers");
             servers["servers"] != serde_json::json!([])
         });
         worker
     });
-    gateway.wait_for("fixture", "ready");
-    // The suite sends no token, so something before the gateway does.
-    let proxy = Proxy::start(gateway.address, &gateway.token);
+    gateway.wait_for_state("fixture", "ready");
+    // The suite sends no token, so a proxy adds it.
+    let proxy = TokenProxy::start(gateway.address, &gateway.token);
     let url = format!("http://{}{PATH}", proxy.address);
-    let leaves_out = |scenario: &str| leg.leaves_out(scenario);
-    passes(&peers, &url, leg.client, &leg.cannot(), leaves_out);
+    let leaves_out = |scenario: &str| leg.is_skipped(scenario);
+    assert_suite_passes(&peers, &url, leg.client, &leg.exemptions(), leaves_out);
 }
 
 #[test]
-fn the_page_of_conformance_is_written_from_the_table() {
-    let page = super::root().join("docs/conformance.md");
-    let written = cannot::page();
+fn page_of_conformance_matches_exemption_table() {
+    let page = super::workspace_root().join("docs/conformance.md");
+    let written = exemptions::conformance_page();
     if std::env::var_os("BOWLINE_WRITE_PAGES").is_some() {
         std::fs::write(&page, &written).unwrap();
     }

@@ -1,4 +1,4 @@
-//! The Inspector's command line, which is a client of its own: one process for each request.
+//! The Inspector's command line as a client: one process for each request.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -6,21 +6,21 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 use tempfile::NamedTempFile;
 
-use super::Peers;
-use super::clients::finish;
-use super::world::{NAMES, Program, World, take_asking};
-use crate::harness::{Gateway, bowline, fixture};
+use super::PeerManifest;
+use super::clients::wait_for_success;
+use super::official_servers::{NAMES, OfficialServers, ServerProgram, remove_asking_tools};
+use crate::harness::{Gateway, bowline_binary, fixture_config};
 
-/// Where the Inspector connects to.
-enum Target<'a> {
-    Program(Program),
+/// The connection target of the Inspector.
+enum InspectorTarget<'a> {
+    Program(ServerProgram),
     Http(&'a Gateway, String),
     Shim(&'a Gateway, Option<&'a str>),
 }
 
-/// What it asks there.
+/// The request of the Inspector.
 #[derive(Clone, Copy)]
-enum Ask<'a> {
+enum InspectorRequest<'a> {
     List,
     Call(&'a str, &'a Value),
 }
@@ -28,85 +28,93 @@ enum Ask<'a> {
 #[test]
 fn inspector_cli_works_over_http_and_stdio() {
     let test = "inspector_cli_works_over_http_and_stdio";
-    let Some(peers) = Peers::of(test, &["/inspector"]) else {
+    let Some(peers) = PeerManifest::load(test, &["/inspector"]) else {
         return;
     };
-    let world = World::new(peers);
-    let gateway = world.gateway();
-    // Each request costs a process of its own, and most of that is start-up.
+    let world = OfficialServers::new(peers);
+    let gateway = world.start_gateway();
+    // Each request costs a process, most of it start-up time.
     std::thread::scope(|scope| {
         for names in [&NAMES[..2], &NAMES[2..]] {
             let (world, gateway) = (&world, &gateway);
             scope.spawn(move || {
                 for name in names {
-                    call(world, gateway, name);
+                    assert_call_equal(world, gateway, name);
                     if matches!(*name, "everything" | "git") {
-                        list(world, gateway, name);
+                        assert_list_equal(world, gateway, name);
                     }
                 }
             });
         }
     });
     for target in [
-        Target::Http(&gateway, "/mcp".to_owned()),
-        Target::Shim(&gateway, None),
+        InspectorTarget::Http(&gateway, "/mcp".to_owned()),
+        InspectorTarget::Shim(&gateway, None),
     ] {
-        let all = inspect(&world, target, Ask::List);
+        let all = run_inspector(&world, target, InspectorRequest::List);
         let all = all["result"]["tools"].as_array().unwrap().len();
         assert_eq!(all, 17 + 14 + 9 + 2 + 12);
     }
 }
 
-/// Makes one call of a server directly and in every way through the gateway.
-fn call(world: &World, gateway: &Gateway, name: &str) {
-    let calls = world.calls(name, "inspector");
+/// Makes one call of a server directly and over every path through the gateway.
+fn assert_call_equal(world: &OfficialServers, gateway: &Gateway, name: &str) {
+    let calls = world.stable_calls(name, "inspector");
     let (tool, arguments) = match name {
         "everything" | "memory" => &calls[2],
         _ => &calls[0],
     };
     let prefixed = format!("{name}__{tool}");
-    let own = Ask::Call(tool, arguments);
-    let together = Ask::Call(&prefixed, arguments);
-    let direct = Target::Program(world.program(name, "inspector"));
-    let direct = inspect(world, direct, own);
+    let own = InspectorRequest::Call(tool, arguments);
+    let together = InspectorRequest::Call(&prefixed, arguments);
+    let direct = InspectorTarget::Program(world.server_program(name, "inspector"));
+    let direct = run_inspector(world, direct, own);
     assert!(direct["result"]["content"].is_array(), "{direct}");
     let ways = [
-        (Target::Http(gateway, format!("/servers/{name}/mcp")), own),
-        (Target::Shim(gateway, Some(name)), own),
-        (Target::Http(gateway, "/mcp".to_owned()), together),
-        (Target::Shim(gateway, None), together),
+        (
+            InspectorTarget::Http(gateway, format!("/servers/{name}/mcp")),
+            own,
+        ),
+        (InspectorTarget::Shim(gateway, Some(name)), own),
+        (InspectorTarget::Http(gateway, "/mcp".to_owned()), together),
+        (InspectorTarget::Shim(gateway, None), together),
     ];
     for (target, ask) in ways {
-        assert_eq!(inspect(world, target, ask), direct, "{tool} of {name}");
+        assert_eq!(
+            run_inspector(world, target, ask),
+            direct,
+            "{tool} of {name}"
+        );
     }
 }
 
-/// Lists the tools of a server directly and in both ways through the gateway.
-fn list(world: &World, gateway: &Gateway, name: &str) {
-    let direct = Target::Program(world.program(name, "inspector"));
-    let mut direct = inspect(world, direct, Ask::List);
-    // The gateway can be asked for more than the Inspector, which `everything` heeds.
-    take_asking(&mut direct["result"]["tools"]);
+/// Lists the tools of a server directly and over both paths through the gateway.
+fn assert_list_equal(world: &OfficialServers, gateway: &Gateway, name: &str) {
+    let direct = InspectorTarget::Program(world.server_program(name, "inspector"));
+    let mut direct = run_inspector(world, direct, InspectorRequest::List);
+    // The gateway declares more capabilities than the Inspector, which `everything` takes into
+    // account.
+    remove_asking_tools(&mut direct["result"]["tools"]);
     for target in [
-        Target::Http(gateway, format!("/servers/{name}/mcp")),
-        Target::Shim(gateway, Some(name)),
+        InspectorTarget::Http(gateway, format!("/servers/{name}/mcp")),
+        InspectorTarget::Shim(gateway, Some(name)),
     ] {
-        let mut through = inspect(world, target, Ask::List);
-        take_asking(&mut through["result"]["tools"]);
+        let mut through = run_inspector(world, target, InspectorRequest::List);
+        remove_asking_tools(&mut through["result"]["tools"]);
         assert_eq!(through, direct, "tools of {name}");
     }
 }
 
 #[test]
-fn an_inspector_that_may_choose_falls_back_as_well() {
-    let test = "an_inspector_that_may_choose_falls_back_as_well";
-    let Some(peers) = Peers::of(test, &["/inspector"]) else {
+fn auto_mode_inspector_falls_back() {
+    let test = "auto_mode_inspector_falls_back";
+    let Some(peers) = PeerManifest::load(test, &["/inspector"]) else {
         return;
     };
-    let gateway = Gateway::up(&fixture("one", &[]));
+    let gateway = Gateway::start(&fixture_config("one", &[]));
     let config = gateway.dir.path().join("inspector.json");
     let authorization = format!("Bearer {}", gateway.token);
-    let state = gateway.state();
+    let state = gateway.state_dir();
     let text = json!({"mcpServers": {
         "http": {
             "type": "streamable-http",
@@ -116,42 +124,49 @@ fn an_inspector_that_may_choose_falls_back_as_well() {
         },
         "stdio": {
             "type": "stdio",
-            "command": bowline(),
+            "command": bowline_binary(),
             "args": ["--state", state, "stdio"],
             "protocolEra": "auto",
         },
     }});
     std::fs::write(&config, text.to_string()).unwrap();
     for name in ["http", "stdio"] {
-        let mut command = inspector(&peers, gateway.dir.path());
+        let mut command = inspector_command(&peers, gateway.dir.path());
         command
             .arg("--config")
             .arg(&config)
             .args(["--server", name]);
-        let answer = answer(command, Ask::Call("one__echo", &json!({"message": "hi"})));
+        let answer = parse_output(
+            command,
+            InspectorRequest::Call("one__echo", &json!({"message": "hi"})),
+        );
         assert_eq!(answer["result"]["content"][0]["text"], "hi", "{answer}");
     }
 }
 
-fn inspect(world: &World, target: Target<'_>, ask: Ask<'_>) -> Value {
-    let mut command = inspector(&world.peers, world.path());
+fn run_inspector(
+    world: &OfficialServers,
+    target: InspectorTarget<'_>,
+    ask: InspectorRequest<'_>,
+) -> Value {
+    let mut command = inspector_command(&world.peers, world.base_dir());
     let (program, args, env) = match target {
-        Target::Http(gateway, path) => {
+        InspectorTarget::Http(gateway, path) => {
             command
                 .arg(format!("http://{}{path}", gateway.address))
                 .args(["--transport", "http", "--header"])
                 .arg(format!("Authorization: Bearer {}", gateway.token));
-            return answer(command, ask);
+            return parse_output(command, ask);
         }
-        Target::Program(program) => {
-            let env = program.env();
+        InspectorTarget::Program(program) => {
+            let env = program.env_json();
             (program.command, json!(program.args), env)
         }
-        Target::Shim(gateway, server) => {
-            let state = gateway.state();
+        InspectorTarget::Shim(gateway, server) => {
+            let state = gateway.state_dir();
             let mut args = vec!["--state", state.to_str().unwrap(), "stdio"];
             args.extend(server.into_iter().flat_map(|name| ["--server", name]));
-            (bowline().to_owned(), json!(args), json!({}))
+            (bowline_binary().to_owned(), json!(args), json!({}))
         }
     };
     let entry = json!({"type": "stdio", "command": program, "args": args, "env": env});
@@ -162,23 +177,23 @@ fn inspect(world: &World, target: Target<'_>, ask: Ask<'_>) -> Value {
         .arg("--config")
         .arg(config.path())
         .args(["--server", "it"]);
-    answer(command, ask)
+    parse_output(command, ask)
 }
 
-fn inspector(peers: &Peers, home: &Path) -> Command {
-    let mut command = Command::new(peers.path("/node"));
+fn inspector_command(peers: &PeerManifest, home: &Path) -> Command {
+    let mut command = Command::new(peers.peer_path("/node"));
     command
-        .arg(peers.path("/inspector"))
+        .arg(peers.peer_path("/inspector"))
         .arg("--cli")
         .env("MCP_INSPECTOR_SECRET_STORE", "memory")
         .env("HOME", home);
     command
 }
 
-fn answer(mut command: Command, ask: Ask<'_>) -> Value {
+fn parse_output(mut command: Command, ask: InspectorRequest<'_>) -> Value {
     match ask {
-        Ask::List => command.args(["--method", "tools/list"]),
-        Ask::Call(tool, arguments) => command
+        InspectorRequest::List => command.args(["--method", "tools/list"]),
+        InspectorRequest::Call(tool, arguments) => command
             .args(["--method", "tools/call", "--tool-name", tool])
             .args(["--tool-args-json", &arguments.to_string()]),
     };
@@ -189,6 +204,6 @@ fn answer(mut command: Command, ask: Ask<'_>) -> Value {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let (stdout, stderr) = finish("inspector", child);
+    let (stdout, stderr) = wait_for_success("inspector", child);
     serde_json::from_str(&stdout).unwrap_or_else(|_| panic!("{stdout}\n{stderr}"))
 }

@@ -1,7 +1,7 @@
-//! Every client to every server through one gateway; here each once, in `cargo xtask peers
-//! matrix` all with all.
+//! Every client against every server through one gateway: each once here, all pairs in `cargo xtask
+//! peers matrix`.
 
-mod run;
+mod matrix_run;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -9,56 +9,56 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::Peers;
-use super::afar::Walls;
-use super::world::World;
-use run::Street;
+use super::PeerManifest;
+use super::official_servers::OfficialServers;
+use super::remote_network::NetworkSplit;
+use matrix_run::MatrixGateway;
 
-/// Which clients and servers there are, how they are started and what they have.
+/// The clients and servers, with commands and features.
 #[derive(Debug, Clone, Deserialize)]
 struct Matrix {
-    clients: Vec<Client>,
-    servers: Vec<Server>,
+    clients: Vec<MatrixClient>,
+    servers: Vec<MatrixServer>,
     plans: BTreeMap<String, Map<String, Value>>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
-struct Client {
+struct MatrixClient {
     name: String,
     program: String,
     args: Vec<String>,
-    /// The one it speaks, if it does not find out.
-    era: Option<Era>,
-    /// What it can check beyond connecting, listing and calling.
+    /// The fixed era, if the client does not negotiate.
+    era: Option<MatrixEra>,
+    /// Checks beyond connecting, listing and calling.
     has: Vec<String>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
-struct Server {
+struct MatrixServer {
     name: String,
     program: String,
     args: Vec<String>,
     #[serde(default)]
     env: BTreeMap<String, String>,
-    /// Where it serves, if not over its pipes.
+    /// Its URL, if not stdio.
     url: Option<String>,
-    /// Through what it is reached, if not by the gateway itself.
-    via: Option<Via>,
-    /// The one the gateway is to speak with it, if it is not to find out.
-    era: Option<Era>,
+    /// The executor, if any.
+    via: Option<MatrixExecutor>,
+    /// The configured era, if the gateway does not negotiate.
+    era: Option<MatrixEra>,
     plan: String,
 }
 
-/// Of the protocol.
+/// A protocol era.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Era {
+enum MatrixEra {
     Legacy,
     Modern,
 }
 
-impl Era {
-    /// What the gateway calls it, in its configuration and in what it says of servers.
+impl MatrixEra {
+    /// The name in the gateway's configuration and status.
     fn as_str(self) -> &'static str {
         match self {
             Self::Legacy => "legacy",
@@ -70,25 +70,25 @@ impl Era {
 /// An executor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Via {
+enum MatrixExecutor {
     /// Ours, joined.
     Executor,
     /// The exec-server of Codex.
     Codex,
 }
 
-/// How one client fared with one server.
+/// The outcome of a client with one server.
 #[derive(Debug, Clone, Serialize)]
-struct Cell {
+struct MatrixCell {
     client: String,
     server: String,
     green: bool,
-    checks: Vec<Check>,
+    checks: Vec<MatrixCheck>,
     ms: u128,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct Check {
+struct MatrixCheck {
     check: String,
     ok: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -97,11 +97,11 @@ struct Check {
 
 impl Matrix {
     fn load() -> Self {
-        serde_json::from_slice(&std::fs::read(scripts().join("matrix.json")).unwrap()).unwrap()
+        serde_json::from_slice(&std::fs::read(scripts_dir().join("matrix.json")).unwrap()).unwrap()
     }
 
-    /// What this client checks of this server: what both have.
-    fn plan(&self, client: &Client, server: &Server) -> Map<String, Value> {
+    /// The checks that both this client and this server support.
+    fn shared_checks(&self, client: &MatrixClient, server: &MatrixServer) -> Map<String, Value> {
         let mut plan = self.plans[&server.plan].clone();
         plan.retain(|check, _| {
             matches!(check.as_str(), "tools" | "call") || client.has.contains(check)
@@ -109,8 +109,8 @@ impl Matrix {
         plan
     }
 
-    /// Every client and every server at least once; which meet is the order in the file.
-    fn diagonal(&self) -> Vec<(&Client, &Server)> {
+    /// Pairs with every client and every server at least once, in file order.
+    fn minimal_cells(&self) -> Vec<(&MatrixClient, &MatrixServer)> {
         let clients = self.clients.iter().cycle();
         self.servers
             .iter()
@@ -119,12 +119,12 @@ impl Matrix {
             .collect()
     }
 
-    /// All cells that a pattern such as `python-1/*` names.
-    fn cells(&self, only: &str) -> Vec<(&Client, &Server)> {
+    /// All cells of a pattern such as `python-1/*`.
+    fn matching_cells(&self, only: &str) -> Vec<(&MatrixClient, &MatrixServer)> {
         let (client, server) = only.split_once('/').unwrap_or((only, "*"));
         let is = |pattern: &str, name: &str| pattern == "*" || pattern == name;
         let clients = self.clients.iter().filter(|one| is(client, &one.name));
-        // Neighbours have different servers, since those who walk at once are neighbours.
+        // Neighbouring cells have different servers, because neighbours run concurrently.
         clients
             .flat_map(|client| {
                 let servers = self.servers.iter().filter(|one| is(server, &one.name));
@@ -134,8 +134,8 @@ impl Matrix {
     }
 }
 
-/// Where the clients and servers of the matrix are.
-fn scripts() -> PathBuf {
+/// The folder of the matrix clients and servers.
+fn scripts_dir() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/peers/matrix")
 }
 
@@ -156,57 +156,63 @@ const NEEDED: &[&str] = &[
 const SDKS: [&str; 4] = ["python-1", "python-2", "typescript-1", "typescript-2"];
 
 #[test]
-fn each_client_and_each_server_works_through_the_gateway() {
-    let test = "each_client_and_each_server_works_through_the_gateway";
-    let Some(peers) = Peers::of(test, NEEDED) else {
+fn each_client_and_server_works_through_gateway() {
+    let test = "each_client_and_server_works_through_gateway";
+    let Some(peers) = PeerManifest::load(test, NEEDED) else {
         return;
     };
     let matrix = Matrix::load();
-    let world = World::new(peers);
-    let cells = matrix.diagonal();
+    let world = OfficialServers::new(peers);
+    let cells = matrix.minimal_cells();
     assert!(cells.len() >= matrix.clients.len());
-    let street = Street::open(&world, &cells);
-    each_era_meets_each(&matrix, &street, &cells);
-    let walked = street.walk(&matrix, &cells);
-    let red: Vec<_> = walked.iter().flat_map(faults).collect();
+    let street = MatrixGateway::start(&world, &cells);
+    assert_all_era_pairs(&matrix, &street, &cells);
+    let walked = street.run_cells(&matrix, &cells);
+    let red: Vec<_> = walked.iter().flat_map(failed_checks).collect();
     assert!(red.is_empty(), "{}", red.join("\n"));
 }
 
-/// Among those that meet, and whose servers ask, is every pair of eras.
-fn each_era_meets_each(matrix: &Matrix, street: &Street<'_>, cells: &[(&Client, &Server)]) {
-    let asking = cells
-        .iter()
-        .filter(|(client, server)| matrix.plan(client, server).contains_key("elicitation"));
+/// Every pair of eras occurs among the cells whose servers send requests.
+fn assert_all_era_pairs(
+    matrix: &Matrix,
+    street: &MatrixGateway<'_>,
+    cells: &[(&MatrixClient, &MatrixServer)],
+) {
+    let asking = cells.iter().filter(|(client, server)| {
+        matrix
+            .shared_checks(client, server)
+            .contains_key("elicitation")
+    });
     let met: BTreeSet<_> = asking
-        .filter_map(|(client, server)| Some((client.era?, street.era(server))))
+        .filter_map(|(client, server)| Some((client.era?, street.negotiated_era(server))))
         .collect();
-    let eras = [Era::Legacy, Era::Modern];
+    let eras = [MatrixEra::Legacy, MatrixEra::Modern];
     let all = eras
         .iter()
         .flat_map(|client| eras.map(|server| (*client, server)));
     assert_eq!(met, all.collect());
 }
 
-/// Its SDK asks on the stream that all calls of a session share, so that nobody can say which of
-/// two callers it means. It is refused once; from then on each has a session of its own.
+/// The server's SDK sends requests on the shared stream of a session, so the caller is ambiguous
+/// between two calls. The request is refused once; from then on each caller has a separate session.
 #[test]
-fn a_server_that_asks_beside_its_calls_is_refused_at_most_once() {
+fn unattributed_server_request_is_refused_once() {
     const ROUNDS: usize = 5;
-    let test = "a_server_that_asks_beside_its_calls_is_refused_at_most_once";
-    let Some(peers) = Peers::of(test, NEEDED) else {
+    let test = "unattributed_server_request_is_refused_once";
+    let Some(peers) = PeerManifest::load(test, NEEDED) else {
         return;
     };
     let matrix = Matrix::load();
-    let world = World::new(peers);
-    let cells = matrix.cells("typescript-2/typescript-2");
+    let world = OfficialServers::new(peers);
+    let cells = matrix.matching_cells("typescript-2/typescript-2");
     let (client, server) = cells[0];
-    let street = Street::open(&world, &cells);
-    let mut plan = matrix.plan(client, server);
+    let street = MatrixGateway::start(&world, &cells);
+    let mut plan = matrix.shared_checks(client, server);
     plan.retain(|check, _| check == "elicitation");
     let rounds: Vec<_> = (0..ROUNDS)
         .map(|_| {
-            let walked = street.walk_at_once(client, server, &plan, 3);
-            walked.iter().flat_map(faults).collect::<Vec<_>>()
+            let walked = street.run_concurrently(client, server, &plan, 3);
+            walked.iter().flat_map(failed_checks).collect::<Vec<_>>()
         })
         .collect();
     let red = rounds.iter().filter(|faults| !faults.is_empty()).count();
@@ -214,46 +220,49 @@ fn a_server_that_asks_beside_its_calls_is_refused_at_most_once() {
 }
 
 #[test]
-fn server_everything_is_called_through_a_codex_exec_server_by_both_sdks() {
-    let test = "server_everything_is_called_through_a_codex_exec_server_by_both_sdks";
-    both_sdks(test, &["everything-codex"]);
+fn both_sdks_call_everything_server_through_codex() {
+    let test = "both_sdks_call_everything_server_through_codex";
+    assert_both_sdks_pass(test, &["everything-codex"]);
 }
 
 #[test]
-fn server_everything_is_called_through_an_executor_by_both_sdks() {
-    let test = "server_everything_is_called_through_an_executor_by_both_sdks";
-    both_sdks(test, &["everything-executor", "everything-there"]);
+fn both_sdks_call_everything_server_through_executor() {
+    let test = "both_sdks_call_everything_server_through_executor";
+    assert_both_sdks_pass(test, &["everything-executor", "everything-there"]);
 }
 
-/// Asked for by `cargo xtask apart`, which puts up the walls.
+/// Requested by `cargo xtask netns`, which sets up the network split.
 #[test]
-fn server_everything_is_called_where_nothing_but_an_executor_reaches_it() {
-    let test = "server_everything_is_called_where_nothing_but_an_executor_reaches_it";
-    if Walls::standing().is_some() {
-        both_sdks(test, &["everything-executor", "everything-there"]);
+fn everything_server_is_reached_by_executor_only() {
+    let test = "everything_server_is_reached_by_executor_only";
+    if NetworkSplit::from_env().is_some() {
+        assert_both_sdks_pass(test, &["everything-executor", "everything-there"]);
     }
 }
 
-fn both_sdks(test: &str, servers: &[&str]) {
-    let Some(peers) = Peers::of(test, NEEDED) else {
+fn assert_both_sdks_pass(test: &str, servers: &[&str]) {
+    let Some(peers) = PeerManifest::load(test, NEEDED) else {
         return;
     };
     let matrix = Matrix::load();
-    let world = World::new(peers);
+    let world = OfficialServers::new(peers);
     let pairs = servers
         .iter()
         .flat_map(|server| SDKS.map(|client| format!("{client}/{server}")));
     let pairs: Vec<String> = pairs.collect();
-    let cells: Vec<_> = pairs.iter().flat_map(|pair| matrix.cells(pair)).collect();
+    let cells: Vec<_> = pairs
+        .iter()
+        .flat_map(|pair| matrix.matching_cells(pair))
+        .collect();
     assert_eq!(cells.len(), SDKS.len() * servers.len());
-    let street = Street::open(&world, &cells);
-    let walked = street.walk(&matrix, &cells);
-    let red: Vec<_> = walked.iter().flat_map(faults).collect();
+    let street = MatrixGateway::start(&world, &cells);
+    let walked = street.run_cells(&matrix, &cells);
+    let red: Vec<_> = walked.iter().flat_map(failed_checks).collect();
     assert!(red.is_empty(), "{}", red.join("\n"));
 }
 
-/// The checks of a cell that failed.
-fn faults(cell: &Cell) -> Vec<String> {
+/// The failed checks of a cell.
+fn failed_checks(cell: &MatrixCell) -> Vec<String> {
     let failed = cell.checks.iter().filter(|check| !check.ok);
     failed
         .map(|check| {
@@ -263,20 +272,20 @@ fn faults(cell: &Cell) -> Vec<String> {
         .collect()
 }
 
-/// Asked for by `cargo xtask peers matrix`, which says where the result goes and judges it.
+/// Requested by `cargo xtask peers matrix`, which sets the output path and evaluates the result.
 #[test]
-fn the_whole_matrix_is_walked_when_asked_for() {
+fn whole_matrix_passes_when_requested() {
     let Some(file) = std::env::var_os("BOWLINE_MATRIX") else {
         return;
     };
     let only = std::env::var("BOWLINE_MATRIX_ONLY").unwrap_or_else(|_| "*/*".to_owned());
-    let test = "the_whole_matrix_is_walked_when_asked_for";
-    let peers = Peers::of(test, NEEDED).expect("run `cargo xtask peers`");
+    let test = "whole_matrix_passes_when_requested";
+    let peers = PeerManifest::load(test, NEEDED).expect("run `cargo xtask peers`");
     let matrix = Matrix::load();
-    let world = World::new(peers);
-    let cells = matrix.cells(&only);
+    let world = OfficialServers::new(peers);
+    let cells = matrix.matching_cells(&only);
     assert!(!cells.is_empty(), "no cell is called {only}");
-    let street = Street::open(&world, &cells);
-    let walked = street.walk(&matrix, &cells);
+    let street = MatrixGateway::start(&world, &cells);
+    let walked = street.run_cells(&matrix, &cells);
     std::fs::write(file, serde_json::to_vec_pretty(&walked).unwrap()).unwrap();
 }

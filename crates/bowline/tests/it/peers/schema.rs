@@ -1,39 +1,39 @@
-//! Every message the gateway makes itself, against the official schema of each revision.
+//! Messages created by the gateway match the official schema of each revision.
 
 use std::path::PathBuf;
 
 use jsonschema::Validator;
 use serde_json::{Value, json};
 
-use super::{left_out, root};
-use crate::harness::{Gateway, Http, fixture};
+use super::{skip_test, workspace_root};
+use crate::harness::{Gateway, HttpConnection, fixture_config};
 
-/// The schema of one revision.
-struct Schema {
+/// The schema of a revision.
+struct McpSchema {
     revision: &'static str,
-    all: Value,
-    /// Where the types stand in it.
-    types: &'static str,
+    document: Value,
+    /// The key of the type definitions.
+    types_key: &'static str,
     error: &'static str,
     response: &'static str,
 }
 
-impl Schema {
+impl McpSchema {
     fn load(revision: &'static str) -> Option<Self> {
         let file = |base: &std::path::Path| -> PathBuf {
             base.join("shared/mcp-schema")
                 .join(revision)
                 .join("schema.json")
         };
-        let text = root()
+        let text = workspace_root()
             .ancestors()
             .find_map(|base| std::fs::read(file(base)).ok())?;
         let all: Value = serde_json::from_slice(&text).unwrap();
         let latest = all.get("$defs").is_some();
         Some(Self {
             revision,
-            all,
-            types: if latest { "$defs" } else { "definitions" },
+            document: all,
+            types_key: if latest { "$defs" } else { "definitions" },
             error: if latest {
                 "JSONRPCErrorResponse"
             } else {
@@ -47,10 +47,10 @@ impl Schema {
         })
     }
 
-    fn check(&self, name: &str, message: &Value) {
-        let mut schema = self.all.clone();
-        assert!(schema[self.types].get(name).is_some(), "no {name}");
-        schema["$ref"] = json!(format!("#/{}/{name}", self.types));
+    fn assert_valid(&self, name: &str, message: &Value) {
+        let mut schema = self.document.clone();
+        assert!(schema[self.types_key].get(name).is_some(), "no {name}");
+        schema["$ref"] = json!(format!("#/{}/{name}", self.types_key));
         let validator: Validator = jsonschema::validator_for(&schema).unwrap();
         let faults: Vec<_> = validator
             .iter_errors(message)
@@ -63,112 +63,112 @@ impl Schema {
         );
     }
 
-    /// An answer is one of its envelope, and what is in it of its own type.
-    fn check_result(&self, name: &str, answer: &Value) {
-        self.check(self.response, answer);
-        self.check(name, &answer["result"]);
+    /// The response matches the envelope type, and the result the result type.
+    fn assert_valid_result(&self, name: &str, answer: &Value) {
+        self.assert_valid(self.response, answer);
+        self.assert_valid(name, &answer["result"]);
     }
 }
 
-/// A session of one revision.
-struct Session<'a> {
+/// A session of a revision.
+struct SchemaSession<'a> {
     gateway: &'a Gateway,
     path: &'static str,
     headers: Vec<(&'static str, String)>,
 }
 
-impl Session<'_> {
-    fn post(&self, message: &str) -> (u16, Value) {
+impl SchemaSession<'_> {
+    fn post_message(&self, message: &str) -> (u16, Value) {
         let headers: Vec<_> = self.headers.iter().map(|(k, v)| (*k, v.as_str())).collect();
-        let mut http = Http::connect(self.gateway.address);
+        let mut http = HttpConnection::connect(self.gateway.address);
         let response = http.post(self.path, &headers, message.as_bytes());
         (response.status, response.json())
     }
 
-    fn request(&self, method: &str, params: &Value) -> Value {
+    fn send_request(&self, method: &str, params: &Value) -> Value {
         let message = json!({"jsonrpc": "2.0", "id": "a", "method": method, "params": params});
-        self.post(&message.to_string()).1
+        self.post_message(&message.to_string()).1
     }
 }
 
 #[test]
-fn what_the_gateway_originates_is_valid_by_the_official_schemas() {
+fn gateway_messages_match_official_schemas() {
     let revisions = ["2025-03-26", "2025-06-18", "2025-11-25"];
-    let schemas: Vec<_> = revisions.into_iter().filter_map(Schema::load).collect();
+    let schemas: Vec<_> = revisions.into_iter().filter_map(McpSchema::load).collect();
     if schemas.len() < revisions.len() {
-        let test = "what_the_gateway_originates_is_valid_by_the_official_schemas";
-        return left_out(test, "no shared/mcp-schema beside the workspace");
+        let test = "gateway_messages_match_official_schemas";
+        return skip_test(test, "no shared/mcp-schema beside the workspace");
     }
     let config = [
-        fixture("one", &[]),
-        fixture("two", &[]),
-        crate::harness::server("gone", "/nowhere/at/all".as_ref(), &[]),
+        fixture_config("one", &[]),
+        fixture_config("two", &[]),
+        crate::harness::server_config("gone", "/nowhere/at/all".as_ref(), &[]),
     ]
     .concat();
-    let gateway = Gateway::up(&config);
+    let gateway = Gateway::start(&config);
     for schema in &schemas {
         for path in ["/mcp", "/servers/one/mcp"] {
-            check_session(schema, &gateway, path);
+            assert_session_messages(schema, &gateway, path);
         }
     }
 }
 
-fn check_session(schema: &Schema, gateway: &Gateway, path: &'static str) {
-    let mut session = Session {
+fn assert_session_messages(schema: &McpSchema, gateway: &Gateway, path: &'static str) {
+    let mut session = SchemaSession {
         gateway,
         path,
         headers: vec![("Authorization", format!("Bearer {}", gateway.token))],
     };
-    let opened = open(schema, &mut session);
-    schema.check_result("InitializeResult", &opened);
+    let opened = open_session(schema, &mut session);
+    schema.assert_valid_result("InitializeResult", &opened);
     assert_eq!(opened["result"]["protocolVersion"], schema.revision);
-    schema.check_result("EmptyResult", &session.request("ping", &json!({})));
-    schema.check_result(
+    schema.assert_valid_result("EmptyResult", &session.send_request("ping", &json!({})));
+    schema.assert_valid_result(
         "ListToolsResult",
-        &session.request("tools/list", &json!({})),
+        &session.send_request("tools/list", &json!({})),
     );
     for (method, result) in [
         ("prompts/list", "ListPromptsResult"),
         ("resources/list", "ListResourcesResult"),
         ("resources/templates/list", "ListResourceTemplatesResult"),
     ] {
-        schema.check_result(result, &session.request(method, &json!({})));
+        schema.assert_valid_result(result, &session.send_request(method, &json!({})));
     }
     let refused = [
-        session.request("tools/list", &json!({"cursor": "x"})),
-        session.request("resources/read", &json!({"uri": "no://where"})),
-        session.request("server/discover", &json!({})),
-        session.request("tools/call", &json!({"name": "nobody"})),
-        session.request("tools/call", &json!({"name": "gone__x", "arguments": {}})),
-        session.request("tools/call", &json!({"name": 5})),
-        session.request("tools/call", &json!({})),
+        session.send_request("tools/list", &json!({"cursor": "x"})),
+        session.send_request("resources/read", &json!({"uri": "no://where"})),
+        session.send_request("server/discover", &json!({})),
+        session.send_request("tools/call", &json!({"name": "nobody"})),
+        session.send_request("tools/call", &json!({"name": "gone__x", "arguments": {}})),
+        session.send_request("tools/call", &json!({"name": 5})),
+        session.send_request("tools/call", &json!({})),
         session
-            .post(r#"{"jsonrpc":"1.0","id":1,"method":"ping"}"#)
+            .post_message(r#"{"jsonrpc":"1.0","id":1,"method":"ping"}"#)
             .1,
     ];
     for refused in refused {
-        schema.check(schema.error, &refused);
+        schema.assert_valid(schema.error, &refused);
     }
-    announce(schema, gateway, path);
+    assert_list_change_valid(schema, gateway, path);
     if path == "/mcp" {
         let lost = json!({"name": "two__crash", "arguments": {"when": "before"}});
-        schema.check(schema.error, &session.request("tools/call", &lost));
+        schema.assert_valid(schema.error, &session.send_request("tools/call", &lost));
     }
     let mut strangers = session;
     strangers
         .headers
         .retain(|(key, _)| *key == "Authorization" || *key == "MCP-Protocol-Version");
-    let (status, answer) = strangers.post(r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#);
+    let (status, answer) = strangers.post_message(r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#);
     assert_eq!(status, 400);
-    schema.check(schema.error, &answer);
+    schema.assert_valid(schema.error, &answer);
     strangers.headers.push(("Mcp-Session-Id", "none".into()));
-    let (status, answer) = strangers.post(r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#);
+    let (status, answer) = strangers.post_message(r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#);
     assert_eq!(status, 404);
-    schema.check(schema.error, &answer);
+    schema.assert_valid(schema.error, &answer);
 }
 
-/// Opens a session of the schema's revision and returns the answer to `initialize`.
-fn open(schema: &Schema, session: &mut Session<'_>) -> Value {
+/// Opens a session of the schema's revision and returns the response to `initialize`.
+fn open_session(schema: &McpSchema, session: &mut SchemaSession<'_>) -> Value {
     let message = json!({
         "jsonrpc": "2.0", "id": 1, "method": "initialize",
         "params": {
@@ -177,7 +177,7 @@ fn open(schema: &Schema, session: &mut Session<'_>) -> Value {
             "clientInfo": {"name": "it", "version": "1"},
         },
     });
-    let mut http = Http::connect(session.gateway.address);
+    let mut http = HttpConnection::connect(session.gateway.address);
     let headers: Vec<_> = session
         .headers
         .iter()
@@ -191,18 +191,18 @@ fn open(schema: &Schema, session: &mut Session<'_>) -> Value {
     response.json()
 }
 
-/// Hears of a change of the tools and checks the words in which it is told.
-fn announce(schema: &Schema, gateway: &Gateway, path: &'static str) {
-    let mut session = gateway.session(path);
+/// Receives a tools-changed notification and checks it against the schema.
+fn assert_list_change_valid(schema: &McpSchema, gateway: &Gateway, path: &'static str) {
+    let mut session = gateway.open_session(path);
     session.request("tools/list", &json!({}));
-    let mut stream = session.listen();
-    // The stream is open when its first comment has come.
+    let mut stream = session.open_stream();
+    // The first comment shows an open stream.
     stream.read_chunk().unwrap();
-    let mut one = gateway.session("/servers/one/mcp");
+    let mut one = gateway.open_session("/servers/one/mcp");
     one.call("test_trigger_tool_change", &json!({}));
     let event = String::from_utf8(stream.read_chunk().unwrap()).unwrap();
     let data = event.lines().find_map(|line| line.strip_prefix("data: "));
     let message: Value = serde_json::from_str(data.unwrap()).unwrap();
-    schema.check("JSONRPCNotification", &message);
-    schema.check("ToolListChangedNotification", &message);
+    schema.assert_valid("JSONRPCNotification", &message);
+    schema.assert_valid("ToolListChangedNotification", &message);
 }

@@ -1,27 +1,27 @@
-//! The same for the modern era: requests that say what they need, over a pipe and over HTTP.
+//! The same for the modern era: self-contained requests, over a pipe and over HTTP.
 
-mod client;
-mod peer;
-mod rounds;
+mod echo_servers;
+mod input_rounds;
+mod modern_byte_client;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use serde_json::{Value, json};
 
-use super::make::Maker;
-use super::rows::{LISTS, ROWS};
-use super::trip::{self, Kind, Road, Row, Trip};
-use super::{INSTANCES, SEED, Schema, number, offer};
-use crate::peers::left_out;
-use peer::Peers;
+use super::instances::InstanceGenerator;
+use super::round_trip::{self, RoundTrip, TripEndpoint, TripKind, TripSpec};
+use super::trip_specs::{LISTS, TRIP_SPECS};
+use super::{INSTANCES, RevisionSchema, SEED, env_number, make_list_items};
+use crate::peers::skip_test;
+use echo_servers::EchoServers;
 
 pub(super) const REVISION: &str = "2026-07-28";
 
-/// Members that only a further round has.
+/// Members of further rounds.
 pub(super) const ROUND: [(&str, &str); 2] = [("inputResponses", ""), ("requestState", "")];
 
-/// Errors that the schema names, and their numbers. One of them is told to the link, which asks
-/// for the tools once more and sends the request again.
+/// Errors named by the schema, with codes. -32020 is left out: the link lists the tools again and
+/// resends the request.
 const ERRORS: &[(&str, &str)] = &[
     ("ParseError", "-32700"),
     ("InvalidRequestError", "-32600"),
@@ -33,67 +33,63 @@ const ERRORS: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn generated_messages_of_the_modern_schema_go_through_unchanged() {
-    let Some(schema) = Schema::load(REVISION) else {
-        let test = "generated_messages_of_the_modern_schema_go_through_unchanged";
-        return left_out(test, "no shared/mcp-schema beside the workspace");
+fn generated_modern_messages_pass_unchanged() {
+    let Some(schema) = RevisionSchema::load(REVISION) else {
+        let test = "generated_modern_messages_pass_unchanged";
+        return skip_test(test, "no shared/mcp-schema beside the workspace");
     };
-    let instances = number("BOWLINE_ROUNDTRIP").map_or(INSTANCES, |n| n.try_into().unwrap());
-    let seed = number("BOWLINE_SEED").unwrap_or(SEED);
+    let instances = env_number("BOWLINE_ROUNDTRIP").map_or(INSTANCES, |n| n.try_into().unwrap());
+    let seed = env_number("BOWLINE_SEED").unwrap_or(SEED);
     eprintln!("BOWLINE_SEED={seed}");
-    let mut maker = Maker::new(&schema.all, seed);
+    let mut maker = InstanceGenerator::new(&schema.document, seed);
     let offers: Vec<_> = LISTS
         .iter()
-        .map(|list| offer(&schema, &mut maker, list, instances))
+        .map(|list| make_list_items(&schema, &mut maker, list, instances))
         .collect();
-    let given = LISTS.iter().zip(&offers).map(|(list, all)| {
-        let (member, all) = (list.member, all.join(","));
-        let hints = r#""resultType":"complete","ttlMs":60000,"cacheScope":"public""#;
-        (
-            list.method.to_owned(),
-            json!(format!("{{\"{member}\":[{all}],{hints}}}")),
-        )
-    });
-    let peers = Peers::up(&Value::Object(given.collect()));
-    let mut all = All::default();
+    let peers = start_echo_servers(&offers);
+    let mut all = TripSummary::default();
     for (list, offered) in LISTS.iter().zip(&offers) {
-        all.each(list.item, || peers.lists(list, offered));
+        all.run_type(list.item, || peers.assert_lists_equal(list, offered));
     }
-    for row in ROWS.iter().filter(|row| is_spoken(row, &schema)) {
-        for road in roads(row) {
-            all.each(&format!("{} ({road:?})", row.name()), || {
-                let trip = |at| row.trip(&schema, &mut maker, at);
-                peers.travel(*road, &(0..instances).map(trip).collect::<Vec<_>>())
+    for row in TRIP_SPECS.iter().filter(|row| is_modern_row(row, &schema)) {
+        for road in trip_endpoints(row) {
+            all.run_type(&format!("{} ({road:?})", row.case_name()), || {
+                let trip = |at| row.make_trip(&schema, &mut maker, at);
+                peers.assert_trips(*road, &(0..instances).map(trip).collect::<Vec<_>>())
             });
         }
     }
     for (name, code) in ERRORS {
-        for road in [Road::Server, Road::Own] {
-            all.each(&format!("{name} ({road:?})"), || {
-                let trip = |at| failing(&schema, &mut maker, (name, code), at);
-                peers.travel(road, &(0..instances).map(trip).collect::<Vec<_>>())
+        for road in [TripEndpoint::Server, TripEndpoint::PerSession] {
+            all.run_type(&format!("{name} ({road:?})"), || {
+                let trip = |at| make_error_trip(&schema, &mut maker, name, code, at);
+                peers.assert_trips(road, &(0..instances).map(trip).collect::<Vec<_>>())
             });
         }
     }
-    for (request, result) in ANSWERED {
-        all.each(request, || {
-            let ask = |_| trip::asked(&schema, &mut maker, request, "", &[("cursor", "")]);
+    for (request, result) in GATEWAY_RESULTS {
+        all.run_type(request, || {
+            let ask = |_| {
+                round_trip::make_request_params(&schema, &mut maker, request, "", &[("cursor", "")])
+            };
             let asked: Vec<_> = (0..instances).map(ask).collect();
-            let part = schema.get(result).unwrap();
-            peers.own(&asked, |answer| schema.check(part, answer))
+            let part = schema.find_type(result).unwrap();
+            peers.assert_gateway_results(&asked, |answer| schema.assert_valid(part, answer))
         });
     }
-    all.each("CancelledNotification", || {
-        let part = schema.get("CancelledNotification").unwrap();
+    all.run_type("CancelledNotification", || {
+        let part = schema.find_type("CancelledNotification").unwrap();
         let params = &part["properties"]["params"];
-        let said: Vec<_> = (0..instances).map(|_| maker.make(params, &[])).collect();
-        peers.unheard(&trip::method(part), &said)
+        let said: Vec<_> = (0..instances)
+            .map(|_| maker.make_instance(params, &[]))
+            .collect();
+        peers.assert_unheard(&round_trip::method_name(part), &said)
     });
-    for request in rounds::ASKED {
-        for road in [Road::Server, Road::Own] {
-            all.each(
+    for request in input_rounds::INPUT_REQUIRED {
+        for road in [TripEndpoint::Server, TripEndpoint::PerSession] {
+            all.run_type(
                 &format!("InputRequiredResult of {request} ({road:?})"),
-                || rounds::go(&schema, &mut maker, &peers, (request, road), instances),
+                || input_rounds::run_rounds(&schema, &mut maker, &peers, request, road, instances),
             );
         }
     }
@@ -105,8 +101,21 @@ fn generated_messages_of_the_modern_schema_go_through_unchanged() {
     );
 }
 
-/// Requests that the gateway answers itself, and the types of their results.
-const ANSWERED: [(&str, &str); 5] = [
+/// Starts the servers with these items, in the order of the lists.
+fn start_echo_servers(offers: &[Vec<String>]) -> EchoServers {
+    let given = LISTS.iter().zip(offers).map(|(list, all)| {
+        let (member, all) = (list.member, all.join(","));
+        let hints = r#""resultType":"complete","ttlMs":60000,"cacheScope":"public""#;
+        (
+            list.method.to_owned(),
+            json!(format!("{{\"{member}\":[{all}],{hints}}}")),
+        )
+    });
+    EchoServers::start(&Value::Object(given.collect()))
+}
+
+/// Requests for the gateway itself, with result types.
+const GATEWAY_RESULTS: [(&str, &str); 5] = [
     ("DiscoverRequest", "DiscoverResult"),
     ("ListToolsRequest", "ListToolsResult"),
     ("ListPromptsRequest", "ListPromptsResult"),
@@ -117,17 +126,16 @@ const ANSWERED: [(&str, &str); 5] = [
     ),
 ];
 
-/// How many went through, and which types did not.
+/// The number of passed messages, and the failed types.
 #[derive(Debug, Default)]
-struct All {
+struct TripSummary {
     count: usize,
     failed: Vec<String>,
 }
 
-impl All {
-    /// Sends one type, and goes on with the next whatever became of it: one fault must not hide
-    /// the others.
-    fn each(&mut self, what: &str, send: impl FnOnce() -> usize) {
+impl TripSummary {
+    /// Sends a type and continues after a failure, so a fault does not hide the next.
+    fn run_type(&mut self, what: &str, send: impl FnOnce() -> usize) {
         match catch_unwind(AssertUnwindSafe(send)) {
             Ok(many) => {
                 eprintln!("{REVISION} {what}: {many}");
@@ -138,32 +146,43 @@ impl All {
     }
 }
 
-/// Whether a row is of this era: what a server says or asks outside answers is another matter.
-fn is_spoken(row: &Row, schema: &Schema) -> bool {
-    let plain = matches!(row.kind, Kind::Result(_) | Kind::Error | Kind::Told(_));
+/// Whether a row belongs to this era; server messages outside responses are tested elsewhere.
+fn is_modern_row(row: &TripSpec, schema: &RevisionSchema) -> bool {
+    let plain = matches!(
+        row.kind,
+        TripKind::Result(_) | TripKind::Error | TripKind::Notified(_)
+    );
     plain && row.is_in(schema)
 }
 
-/// The roads of a row: a server on a pipe, one over HTTP, or all.
-const fn roads(row: &Row) -> &'static [Road] {
-    match row.road {
-        Road::All => &[Road::All],
-        Road::Server | Road::Own => &[Road::Server, Road::Own],
+/// The endpoints of a row: a server on a pipe, a server over HTTP, or all.
+const fn trip_endpoints(row: &TripSpec) -> &'static [TripEndpoint] {
+    match row.endpoint {
+        TripEndpoint::All => &[TripEndpoint::All],
+        TripEndpoint::Server | TripEndpoint::PerSession => {
+            &[TripEndpoint::Server, TripEndpoint::PerSession]
+        }
     }
 }
 
-/// Makes a call that is answered with an error of one type.
-fn failing(schema: &Schema, maker: &mut Maker<'_>, (name, code): (&str, &str), at: usize) -> Trip {
-    let mut trip = ROWS[0].trip(schema, maker, at);
-    let part = schema.get(name).unwrap();
+/// Makes a call that gets an error of one type.
+fn make_error_trip(
+    schema: &RevisionSchema,
+    maker: &mut InstanceGenerator<'_>,
+    name: &str,
+    code: &str,
+    at: usize,
+) -> RoundTrip {
+    let mut trip = TRIP_SPECS[0].make_trip(schema, maker, at);
+    let part = schema.find_type(name).unwrap();
     let part = part["properties"].get("error").unwrap_or(part).clone();
     let own = part.pointer("/allOf/1/properties/data");
-    let data = own.map(|data| maker.make(data, &[]));
+    let data = own.map(|data| maker.make_instance(data, &[]));
     let mut fixed = vec![("code", code)];
     if let Some(data) = &data {
         fixed.push(("data", data));
     }
     trip.member = "error";
-    trip.answer = maker.make(&part, &fixed);
+    trip.response = maker.make_instance(&part, &fixed);
     trip
 }

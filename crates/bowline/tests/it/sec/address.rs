@@ -2,13 +2,16 @@
 
 use serde_json::Value;
 
-use crate::harness::worker::write_private;
-use crate::harness::{Gateway, bowline};
-use crate::sec::{ask, bearer, exchange, initialize, is_unharmed, post, statuses};
+use crate::harness::worker::write_private_file;
+use crate::harness::{Gateway, bowline_binary};
+use crate::sec::{
+    assert_unharmed, bearer_header, exchange_bytes, initialize_message, post_message, request_head,
+    response_statuses,
+};
 
 #[test]
-fn sec_01_a_foreign_host_is_refused_in_every_spelling() {
-    let gateway = Gateway::up_with("", &["--insecure-no-auth"]);
+fn sec_01_foreign_host_is_refused_in_every_spelling() {
+    let gateway = Gateway::start_with_args("", &["--insecure-no-auth"]);
     let port = gateway.address.port();
     for ours in [
         format!("127.0.0.1:{port}"),
@@ -17,7 +20,7 @@ fn sec_01_a_foreign_host_is_refused_in_every_spelling() {
         format!("localhost.:{port}"),
         format!("[::1]:{port}"),
     ] {
-        let answer = post(&gateway, "/mcp", &[("Host", &ours)], &initialize());
+        let answer = post_message(&gateway, "/mcp", &[("Host", &ours)], &initialize_message());
         assert_eq!(answer.status, 200, "{ours}: {}", answer.text());
     }
     let foreign = [
@@ -43,24 +46,24 @@ fn sec_01_a_foreign_host_is_refused_in_every_spelling() {
     ];
     for path in ["/mcp", "/api/v1/status", "/livez", "/nothing"] {
         for host in &foreign {
-            let answer = post(&gateway, path, &[("Host", host)], &initialize());
+            let answer = post_message(&gateway, path, &[("Host", host)], &initialize_message());
             assert_eq!(answer.status, 403, "{host} {path}: {}", answer.text());
             assert!(answer.text().contains("localhost"), "{}", answer.text());
             assert_eq!(answer.header("mcp-session-id"), None);
         }
     }
-    judge_heads(&gateway);
-    is_unharmed(&gateway);
+    assert_bad_hosts_refused(&gateway);
+    assert_unharmed(&gateway);
 }
 
-/// Hosts that are named twice, not at all, or in the target.
-fn judge_heads(gateway: &Gateway) {
-    let (at, bearer) = (gateway.address, bearer(gateway));
+/// Hosts given twice, missing, or in the request target.
+fn assert_bad_hosts_refused(gateway: &Gateway) {
+    let (at, bearer) = (gateway.address, bearer_header(gateway));
     let get = |target: &str, hosts: &str| {
         let head = format!(
             "GET {target} HTTP/1.1\r\n{hosts}Authorization: {bearer}\r\nConnection: close\r\n\r\n"
         );
-        statuses(&exchange(at, head.as_bytes()))
+        response_statuses(&exchange_bytes(at, head.as_bytes()))
     };
     let ours = format!("Host: {at}\r\n");
     assert_eq!(get("/livez", &ours), [200]);
@@ -87,41 +90,44 @@ fn judge_heads(gateway: &Gateway) {
         );
     }
     let old = format!("GET /livez HTTP/1.0\r\nAuthorization: {bearer}\r\n\r\n");
-    let reply = exchange(at, old.as_bytes());
+    let reply = exchange_bytes(at, old.as_bytes());
     assert!(reply.contains(" 403 "), "{reply}");
 }
 
 #[test]
-fn sec_01_a_name_that_the_file_gives_is_ours_and_no_other() {
+fn sec_01_only_configured_host_names_are_accepted() {
     let config = "[gateway]\nnames = [\"hub.example\"]\n";
-    let gateway = Gateway::up_with(config, &["--insecure-no-auth"]);
+    let gateway = Gateway::start_with_args(config, &["--insecure-no-auth"]);
     for (host, status) in [
         ("hub.example", 200),
         ("Hub.Example:443", 200),
         ("evil.example", 403),
         ("hub.example.evil.example", 403),
     ] {
-        let answer = post(&gateway, "/mcp", &[("Host", host)], &initialize());
+        let answer = post_message(&gateway, "/mcp", &[("Host", host)], &initialize_message());
         assert_eq!(answer.status, status, "{host}: {}", answer.text());
     }
     let page = [("Host", "hub.example"), ("Origin", "https://evil.example")];
-    assert_eq!(post(&gateway, "/mcp", &page, &initialize()).status, 403);
+    assert_eq!(
+        post_message(&gateway, "/mcp", &page, &initialize_message()).status,
+        403
+    );
 }
 
 #[test]
 fn join_under_foreign_host_names_gateway_names() {
-    let gateway = Gateway::up("");
+    let gateway = Gateway::start("");
     let dir = tempfile::tempdir().unwrap();
     let token = dir.path().join("token");
-    write_private(&token, &gateway.token);
+    write_private_file(&token, &gateway.token);
     std::fs::write(dir.path().join("bowline.toml"), "").unwrap();
-    // It leads to the gateway, whose name it is not.
+    // The address leads to the gateway, but is no configured name.
     let url = format!("http://0.0.0.0:{}", gateway.address.port());
     for args in [
         &["worker", "join", &url][..],
         &["executor", "join", &url, "--name", "office"],
     ] {
-        let ran = std::process::Command::new(bowline())
+        let ran = std::process::Command::new(bowline_binary())
             .args(["--json", "--insecure", "--state"])
             .arg(dir.path().join("state"))
             .arg("--config")
@@ -143,14 +149,14 @@ fn join_under_foreign_host_names_gateway_names() {
 }
 
 #[test]
-fn sec_02_a_foreign_or_null_origin_is_refused() {
-    let gateway = Gateway::up("");
-    let open = Gateway::up_with("", &["--insecure-no-auth"]);
+fn sec_02_foreign_or_null_origin_is_refused() {
+    let gateway = Gateway::start("");
+    let open = Gateway::start_with_args("", &["--insecure-no-auth"]);
     for gateway in [&gateway, &open] {
         let at = gateway.address;
         let port = at.port();
         let own = format!("http://localhost:{port}");
-        let answer = post(gateway, "/mcp", &[("Origin", &own)], &initialize());
+        let answer = post_message(gateway, "/mcp", &[("Origin", &own)], &initialize_message());
         assert_eq!(answer.status, 200, "{}", answer.text());
         assert_eq!(answer.header("access-control-allow-origin"), None);
         for origin in [
@@ -169,15 +175,19 @@ fn sec_02_a_foreign_or_null_origin_is_refused() {
             format!("file://localhost:{port}"),
         ] {
             for path in ["/mcp", "/api/v1/status", "/livez"] {
-                let answer = post(gateway, path, &[("Origin", &origin)], &initialize());
+                let answer =
+                    post_message(gateway, path, &[("Origin", &origin)], &initialize_message());
                 assert_eq!(answer.status, 403, "{origin} {path}: {}", answer.text());
                 assert_eq!(answer.header("access-control-allow-origin"), None);
             }
         }
         let twice = [("Origin", own.as_str()), ("Origin", own.as_str())];
-        assert_eq!(post(gateway, "/mcp", &twice, &initialize()).status, 403);
-        // A browser asks first whether it may: it may not.
-        let asked = ask(
+        assert_eq!(
+            post_message(gateway, "/mcp", &twice, &initialize_message()).status,
+            403
+        );
+        // The CORS preflight of a browser is refused.
+        let asked = request_head(
             at,
             "OPTIONS",
             "/mcp",
@@ -187,6 +197,6 @@ fn sec_02_a_foreign_or_null_origin_is_refused() {
             ],
         );
         assert_eq!(asked.status, 403);
-        is_unharmed(gateway);
+        assert_unharmed(gateway);
     }
 }

@@ -1,4 +1,4 @@
-//! A server over TLS whose certificate is not right is not spoken to, and no switch changes that.
+//! A TLS server with a bad certificate is refused, and no setting changes that.
 
 use std::io::Read as _;
 use std::net::TcpListener;
@@ -11,12 +11,12 @@ use rustls::pki_types::PrivatePkcs8KeyDer;
 use rustls::{ServerConfig, ServerConnection, Stream};
 
 use crate::harness::executor::Executor;
-use crate::harness::{Gateway, bowline, eventually};
-use crate::sec::roads::{ROADS, Road};
+use crate::harness::{Gateway, bowline_binary, wait_until};
+use crate::sec::egress_setup::{REQUEST_ORIGINS, RequestOrigin};
 
-/// Serves TLS with a certificate that it made itself, of this name; tells what each caller said
-/// once it was inside.
-fn serves(name: &str) -> (u16, mpsc::Receiver<Vec<u8>>) {
+/// Serves TLS with a self-signed certificate of this name; reports the bytes of each caller after
+/// the handshake.
+fn start_self_signed(name: &str) -> (u16, mpsc::Receiver<Vec<u8>>) {
     let made = rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
     let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
     let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
@@ -29,7 +29,7 @@ fn serves(name: &str) -> (u16, mpsc::Receiver<Vec<u8>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let (told, tells) = mpsc::channel();
-    // Lives as long as the test's process; nobody waits for it.
+    // The thread lives as long as the test process; no join.
     thread::spawn(move || {
         for mut stream in listener.incoming().map_while(Result::ok) {
             let mut tls = ServerConnection::new(Arc::clone(&config)).unwrap();
@@ -44,20 +44,20 @@ fn serves(name: &str) -> (u16, mpsc::Receiver<Vec<u8>>) {
 }
 
 #[test]
-fn sec_24_a_server_that_made_its_certificate_itself_is_not_spoken_to_by_either_road() {
-    for road in ROADS {
+fn sec_24_self_signed_certificate_is_refused() {
+    for road in REQUEST_ORIGINS {
         for name in ["localhost", "other.example"] {
-            let (port, tells) = serves(name);
+            let (port, tells) = start_self_signed(name);
             let via = match road {
-                Road::Direct => "",
-                Road::Executor => "via = \"executor:office\"\n",
+                RequestOrigin::Direct => "",
+                RequestOrigin::Executor => "via = \"executor:office\"\n",
             };
             let config = format!(
                 "[servers.s]\nurl = \"https://localhost:{port}/mcp\"\n{via}\
                  [servers.s.headers]\nAuthorization = \"Bearer s3cret-s3cret\"\n"
             );
-            let gateway = Gateway::up_as(&config, |up| {
-                // What turns checks off elsewhere does nothing here.
+            let gateway = Gateway::start_with_command(&config, |up| {
+                // Variables against certificate checks of common runtimes have no effect.
                 up.env("NODE_TLS_REJECT_UNAUTHORIZED", "0")
                     .env("PYTHONHTTPSVERIFY", "0")
                     .env("SSL_VERIFY", "false")
@@ -66,20 +66,20 @@ fn sec_24_a_server_that_made_its_certificate_itself_is_not_spoken_to_by_either_r
             let rule = format!("localhost:{port}");
             let join = || {
                 let args = ["--allow", rule.as_str()];
-                Executor::join(&gateway, ("office", &gateway.token), "", &args)
+                Executor::join(&gateway, "office", &gateway.token, "", &args)
             };
-            let _office = (road == Road::Executor).then(join);
-            let said = || gateway.status("s")["last_error"]["message"].to_string();
-            eventually("it is refused", || said().contains("certificate"));
-            assert_ne!(gateway.status("s")["state"], "ready");
-            // Whoever came found out before saying anything.
+            let _office = (road == RequestOrigin::Executor).then(join);
+            let said = || gateway.server_status("s")["last_error"]["message"].to_string();
+            wait_until("it is refused", || said().contains("certificate"));
+            assert_ne!(gateway.server_status("s")["state"], "ready");
+            // The caller noticed before sending anything.
             assert_eq!(tells.recv().unwrap(), b"", "{road:?} {name}");
         }
     }
 }
 
 #[test]
-fn sec_24_no_key_of_the_config_turns_the_check_of_certificates_off() {
+fn sec_24_no_config_key_disables_certificate_check() {
     let directory = tempfile::tempdir().unwrap();
     let config = directory.path().join("bowline.toml");
     let server = "[servers.s]\nurl = \"https://localhost:1/mcp\"\n";
@@ -94,7 +94,7 @@ fn sec_24_no_key_of_the_config_turns_the_check_of_certificates_off() {
             format!("[gateway]\n{key}\n{server}"),
         ] {
             std::fs::write(&config, &text).unwrap();
-            let mut check = std::process::Command::new(bowline());
+            let mut check = std::process::Command::new(bowline_binary());
             let checked = check
                 .args(["check", "--json", "--config"])
                 .arg(&config)

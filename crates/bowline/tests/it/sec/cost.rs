@@ -1,4 +1,4 @@
-//! One request that takes long to judge or to read stops nobody else.
+//! A request that is expensive to evaluate or parse blocks no other request.
 
 use std::io::Write as _;
 use std::sync::mpsc;
@@ -6,16 +6,19 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::harness::condition::{config, up};
-use crate::harness::{Gateway, Http, Response, Session, fixture};
+use crate::harness::condition::{condition_config, start_with_condition};
+use crate::harness::{Gateway, HttpConnection, Response, Session, fixture_config};
 
-/// Requests of others that must be answered while one evaluation is under way.
+/// Minimum of `/livez` responses during an evaluation.
 const OTHERS_MIN: usize = 200;
 
-/// Runs `long` on a thread of its own, and asks for `/livez` until it is done. Returns its answer,
-/// how many of the others were answered before it, and how long the slowest of them took.
-fn beside<T: Send>(gateway: &Gateway, long: impl FnOnce() -> T + Send) -> (T, usize, Duration) {
-    let mut others = Http::connect(gateway.address);
+/// Runs `long` on a separate thread, with `/livez` requests meanwhile. Returns the result, the
+/// number of `/livez` responses, and the slowest response time.
+fn probe_livez_during<T: Send>(
+    gateway: &Gateway,
+    long: impl FnOnce() -> T + Send,
+) -> (T, usize, Duration) {
+    let mut others = HttpConnection::connect(gateway.address);
     std::thread::scope(|scope| {
         let (done, end) = mpsc::channel();
         scope.spawn(move || done.send(long()).unwrap());
@@ -33,13 +36,13 @@ fn beside<T: Send>(gateway: &Gateway, long: impl FnOnce() -> T + Send) -> (T, us
     })
 }
 
-/// Shows a figure that no assertion is made about.
-fn show(figure: &str) {
+/// Prints a figure without an assertion.
+fn print_figure(figure: &str) {
     let _ = writeln!(std::io::stderr(), "{figure}");
 }
 
-/// As many texts as an attacker can put into arguments.
-fn items(count: usize) -> Value {
+/// The largest list of texts that an attacker can put into arguments.
+fn text_items(count: usize) -> Value {
     let items: Vec<_> = (0..count)
         .map(|number| format!("x{}", number % 10))
         .collect();
@@ -48,12 +51,14 @@ fn items(count: usize) -> Value {
 
 #[test]
 fn sec_91_patterns_in_loops_are_compiled_once() {
-    let (gateway, mut session) = up(r"args.items.all(x, x.matches('^\\w{1,100}$'))");
+    let (gateway, mut session) =
+        start_with_condition(r"args.items.all(x, x.matches('^\\w{1,100}$'))");
     let started = Instant::now();
-    let (answer, answered, slowest) = beside(&gateway, || session.call("one__echo", &items(3_000)));
+    let (answer, answered, slowest) =
+        probe_livez_during(&gateway, || session.call("one__echo", &text_items(3_000)));
     assert_eq!(answer["result"]["content"][0]["text"], "hi", "{answer}");
     let took = started.elapsed();
-    show(&format!(
+    print_figure(&format!(
         "3,000 matches took {took:?}; {answered} others, the slowest {slowest:?}"
     ));
     let refused = session.call("one__echo", &json!({"message": "hi", "items": ["-"]}));
@@ -65,15 +70,17 @@ fn sec_91_patterns_in_loops_are_compiled_once() {
 
 #[test]
 fn sec_91_long_evaluations_leave_the_serving_thread() {
-    let (gateway, mut session) = up("args.items.all(x, args.items.all(y, !x.contains(y + '!')))");
-    let (answer, answered, slowest) = beside(&gateway, || session.call("one__echo", &items(999)));
+    let (gateway, mut session) =
+        start_with_condition("args.items.all(x, args.items.all(y, !x.contains(y + '!')))");
+    let (answer, answered, slowest) =
+        probe_livez_during(&gateway, || session.call("one__echo", &text_items(999)));
     assert_eq!(answer["result"]["content"][0]["text"], "hi", "{answer}");
-    show(&format!(
+    print_figure(&format!(
         "998,001 turns; {answered} others meanwhile, the slowest {slowest:?}"
     ));
     assert!(answered >= OTHERS_MIN, "{answered} others were answered");
-    // Beyond the bound of every condition the call is refused before anything is evaluated.
-    let refused = session.call("one__echo", &items(3_000));
+    // Beyond the limit of every condition the call is refused before any evaluation.
+    let refused = session.call("one__echo", &text_items(3_000));
     assert_eq!(
         refused["error"]["data"]["code"], "policy_denied",
         "{refused}"
@@ -85,7 +92,7 @@ fn sec_91_long_evaluations_leave_the_serving_thread() {
 
 #[test]
 fn sec_92_patterns_from_arguments_are_refused() {
-    let gateway = Gateway::up(&config("args.message.matches('^h')"));
+    let gateway = Gateway::start(&condition_config("args.message.matches('^h')"));
     let file = gateway.dir.path().join("other.toml");
     for (condition, why) in [
         ("args.message.matches(args.pattern)", "must be written out"),
@@ -96,8 +103,8 @@ fn sec_92_patterns_from_arguments_are_refused() {
             "more than 10 MiB",
         ),
     ] {
-        std::fs::write(&file, config(condition)).unwrap();
-        let checked = gateway.cli(&["check", "--config", file.to_str().unwrap()]);
+        std::fs::write(&file, condition_config(condition)).unwrap();
+        let checked = gateway.run_cli(&["check", "--config", file.to_str().unwrap()]);
         assert_eq!(checked.status.code(), Some(2), "{condition}");
         let shown = String::from_utf8(checked.stderr).unwrap();
         assert!(shown.contains("`if` is no condition"), "{shown}");
@@ -105,7 +112,7 @@ fn sec_92_patterns_from_arguments_are_refused() {
     }
 }
 
-/// A `ping` of nearly 8 MiB that is nothing but keys, none of them twice in an object.
+/// A `ping` of nearly 8 MiB of keys, all distinct within their object.
 fn large_ping() -> Vec<u8> {
     let keys: Vec<_> = (0..20_000)
         .map(|number| format!("\"{number:05}\":0"))
@@ -121,35 +128,35 @@ fn large_ping() -> Vec<u8> {
 #[test]
 fn sec_94_large_bodies_leave_the_serving_thread() {
     let roles = "[roles.r]\nallow = []\nrate = { calls = 1, per = \"1h\" }\n";
-    let gateway = Gateway::up(&format!("{roles}{}", fixture("one", &[])));
-    let (_, token) = gateway.token_of(&json!({"principal": "ann", "role": "r"}));
-    let mut session = gateway.session_as(&token, "/mcp");
+    let gateway = Gateway::start(&format!("{roles}{}", fixture_config("one", &[])));
+    let (_, token) = gateway.create_token(&json!({"principal": "ann", "role": "r"}));
+    let mut session = gateway.open_session_as(&token, "/mcp");
     let body = large_ping();
     let (last, most) = body.split_last().unwrap();
     let mut head = format!("POST /mcp HTTP/1.1\r\nHost: {}\r\n", gateway.address);
-    for (name, value) in session.headers() {
+    for (name, value) in session.request_headers() {
         head.push_str(&format!("{name}: {value}\r\n"));
     }
     head.push_str("Content-Type: application/json\r\n");
     head.push_str("Accept: application/json, text/event-stream\r\n");
     head.push_str(&format!("Content-Length: {}\r\n\r\n", body.len()));
-    session.http.raw(head.as_bytes());
-    session.http.raw(most);
-    // All but the last byte is read before the scan can begin.
-    let mut others = Http::connect(gateway.address);
+    session.http.send_raw(head.as_bytes());
+    session.http.send_raw(most);
+    // All but the last byte is read before the scan can start.
+    let mut others = HttpConnection::connect(gateway.address);
     for _ in 0..100 {
         assert_eq!(others.get("/livez", &[]).status, 200);
     }
-    let (answer, answered, slowest) = beside(&gateway, || {
-        session.http.raw(&[*last]);
-        session.http.read()
+    let (answer, answered, slowest) = probe_livez_during(&gateway, || {
+        session.http.send_raw(&[*last]);
+        session.http.read_response()
     });
     assert_eq!(answer.json()["result"], json!({}), "{}", answer.text());
-    show(&format!(
+    print_figure(&format!(
         "740,000 keys; {answered} others meanwhile, the slowest {slowest:?}"
     ));
     assert!(answered >= OTHERS_MIN, "{answered} others were answered");
-    // A message with thousands of members that the protocol does not know is none.
+    // A message with thousands of unknown members is invalid.
     let keys: Vec<_> = (0..100_001)
         .map(|number| format!("\"{number}\":0"))
         .collect();
@@ -162,9 +169,9 @@ fn sec_94_large_bodies_leave_the_serving_thread() {
     assert!(message.contains("more than 1024 members"), "{refused}");
 }
 
-/// Posts a body and returns what came back, on a connection of its own.
+/// Posts a body on a new connection and returns the response.
 fn post_once(session: &Session, body: &[u8]) -> Response {
-    session.twin().post_raw(body)
+    session.clone_on_new_connection().post_raw(body)
 }
 
 fn assert_too_fast(response: &Response) {
@@ -180,12 +187,16 @@ fn assert_too_fast(response: &Response) {
 fn sec_93_every_request_counts_for_its_principal() {
     let limits = "[limits]\nprincipal_requests_per_s = 1\nprincipal_requests_burst = 40\n";
     let roles = "[roles.r]\nallow = [\"one.echo\"]\n";
-    let gateway = Gateway::up(&format!("{limits}{roles}{}", fixture("one", &[])));
-    gateway.wait_for("one", "ready");
-    let token = |name: &str| gateway.token_of(&json!({"principal": name, "role": "r"})).1;
-    let ann = gateway.session_as(&token("ann"), "/mcp");
-    let mut bob = gateway.session_as(&token("bob"), "/mcp");
-    // None of these is a call that runs.
+    let gateway = Gateway::start(&format!("{limits}{roles}{}", fixture_config("one", &[])));
+    gateway.wait_for_state("one", "ready");
+    let token = |name: &str| {
+        gateway
+            .create_token(&json!({"principal": name, "role": "r"}))
+            .1
+    };
+    let ann = gateway.open_session_as(&token("ann"), "/mcp");
+    let mut bob = gateway.open_session_as(&token("bob"), "/mcp");
+    // No executed call is among the messages.
     let kinds: [&[u8]; 6] = [
         br#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#,
         br#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#,
@@ -199,7 +210,7 @@ fn sec_93_every_request_counts_for_its_principal() {
         assert_ne!(post_once(&ann, body).status, 429);
         sent += 1;
     }
-    // The next ones come all at once: few of them fit into what a second makes good.
+    // The next requests come all at once: few fit into the refill of one second.
     let refused = std::thread::scope(|scope| {
         let all: Vec<_> = kinds
             .iter()
@@ -209,19 +220,19 @@ fn sec_93_every_request_counts_for_its_principal() {
             .collect();
         // Others are served meanwhile.
         for _ in 0..20 {
-            assert_eq!(bob.text("one__echo", &json!({"message": "hi"})), "hi");
+            assert_eq!(bob.call_text("one__echo", &json!({"message": "hi"})), "hi");
         }
         let all = all.into_iter().map(|one| one.join().unwrap());
         all.filter(|response| response.status == 429)
             .inspect(assert_too_fast)
             .count()
     });
-    show(&format!(
+    print_figure(&format!(
         "{sent} requests passed; of 60 more {refused} were refused"
     ));
     assert!(refused > 0);
-    // The owner is not held to it.
-    let mut owner = gateway.session("/mcp");
+    // The owner is exempt.
+    let mut owner = gateway.open_session("/mcp");
     for _ in 0..100 {
         assert_eq!(owner.request("ping", &json!({}))["result"], json!({}));
     }
@@ -231,9 +242,9 @@ fn sec_93_every_request_counts_for_its_principal() {
 fn sec_93_every_byte_counts_for_its_principal() {
     let limits = "[limits]\nprincipal_bytes_per_s = \"1KiB\"\nprincipal_bytes_burst = \"64KiB\"\n";
     let roles = "[roles.r]\nallow = []\n";
-    let gateway = Gateway::up(&format!("{limits}{roles}{}", fixture("one", &[])));
-    let (_, token) = gateway.token_of(&json!({"principal": "ann", "role": "r"}));
-    let ann = gateway.session_as(&token, "/mcp");
+    let gateway = Gateway::start(&format!("{limits}{roles}{}", fixture_config("one", &[])));
+    let (_, token) = gateway.create_token(&json!({"principal": "ann", "role": "r"}));
+    let ann = gateway.open_session_as(&token, "/mcp");
     let ping = format!(
         r#"{{"jsonrpc":"2.0","id":1,"method":"ping","params":{{"x":"{}"}}}}"#,
         "x".repeat(60_000)

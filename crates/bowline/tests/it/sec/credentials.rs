@@ -1,16 +1,19 @@
-//! Tokens: the right one or nothing, on every route, and never a second identity.
+//! Tokens: the right one or no access, on every route, and never a second identity.
 
 use std::os::unix::fs::PermissionsExt as _;
 
 use serde_json::json;
 
-use crate::harness::{Gateway, Http, bowline, fixture};
-use crate::sec::{ask, bearer, exchange, initialize, is_unharmed, post, statuses};
+use crate::harness::{Gateway, HttpConnection, bowline_binary, fixture_config};
+use crate::sec::{
+    assert_unharmed, bearer_header, exchange_bytes, initialize_message, post_message, request_head,
+    response_statuses,
+};
 
 #[test]
-fn sec_03_a_missing_or_wrong_token_is_401_on_loopback_too() {
-    let gateway = Gateway::up(&fixture("one", &[]));
-    let session = gateway.session("/mcp");
+fn sec_03_missing_or_wrong_token_is_401() {
+    let gateway = Gateway::start(&fixture_config("one", &[]));
+    let session = gateway.open_session("/mcp");
     let token = gateway.token.clone();
     let wrong = [
         None,
@@ -38,7 +41,7 @@ fn sec_03_a_missing_or_wrong_token_is_401_on_loopback_too() {
                         .iter()
                         .map(|text| ("Authorization", text.as_str())),
                 );
-                let answer = ask(gateway.address, method, path, &headers);
+                let answer = request_head(gateway.address, method, path, &headers);
                 assert_eq!(answer.status, 401, "{method} {path} {credential:?}");
                 let asks = answer.header("www-authenticate").unwrap();
                 assert!(asks.starts_with("Bearer"), "{asks}");
@@ -46,7 +49,7 @@ fn sec_03_a_missing_or_wrong_token_is_401_on_loopback_too() {
             }
         }
     }
-    // The right token in the query is refused as well, wherever it stands.
+    // A token in the query is refused, in every position.
     for path in ["/mcp", "/api/v1/status", "/livez"] {
         for query in [
             format!("token={token}"),
@@ -54,26 +57,27 @@ fn sec_03_a_missing_or_wrong_token_is_401_on_loopback_too() {
             format!("API_KEY={token}"),
         ] {
             let target = format!("{path}?{query}");
-            let answer = ask(gateway.address, "GET", &target, &[]);
+            let answer = request_head(gateway.address, "GET", &target, &[]);
             assert_eq!(answer.status, 400, "{target}");
             assert!(!answer.text().contains(&token));
-            let both = post(&gateway, &target, &[], &initialize());
+            let both = post_message(&gateway, &target, &[], &initialize_message());
             assert_eq!(both.status, 400, "{target}");
         }
     }
-    is_unharmed(&gateway);
+    assert_unharmed(&gateway);
 }
 
 #[test]
-fn sec_04_a_garbage_credential_never_falls_back_to_an_identity() {
-    let gateway = Gateway::up_with(&fixture("one", &[]), &["--insecure-no-auth"]);
-    let bare = |path: &str| Http::connect(gateway.address).post(path, &[], initialize_text());
+fn sec_04_garbage_credential_never_gets_identity() {
+    let gateway = Gateway::start_with_args(&fixture_config("one", &[]), &["--insecure-no-auth"]);
+    let bare =
+        |path: &str| HttpConnection::connect(gateway.address).post(path, &[], initialize_text());
     assert_eq!(
         bare("/mcp").status,
         200,
         "no credential is an identity here"
     );
-    let right = bearer(&gateway);
+    let right = bearer_header(&gateway);
     let garbage = [
         "Bearer x",
         "Bearer",
@@ -97,11 +101,11 @@ fn sec_04_a_garbage_credential_never_falls_back_to_an_identity() {
         "/readyz",
     ] {
         for credential in garbage {
-            let answer = post(
+            let answer = post_message(
                 &gateway,
                 path,
                 &[("Authorization", credential)],
-                &initialize(),
+                &initialize_message(),
             );
             assert_eq!(answer.status, 401, "{path} {credential:?}");
             assert_eq!(answer.header("mcp-session-id"), None);
@@ -120,22 +124,22 @@ fn sec_04_a_garbage_credential_never_falls_back_to_an_identity() {
                 ("authorization", right.as_str()),
             ],
         ] {
-            let answer = post(&gateway, path, &twice, &initialize());
+            let answer = post_message(&gateway, path, &twice, &initialize_message());
             assert_eq!(answer.status, 401, "{path} {twice:?}");
         }
     }
-    other_doors_lead_nowhere(&gateway);
-    a_huge_credential_is_431(&gateway);
-    is_unharmed(&gateway);
+    assert_other_routes_refused(&gateway);
+    assert_huge_credential_431(&gateway);
+    assert_unharmed(&gateway);
 }
 
 fn initialize_text() -> &'static [u8] {
     br#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}"#
 }
 
-/// Whatever looks like another door leads nowhere, with and without a credential.
-fn other_doors_lead_nowhere(gateway: &Gateway) {
-    let right = bearer(gateway);
+/// Unknown routes are refused, with and without a credential.
+fn assert_other_routes_refused(gateway: &Gateway) {
+    let right = bearer_header(gateway);
     for path in [
         "/.well-known/oauth-protected-resource",
         "/.well-known/mcp",
@@ -151,14 +155,14 @@ fn other_doors_lead_nowhere(gateway: &Gateway) {
         "/servers/one/../one/mcp",
     ] {
         for credential in [right.as_str(), "Bearer x", ""] {
-            let answer = post(
+            let answer = post_message(
                 gateway,
                 path,
                 &[("Authorization", credential)],
-                &initialize(),
+                &initialize_message(),
             );
             let known = path.starts_with("/api/v1/") || path == "/metrics";
-            // Nothing is posted to the metrics, by nobody.
+            // POST to `/metrics` is refused for every caller.
             let barred = path == "/metrics" && answer.status == 405;
             let refused = answer.status == 404 || (known && answer.status == 401) || barred;
             assert!(refused, "{path} {credential:?}: {}", answer.status);
@@ -167,7 +171,7 @@ fn other_doors_lead_nowhere(gateway: &Gateway) {
     }
 }
 
-fn a_huge_credential_is_431(gateway: &Gateway) {
+fn assert_huge_credential_431(gateway: &Gateway) {
     let at = gateway.address;
     for kib in [64, 65, 256] {
         let filler = "x".repeat(kib * 1024);
@@ -175,19 +179,20 @@ fn a_huge_credential_is_431(gateway: &Gateway) {
             "POST /mcp HTTP/1.1\r\nHost: {at}\r\nContent-Type: application/json\r\n\
              Authorization: Bearer {filler}\r\nContent-Length: 0\r\n\r\n"
         );
-        let status = statuses(&exchange(at, head.as_bytes()));
-        // A connection that is closed while it is written to may lose its last words.
+        let status = response_statuses(&exchange_bytes(at, head.as_bytes()));
+        // A connection closed during a write may lose its last response.
         assert!(status == [431] || status.is_empty(), "{status:?}");
     }
 }
 
+/// With authentication off, only the MCP endpoints are open, and only on loopback.
 #[test]
-fn without_authentication_only_the_mcp_endpoints_open_and_only_on_loopback() {
+fn no_auth_opens_only_mcp_on_loopback() {
     let dir = tempfile::TempDir::new().unwrap();
     let config = dir.path().join("bowline.toml");
     std::fs::write(&config, "").unwrap();
     let state = dir.path().join("state");
-    let refused = std::process::Command::new(bowline())
+    let refused = std::process::Command::new(bowline_binary())
         .args([
             "up",
             "--insecure-no-auth",
@@ -203,49 +208,52 @@ fn without_authentication_only_the_mcp_endpoints_open_and_only_on_loopback() {
     assert_eq!(refused.status.code(), Some(2), "{refused:?}");
     assert!(!state.join("run.json").exists());
 
-    let gateway = Gateway::up_with(&fixture("one", &[]), &["--insecure-no-auth"]);
+    let gateway = Gateway::start_with_args(&fixture_config("one", &[]), &["--insecure-no-auth"]);
     let at = gateway.address;
     for path in ["/mcp", "/servers/one/mcp"] {
-        let answer = Http::connect(at).post(path, &[], initialize_text());
+        let answer = HttpConnection::connect(at).post(path, &[], initialize_text());
         assert_eq!(answer.status, 200, "{path}");
     }
     for path in ["status", "servers", "tools", "logs", "nothing"] {
-        let answer = ask(at, "GET", &format!("/api/v1/{path}"), &[]);
+        let answer = request_head(at, "GET", &format!("/api/v1/{path}"), &[]);
         assert_eq!(answer.status, 401, "{path}");
     }
     let call = json!({"server": "one", "tool": "echo", "arguments": {"message": "hi"}}).to_string();
-    let answer = Http::connect(at).post("/api/v1/call", &[], call.as_bytes());
+    let answer = HttpConnection::connect(at).post("/api/v1/call", &[], call.as_bytes());
     assert_eq!(answer.status, 401);
-    let order = Http::connect(at).post("/api/v1/servers/one/stop", &[], b"{}");
+    let order = HttpConnection::connect(at).post("/api/v1/servers/one/stop", &[], b"{}");
     assert_eq!(order.status, 401);
     for headers in [("Host", "evil.example"), ("Origin", "null")] {
-        let answer = Http::connect(at).post("/mcp", &[headers], initialize_text());
+        let answer = HttpConnection::connect(at).post("/mcp", &[headers], initialize_text());
         assert_eq!(answer.status, 403, "{headers:?}");
     }
-    assert_eq!(gateway.api("/api/v1/status")["insecure_no_auth"], true);
-    assert!(gateway.cli(&["ls"]).status.success(), "the owner still may");
+    assert_eq!(gateway.get_api("/api/v1/status")["insecure_no_auth"], true);
+    assert!(
+        gateway.run_cli(&["ls"]).status.success(),
+        "the owner still may"
+    );
 }
 
 #[test]
-fn what_the_gateway_writes_down_is_for_its_owner_only() {
-    let gateway = Gateway::up("");
+fn state_files_are_readable_by_owner_only() {
+    let gateway = Gateway::start("");
     for file in ["run.json", "token"] {
-        let mode = std::fs::metadata(gateway.state().join(file)).unwrap();
+        let mode = std::fs::metadata(gateway.state_dir().join(file)).unwrap();
         assert_eq!(mode.permissions().mode() & 0o777, 0o600, "{file}");
     }
-    for entry in std::fs::read_dir(gateway.state()).unwrap() {
+    for entry in std::fs::read_dir(gateway.state_dir()).unwrap() {
         let entry = entry.unwrap();
         let mode = entry.metadata().unwrap().permissions().mode();
         assert_eq!(mode & 0o077, 0, "{:?}", entry.path());
     }
-    let run = std::fs::read_to_string(gateway.state().join("run.json")).unwrap();
+    let run = std::fs::read_to_string(gateway.state_dir().join("run.json")).unwrap();
     assert!(!run.contains(&gateway.token));
 }
 
 #[test]
-fn sec_05_a_form_or_plain_text_post_is_415() {
-    let gateway = Gateway::up(&fixture("one", &[]));
-    let open = Gateway::up_with(&fixture("one", &[]), &["--insecure-no-auth"]);
+fn sec_05_form_or_text_post_is_415() {
+    let gateway = Gateway::start(&fixture_config("one", &[]));
+    let open = Gateway::start_with_args(&fixture_config("one", &[]), &["--insecure-no-auth"]);
     let kinds = [
         "text/plain",
         "application/x-www-form-urlencoded",
@@ -264,20 +272,31 @@ fn sec_05_a_form_or_plain_text_post_is_415() {
             "/api/v1/servers/one/stop",
         ] {
             for kind in kinds {
-                let answer = post(gateway, path, &[("Content-Type", kind)], &initialize());
+                let answer = post_message(
+                    gateway,
+                    path,
+                    &[("Content-Type", kind)],
+                    &initialize_message(),
+                );
                 assert_eq!(answer.status, 415, "{path} {kind:?}: {}", answer.text());
             }
         }
         let json = [("Content-Type", "Application/JSON; charset=utf-8")];
-        assert_eq!(post(gateway, "/mcp", &json, &initialize()).status, 200);
+        assert_eq!(
+            post_message(gateway, "/mcp", &json, &initialize_message()).status,
+            200
+        );
         let twice = [
             ("Content-Type", "text/plain"),
             ("Content-Type", "application/json"),
         ];
-        assert_eq!(post(gateway, "/mcp", &twice, &initialize()).status, 415);
+        assert_eq!(
+            post_message(gateway, "/mcp", &twice, &initialize_message()).status,
+            415
+        );
     }
-    // A method in a header is not a method.
-    let mut session = gateway.session("/mcp");
+    // A method-override header has no effect.
+    let mut session = gateway.open_session("/mcp");
     let id = session.id.clone();
     for name in [
         "X-HTTP-Method-Override",
@@ -286,12 +305,12 @@ fn sec_05_a_form_or_plain_text_post_is_415() {
     ] {
         let headers = [("Mcp-Session-Id", id.as_str()), (name, "DELETE")];
         let ping = json!({"jsonrpc": "2.0", "id": 1, "method": "ping"});
-        let answer = post(&gateway, "/mcp?_method=DELETE", &headers, &ping);
+        let answer = post_message(&gateway, "/mcp?_method=DELETE", &headers, &ping);
         assert_eq!(answer.status, 200, "{name}");
     }
     session.request("ping", &json!({}));
-    // Nor is the wish for another protocol granted to anybody.
-    let bearer = bearer(&gateway);
+    // Protocol upgrades are refused too.
+    let bearer = bearer_header(&gateway);
     let upgrade = [
         ("Authorization", bearer.as_str()),
         ("Connection", "Upgrade"),
@@ -299,8 +318,8 @@ fn sec_05_a_form_or_plain_text_post_is_415() {
         ("Sec-WebSocket-Version", "13"),
         ("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="),
     ];
-    let answer = ask(gateway.address, "GET", "/mcp", &upgrade);
+    let answer = request_head(gateway.address, "GET", "/mcp", &upgrade);
     assert_eq!(answer.status, 400, "{}", answer.text());
-    let answer = ask(gateway.address, "GET", "/mcp", &upgrade[1..]);
+    let answer = request_head(gateway.address, "GET", "/mcp", &upgrade[1..]);
     assert_eq!(answer.status, 401);
 }

@@ -1,16 +1,16 @@
-//! An executor goes only where it may, whatever its gateway asks for.
+//! An executor contacts only allowed addresses, for every request of its gateway.
 
 use serde_json::json;
 
 use crate::harness::Gateway;
-use crate::harness::eventually;
 use crate::harness::executor::{self, Executor};
-use crate::harness::listener::Listener;
-use crate::harness::worker::write_private;
-use crate::sec::roads::Forbidden;
+use crate::harness::stub_server::StubServer;
+use crate::harness::wait_until;
+use crate::harness::worker::write_private_file;
+use crate::sec::egress_setup::ForbiddenListener;
 
-/// Ways to write an address of this machine.
-const WAYS: [&str; 16] = [
+/// Spellings of an address of this machine.
+const LOOPBACK_SPELLINGS: [&str; 16] = [
     "127.0.0.1",
     "127.1",
     "2130706433",
@@ -29,8 +29,8 @@ const WAYS: [&str; 16] = [
     "[64:ff9b::7f00:1]",
 ];
 
-/// Lines of the config for a server at each of these.
-fn servers(hosts: &[&str], port: u16) -> String {
+/// Config lines for a server at each of the given hosts.
+fn server_lines(hosts: &[&str], port: u16) -> String {
     let each = hosts.iter().enumerate().map(|(at, host)| {
         let url = json!(format!("http://{host}:{port}/mcp"));
         format!("[servers.s{at}]\nurl = {url}\nvia = \"executor:office\"\n")
@@ -38,10 +38,10 @@ fn servers(hosts: &[&str], port: u16) -> String {
     each.collect()
 }
 
-/// Waits until the executor was asked for this server; returns what is said of it then.
-fn said_of(gateway: &Gateway, server: &str) -> String {
-    let said = || gateway.status(server)["last_error"]["message"].to_string();
-    eventually(&format!("{server} is known"), || {
+/// Waits until the executor was contacted for this server; returns the server's error.
+fn wait_for_start_error(gateway: &Gateway, server: &str) -> String {
+    let said = || gateway.server_status(server)["last_error"]["message"].to_string();
+    wait_until(&format!("{server} is known"), || {
         let said = said();
         said != "null" && !said.contains("has not joined")
     });
@@ -49,26 +49,26 @@ fn said_of(gateway: &Gateway, server: &str) -> String {
 }
 
 #[test]
-fn sec_20_an_executor_reaches_no_special_address_by_a_rule_that_does_not_mean_it() {
-    let forbidden = Forbidden::new();
-    let gateway = Gateway::up(&servers(&WAYS, forbidden.port));
+fn sec_20_executor_rules_never_reach_special_addresses() {
+    let forbidden = ForbiddenListener::new();
+    let gateway = Gateway::start(&server_lines(&LOOPBACK_SPELLINGS, forbidden.port));
     let broad = ["--allow", "0.0.0.0/0:*", "--allow", "[::/0]:*"];
-    let _office = Executor::join(&gateway, ("office", &gateway.token), "", &broad);
-    for (at, way) in WAYS.iter().enumerate() {
-        let said = said_of(&gateway, &format!("s{at}"));
+    let _office = Executor::join(&gateway, "office", &gateway.token, "", &broad);
+    for (at, way) in LOOPBACK_SPELLINGS.iter().enumerate() {
+        let said = wait_for_start_error(&gateway, &format!("s{at}"));
         assert!(
             said.contains("the destination is not allowed"),
             "{way}: {said}"
         );
     }
-    forbidden.is_untouched();
+    forbidden.assert_untouched();
 }
 
 #[test]
-fn sec_20_what_is_denied_tells_nothing_of_who_is_there() {
-    let open = Forbidden::new();
-    let closed = Forbidden::new().port;
-    let gateway = Gateway::up(&servers(
+fn sec_20_denial_reveals_nothing_about_target() {
+    let open = ForbiddenListener::new();
+    let closed = ForbiddenListener::new().port;
+    let gateway = Gateway::start(&server_lines(
         &[
             "127.0.0.1",
             "10.255.255.1",
@@ -77,23 +77,23 @@ fn sec_20_what_is_denied_tells_nothing_of_who_is_there() {
         ],
         open.port,
     ));
-    // A rule at this port makes it necessary to look names up.
+    // A rule at this port makes name resolution necessary.
     let rules = ["--allow", &format!("192.168.77.77:{}", open.port)];
-    let _office = Executor::join(&gateway, ("office", &gateway.token), "", &rules);
+    let _office = Executor::join(&gateway, "office", &gateway.token, "", &rules);
     let mut told: Vec<_> = (0..4)
-        .map(|at| said_of(&gateway, &format!("s{at}")))
+        .map(|at| wait_for_start_error(&gateway, &format!("s{at}")))
         .collect();
-    let other = Gateway::up(&servers(&["127.0.0.1"], closed));
-    let _other = Executor::join(&other, ("office", &other.token), "", &rules);
-    told.push(said_of(&other, "s0"));
+    let other = Gateway::start(&server_lines(&["127.0.0.1"], closed));
+    let _other = Executor::join(&other, "office", &other.token, "", &rules);
+    told.push(wait_for_start_error(&other, "s0"));
     told.dedup();
     assert_eq!(told.len(), 1, "{told:?}");
-    open.is_untouched();
+    open.assert_untouched();
 }
 
 #[test]
-fn sec_20_what_is_named_is_reached_and_another_server_may_be_kept_from_it() {
-    let upstream = Listener::mcp(|asked| {
+fn sec_20_named_address_is_reached_per_server() {
+    let upstream = StubServer::start_mcp(|asked| {
         let id = asked.json()["id"].clone();
         let result = json!({"content": [{"type": "text", "text": "seen"}]});
         (
@@ -103,8 +103,8 @@ fn sec_20_what_is_named_is_reached_and_another_server_may_be_kept_from_it() {
     });
     let port: u16 = upstream.url.rsplit(':').next().unwrap().parse().unwrap();
     let hosts = ["127.0.0.1", "localhost", "[::ffff:7f00:1]", "127.0.0.1"];
-    let gateway = Gateway::up(&servers(&hosts, port));
-    // The last of them may go elsewhere only, though a connection to there stands.
+    let gateway = Gateway::start(&server_lines(&hosts, port));
+    // The last server may only go elsewhere, although a connection to this address is open.
     let list = |server: &str, host: &str| {
         format!("[executor.servers.{server}]\nallow = [\"{host}:{port}\"]\n")
     };
@@ -112,25 +112,25 @@ fn sec_20_what_is_named_is_reached_and_another_server_may_be_kept_from_it() {
         + &list("s1", "localhost")
         + &list("s2", "127.0.0.0/8")
         + &list("s3", "127.0.0.2");
-    let _office = Executor::join(&gateway, ("office", &gateway.token), &config, &[]);
+    let _office = Executor::join(&gateway, "office", &gateway.token, &config, &[]);
     for server in ["s0", "s1", "s2"] {
-        gateway.wait_for(server, "ready");
-        let mut session = gateway.session(&format!("/servers/{server}/mcp"));
-        assert_eq!(session.text("look", &json!({})), "seen");
+        gateway.wait_for_state(server, "ready");
+        let mut session = gateway.open_session(&format!("/servers/{server}/mcp"));
+        assert_eq!(session.call_text("look", &json!({})), "seen");
     }
-    let said = said_of(&gateway, "s3");
+    let said = wait_for_start_error(&gateway, "s3");
     assert!(said.contains("the destination is not allowed"), "{said}");
 }
 
 #[test]
-fn a_denial_is_told_at_the_executor_with_the_rule_that_would_allow_it_and_only_there() {
-    let upstream = Listener::mcp(|_| (200, String::new()));
+fn executor_alone_logs_rule_for_denial() {
+    let upstream = StubServer::start_mcp(|_| (200, String::new()));
     let port: u16 = upstream.url.rsplit(':').next().unwrap().parse().unwrap();
-    let gateway = Gateway::up(&servers(&["[::ffff:7f00:1]"], port));
+    let gateway = Gateway::start(&server_lines(&["[::ffff:7f00:1]"], port));
     let directory = tempfile::tempdir().unwrap();
     std::fs::write(directory.path().join("bowline.toml"), "").unwrap();
     let token = directory.path().join("token");
-    write_private(&token, &gateway.token);
+    write_private_file(&token, &gateway.token);
     let url = format!("http://{}", gateway.address);
     let args = [
         "join",
@@ -142,23 +142,23 @@ fn a_denial_is_told_at_the_executor_with_the_rule_that_would_allow_it_and_only_t
     ];
     let args = args.map(str::to_owned);
     let log = directory.path().join("log");
-    let mut strict = executor::command(directory.path(), &args)
+    let mut strict = executor::executor_command(directory.path(), &args)
         .stderr(std::fs::File::create(&log).unwrap())
         .spawn()
         .unwrap();
-    let told = said_of(&gateway, "s0");
+    let told = wait_for_start_error(&gateway, "s0");
     assert!(
         !told.contains("--allow") && !told.contains(&port.to_string()),
         "{told}"
     );
     let rule = format!("--allow 127.0.0.1:{port}");
-    eventually("it is logged", || {
+    wait_until("it is logged", || {
         std::fs::read_to_string(&log).unwrap().contains(&rule)
     });
     strict.kill().unwrap();
     strict.wait().unwrap();
-    // What was said is what helps.
+    // The suggested rule works.
     let rule: Vec<&str> = rule.split(' ').collect();
-    let _office = Executor::join(&gateway, ("office", &gateway.token), "", &rule);
-    gateway.wait_for("s0", "ready");
+    let _office = Executor::join(&gateway, "office", &gateway.token, "", &rule);
+    gateway.wait_for_state("s0", "ready");
 }

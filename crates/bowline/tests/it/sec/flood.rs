@@ -1,17 +1,17 @@
-//! One principal that asks for more than its share is told to wait; nobody else waits.
+//! A principal above its share is told to wait; no other principal waits.
 
 use serde_json::json;
 
-use crate::harness::{Gateway, fixture};
+use crate::harness::{Gateway, fixture_config};
 
-/// Calls that the flood makes.
+/// Calls of the flood.
 const FLOOD: u64 = 2_000;
 
-/// Calls that its rate lets through: no more become free while the test runs.
+/// Calls within its rate: no more are granted during the test.
 const SHARE: u64 = 7;
 
 #[test]
-fn sec_14_a_flood_of_one_principal_is_429_and_others_are_served() {
+fn sec_14_flood_of_one_principal_is_429() {
     let roles = r#"
 [roles.flooder]
 allow = ["one.*"]
@@ -19,15 +19,15 @@ rate = { calls = 1, per = "12h", burst = 7 }
 [roles.quiet]
 allow = ["one.*"]
 "#;
-    let gateway = Gateway::up(&format!("{}{roles}", fixture("one", &[])));
-    gateway.wait_for("one", "ready");
+    let gateway = Gateway::start(&format!("{}{roles}", fixture_config("one", &[])));
+    gateway.wait_for_state("one", "ready");
     let flooder = json!({"principal": "flooder", "role": "flooder"});
-    // The same principal on two tokens and several sessions: one share all the same.
-    let (_, first) = gateway.token_of(&flooder);
-    let (_, second) = gateway.token_of(&flooder);
-    let (_, other) = gateway.token_of(&json!({"principal": "quiet", "role": "quiet"}));
-    let mut floods = [&first, &second, &first].map(|token| gateway.session_as(token, "/mcp"));
-    let mut quiet = gateway.session_as(&other, "/mcp");
+    // A principal with two tokens and several sessions has a single share.
+    let (_, first) = gateway.create_token(&flooder);
+    let (_, second) = gateway.create_token(&flooder);
+    let (_, other) = gateway.create_token(&json!({"principal": "quiet", "role": "quiet"}));
+    let mut floods = [&first, &second, &first].map(|token| gateway.open_session_as(token, "/mcp"));
+    let mut quiet = gateway.open_session_as(&other, "/mcp");
     let (mut served, mut refused, mut others) = (0, 0, 0);
     for round in 0..FLOOD {
         let id = round + 1;
@@ -53,7 +53,10 @@ allow = ["one.*"]
             status => panic!("{status}: {}", answer.text()),
         }
         if round % 20 == 0 {
-            assert_eq!(quiet.text("one__echo", &json!({"message": "hi"})), "hi");
+            assert_eq!(
+                quiet.call_text("one__echo", &json!({"message": "hi"})),
+                "hi"
+            );
             others += 1;
         }
     }
@@ -61,8 +64,8 @@ allow = ["one.*"]
         (served, refused, others),
         (SHARE, FLOOD - SHARE, FLOOD / 20)
     );
-    // What was refused did not reach the server.
-    assert_eq!(gateway.status("one")["calls"], SHARE + FLOOD / 20);
-    // Only calls are counted: the flooder still sees what there is.
-    assert!(!floods[0].tools().is_empty());
+    // Refused calls did not reach the server.
+    assert_eq!(gateway.server_status("one")["calls"], SHARE + FLOOD / 20);
+    // Only calls count: the flooding principal can still list.
+    assert!(!floods[0].list_tool_names().is_empty());
 }

@@ -1,50 +1,51 @@
-//! Where a request ends: two readings of it, or no end at all.
+//! The end of a request: two interpretations, or none.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 
 use serde_json::json;
 
-use crate::harness::{Gateway, PATIENCE, fixture, memory};
+use crate::harness::{Gateway, WAIT_MAX, fixture_config, resident_bytes};
 use crate::sec::{
-    bearer, exchange, exchange_and_end, initialize, is_unharmed, post, statuses, until_closed,
+    assert_unharmed, bearer_header, exchange_and_shutdown, exchange_bytes, initialize_message,
+    post_message, read_until_closed, response_statuses,
 };
 
 const MIB: usize = 1024 * 1024;
 
-/// Bytes of a body, as the gateway bounds it.
+/// Body limit of the gateway, in bytes.
 const BODY_BYTES_MAX: usize = 8 * MIB;
 
-/// Bytes that are discarded of a body that was refused while it was still being sent.
+/// Discarded bytes of a refused body that is still being sent.
 const LINGER_BYTES_MAX: usize = 64 * MIB;
 
-/// Connections that open with another protocol.
-const STRANGERS: usize = 200;
+/// Connections with another protocol.
+const HTTP2_CONNECTIONS: usize = 200;
 
-/// A request that would change something if it were ever taken for one.
-fn smuggled(gateway: &Gateway) -> String {
+/// A request with a side effect, if ever parsed.
+fn smuggled_request(gateway: &Gateway) -> String {
     format!(
         "POST /api/v1/servers/one/stop HTTP/1.1\r\nHost: {}\r\nAuthorization: {}\r\n\
          Content-Type: application/json\r\nContent-Length: 0\r\n\r\n",
         gateway.address,
-        bearer(gateway)
+        bearer_header(gateway)
     )
 }
 
-fn head(gateway: &Gateway, fields: &str) -> String {
+fn request_head(gateway: &Gateway, fields: &str) -> String {
     format!(
         "POST /mcp HTTP/1.1\r\nHost: {}\r\nAuthorization: {}\r\n\
          Content-Type: application/json\r\n{fields}\r\n",
         gateway.address,
-        bearer(gateway)
+        bearer_header(gateway)
     )
 }
 
 #[test]
-fn sec_06_a_smuggled_request_is_400_and_closed() {
-    let gateway = Gateway::up(&fixture("one", &[]));
-    gateway.wait_for("one", "ready");
-    let behind = smuggled(&gateway);
+fn sec_06_smuggled_request_is_400_and_closed() {
+    let gateway = Gateway::start(&fixture_config("one", &[]));
+    gateway.wait_for_state("one", "ready");
+    let behind = smuggled_request(&gateway);
     let chunked = "Transfer-Encoding: chunked\r\n";
     let heads = [
         format!("Content-Length: 4\r\n{chunked}"),
@@ -71,11 +72,11 @@ fn sec_06_a_smuggled_request_is_400_and_closed() {
         "X\r\n".to_owned(),
     ];
     for fields in heads {
-        let request = head(&gateway, &fields) + "0\r\n\r\n" + &behind;
-        let reply = exchange(gateway.address, request.as_bytes());
-        assert_eq!(statuses(&reply), [400], "{fields:?}: {reply}");
+        let request = request_head(&gateway, &fields) + "0\r\n\r\n" + &behind;
+        let reply = exchange_bytes(gateway.address, request.as_bytes());
+        assert_eq!(response_statuses(&reply), [400], "{fields:?}: {reply}");
     }
-    // Bad chunks come after a good head: the answer is the same.
+    // Bad chunks after a valid head get the same response.
     for body in [
         "g\r\n".to_owned(),
         "-1\r\n\r\n".to_owned(),
@@ -92,57 +93,57 @@ fn sec_06_a_smuggled_request_is_400_and_closed() {
         "0\r\n X: y\r\n\r\n".to_owned(),
         "0\nX: y\r\n\r\n".to_owned(),
     ] {
-        let request = head(&gateway, chunked) + &body + &behind;
-        let reply = exchange(gateway.address, request.as_bytes());
-        assert_eq!(statuses(&reply), [400], "{body:?}: {reply}");
+        let request = request_head(&gateway, chunked) + &body + &behind;
+        let reply = exchange_bytes(gateway.address, request.as_bytes());
+        assert_eq!(response_statuses(&reply), [400], "{body:?}: {reply}");
     }
-    // A body that ends too early is no body.
+    // A truncated body is refused.
     for fields in [chunked, "Content-Length: 400\r\n"] {
-        let request = head(&gateway, fields) + "1\r\n";
-        let reply = exchange_and_end(gateway.address, request.as_bytes());
-        let status = statuses(&reply);
+        let request = request_head(&gateway, fields) + "1\r\n";
+        let reply = exchange_and_shutdown(gateway.address, request.as_bytes());
+        let status = response_statuses(&reply);
         assert!(status == [400] || status.is_empty(), "{fields:?}: {reply}");
     }
-    assert_eq!(gateway.wait_for("one", "ready")["generation"], 1);
-    strangers_are_turned_away(&gateway);
-    is_unharmed(&gateway);
+    assert_eq!(gateway.wait_for_state("one", "ready")["generation"], 1);
+    assert_http2_refused(&gateway);
+    assert_unharmed(&gateway);
 }
 
-/// HTTP/2 is not served: its preface ends the connection, however often it comes.
-fn strangers_are_turned_away(gateway: &Gateway) {
-    let mut good = gateway.session("/mcp");
+/// HTTP/2 is not served: its preface closes the connection, every time.
+fn assert_http2_refused(gateway: &Gateway) {
+    let mut good = gateway.open_session("/mcp");
     let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
     let resets = b"\0\0\x04\x03\0\0\0\0\x01\0\0\0\x08".repeat(64);
     let mut open = Vec::new();
-    for _ in 0..STRANGERS {
+    for _ in 0..HTTP2_CONNECTIONS {
         let mut stream = TcpStream::connect(gateway.address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
         let _ = stream.write_all(preface);
         let _ = stream.write_all(&resets);
         open.push(stream);
     }
-    let said = good.text("one__echo", &json!({"message": "served meanwhile"}));
+    let said = good.call_text("one__echo", &json!({"message": "served meanwhile"}));
     assert_eq!(said, "served meanwhile");
     for stream in open {
-        let status = statuses(&until_closed(stream));
+        let status = response_statuses(&read_until_closed(stream));
         assert!(status.is_empty() || status == [400], "{status:?}");
     }
-    let upgrade = head(
+    let upgrade = request_head(
         gateway,
         "Connection: Upgrade, HTTP2-Settings, close\r\nUpgrade: h2c\r\n",
     );
-    let reply = exchange(gateway.address, upgrade.as_bytes());
+    let reply = exchange_bytes(gateway.address, upgrade.as_bytes());
     assert_eq!(
-        statuses(&reply),
+        response_statuses(&reply),
         [200],
         "answered as if it had not asked: {reply}"
     );
 }
 
 #[test]
-fn sec_07_an_oversized_or_compressed_body_is_refused_before_buffering() {
-    let gateway = Gateway::up("");
-    let before = memory(gateway.pid());
+fn sec_07_oversized_or_compressed_body_is_refused() {
+    let gateway = Gateway::start("");
+    let before = resident_bytes(gateway.pid());
     for (fields, status) in [
         (format!("Content-Length: {}\r\n", BODY_BYTES_MAX + 1), 413),
         ("Content-Length: 9007199254740992\r\n".to_owned(), 413),
@@ -171,52 +172,56 @@ fn sec_07_an_oversized_or_compressed_body_is_refused_before_buffering() {
         ),
     ] {
         for path in ["/mcp", "/api/v1/call"] {
-            // Nothing of the body is sent: the answer cannot have waited for it.
-            let head = head(&gateway, &fields).replace("/mcp", path);
-            let reply = exchange(gateway.address, head.as_bytes());
-            assert_eq!(statuses(&reply), [status], "{path} {fields:?}: {reply}");
+            // No body byte is sent: the response cannot have waited for it.
+            let head = request_head(&gateway, &fields).replace("/mcp", path);
+            let reply = exchange_bytes(gateway.address, head.as_bytes());
+            assert_eq!(
+                response_statuses(&reply),
+                [status],
+                "{path} {fields:?}: {reply}"
+            );
         }
     }
-    let sent = an_endless_body_is_stopped(&gateway);
+    let sent = send_endless_body(&gateway);
     assert!(sent >= BODY_BYTES_MAX, "stopped too early: {sent}");
-    // The bound, and what two ends of a local connection hold on their way.
+    // The limit, plus the socket buffers of both ends.
     assert!(
         sent < BODY_BYTES_MAX + LINGER_BYTES_MAX + 16 * MIB,
         "taken far beyond the limit: {sent}"
     );
-    let grown = memory(gateway.pid()).saturating_sub(before);
+    let grown = resident_bytes(gateway.pid()).saturating_sub(before);
     assert!(grown < BODY_BYTES_MAX + 16 * MIB, "grew by {grown}");
-    // One byte less than too much is taken.
-    let filler = BODY_BYTES_MAX - initialize().to_string().len();
-    let body = initialize().to_string() + &" ".repeat(filler);
-    let answer = crate::harness::Http::connect(gateway.address).post(
+    // A body of exactly the limit is accepted.
+    let filler = BODY_BYTES_MAX - initialize_message().to_string().len();
+    let body = initialize_message().to_string() + &" ".repeat(filler);
+    let answer = crate::harness::HttpConnection::connect(gateway.address).post(
         "/mcp",
-        &[("Authorization", &bearer(&gateway))],
+        &[("Authorization", &bearer_header(&gateway))],
         body.as_bytes(),
     );
     assert_eq!(answer.status, 200, "{}", answer.text());
-    is_unharmed(&gateway);
+    assert_unharmed(&gateway);
 }
 
-/// Sends chunks until the gateway has had enough, and returns how much it took.
-fn an_endless_body_is_stopped(gateway: &Gateway) -> usize {
+/// Sends chunks until the gateway stops, and returns the number of accepted bytes.
+fn send_endless_body(gateway: &Gateway) -> usize {
     let stream = TcpStream::connect(gateway.address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
+    stream.set_write_timeout(Some(WAIT_MAX)).unwrap();
     let mut writer = stream.try_clone().unwrap();
     let mut chunk = format!("{:x}\r\n", 64 * 1024).into_bytes();
     chunk.extend(std::iter::repeat_n(b' ', 64 * 1024));
     chunk.extend_from_slice(b"\r\n");
     writer
-        .write_all(head(gateway, "Transfer-Encoding: chunked\r\n").as_bytes())
+        .write_all(request_head(gateway, "Transfer-Encoding: chunked\r\n").as_bytes())
         .unwrap();
     let mut sent = 0;
-    // A gateway without a limit would take this for ever; twice the limits is enough to tell.
+    // A gateway without a limit would accept this forever; twice the limits is enough to tell.
     while sent < 2 * (BODY_BYTES_MAX + LINGER_BYTES_MAX) && writer.write_all(&chunk).is_ok() {
         sent += 64 * 1024;
     }
     let mut status = String::new();
-    // The answer may be lost with the connection that was closed on the writer.
+    // The response may be lost when the connection is closed during a write.
     if BufReader::new(stream).read_line(&mut status).is_ok() && !status.is_empty() {
         assert!(status.contains(" 413 "), "{status}");
     }
@@ -224,21 +229,24 @@ fn an_endless_body_is_stopped(gateway: &Gateway) -> usize {
 }
 
 #[test]
-fn a_body_beyond_the_limit_is_told_so() {
-    let gateway = Gateway::up("");
+fn oversized_body_is_413() {
+    let gateway = Gateway::start("");
     let mut stream = TcpStream::connect(gateway.address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
     let size = BODY_BYTES_MAX + 1;
     let fields = format!("Transfer-Encoding: chunked\r\n\r\n{size:x}\r\n");
-    let head = head(&gateway, &fields);
+    let head = request_head(&gateway, &fields);
     stream
         .write_all(head.trim_end_matches("\r\n").as_bytes())
         .unwrap();
     stream.write_all(b"\r\n").unwrap();
     stream.write_all(&vec![b' '; size]).unwrap();
-    // All that was sent was read, so nothing can be lost.
+    // All sent bytes were read, so the response cannot be lost.
     let mut reply = [0; 12];
     stream.read_exact(&mut reply).unwrap();
     assert_eq!(&reply, b"HTTP/1.1 413");
-    assert_eq!(post(&gateway, "/mcp", &[], &initialize()).status, 200);
+    assert_eq!(
+        post_message(&gateway, "/mcp", &[], &initialize_message()).status,
+        200
+    );
 }

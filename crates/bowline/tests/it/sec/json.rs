@@ -1,27 +1,27 @@
-//! Hostile JSON: each text has one defined answer, soon, and no other effect.
+//! Hostile JSON: each text has a defined response, soon, and no side effect.
 
 use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::harness::{Gateway, Response, Session, fixture, memory};
-use crate::sec::{ask, initialize, is_unharmed, post};
+use crate::harness::{Gateway, Response, Session, fixture_config, resident_bytes};
+use crate::sec::{assert_unharmed, initialize_message, post_message, request_head};
 
-/// Far more than a refusal takes on a busy machine, far less than a wrong algorithm needs.
-const SOON: Duration = Duration::from_secs(15);
+/// Far more than a refusal takes on a busy machine, far less than a quadratic algorithm needs.
+const REFUSAL_TIME_MAX: Duration = Duration::from_secs(15);
 
 const MIB: usize = 1024 * 1024;
 
-fn timed(session: &mut Session, body: &[u8]) -> Response {
+fn post_timed(session: &mut Session, body: &[u8]) -> Response {
     let started = Instant::now();
     let answer = session.post_raw(body);
     let took = started.elapsed();
-    assert!(took < SOON, "{took:?} for {} bytes", body.len());
+    assert!(took < REFUSAL_TIME_MAX, "{took:?} for {} bytes", body.len());
     answer
 }
 
-fn refused(session: &mut Session, body: &[u8], code: i64) {
-    let answer = timed(session, body);
+fn assert_refused(session: &mut Session, body: &[u8], code: i64) {
+    let answer = post_timed(session, body);
     let shown = String::from_utf8_lossy(&body[..body.len().min(120)]).into_owned();
     assert_eq!(answer.status, 200, "{shown}: {}", answer.text());
     assert_eq!(
@@ -32,7 +32,7 @@ fn refused(session: &mut Session, body: &[u8], code: i64) {
     );
 }
 
-fn call(id: &str, arguments: &str) -> Vec<u8> {
+fn call_bytes(id: &str, arguments: &str) -> Vec<u8> {
     format!(
         r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/call","params":{{"name":"one__received","arguments":{arguments}}}}}"#
     )
@@ -40,17 +40,17 @@ fn call(id: &str, arguments: &str) -> Vec<u8> {
 }
 
 #[test]
-fn sec_08_hostile_json_gets_a_defined_answer() {
-    let gateway = Gateway::up(&fixture("one", &[]));
-    let mut session = gateway.session("/mcp");
-    let before = memory(gateway.pid());
+fn sec_08_hostile_json_gets_defined_response() {
+    let gateway = Gateway::start(&fixture_config("one", &[]));
+    let mut session = gateway.open_session("/mcp");
+    let before = resident_bytes(gateway.pid());
     for (open, close) in [("[", "]"), ("{\"a\":", "}")] {
         let (open, close) = (open.repeat(100_000), close.repeat(100_000));
-        refused(&mut session, open.as_bytes(), -32_700);
-        refused(&mut session, format!("{open}1{close}").as_bytes(), -32_700);
-        refused(
+        assert_refused(&mut session, open.as_bytes(), -32_700);
+        assert_refused(&mut session, format!("{open}1{close}").as_bytes(), -32_700);
+        assert_refused(
             &mut session,
-            &call("1", &format!("{{\"a\":{open}1{close}}}")),
+            &call_bytes("1", &format!("{{\"a\":{open}1{close}}}")),
             -32_700,
         );
     }
@@ -76,7 +76,7 @@ fn sec_08_hostile_json_gets_a_defined_answer() {
         r#"{"a":"\u12"}"#,
         r#"{"a""#,
     ] {
-        refused(&mut session, &call("1", arguments), -32_700);
+        assert_refused(&mut session, &call_bytes("1", arguments), -32_700);
     }
     for body in [
         &b"\xff"[..],
@@ -87,22 +87,22 @@ fn sec_08_hostile_json_gets_a_defined_answer() {
         br#"{"jsonrpc":"2.0","id":1,"method":"ping"}{"jsonrpc":"2.0","id":2,"method":"ping"}"#,
         br#"{"jsonrpc":"2.0","id":NaN,"method":"ping"}"#,
     ] {
-        refused(&mut session, body, -32_700);
+        assert_refused(&mut session, body, -32_700);
     }
-    ids(&mut session);
-    a_million_keys(&mut session);
-    let grown = memory(gateway.pid()).saturating_sub(before);
+    assert_ids_handled(&mut session);
+    assert_key_limit(&mut session);
+    let grown = resident_bytes(gateway.pid()).saturating_sub(before);
     assert!(grown < 256 * MIB, "grew by {grown}");
-    what_is_odd_but_right_arrives_unchanged(&mut session);
-    is_unharmed(&gateway);
+    assert_odd_json_unchanged(&mut session);
+    assert_unharmed(&gateway);
 }
 
-fn ids(session: &mut Session) {
+fn assert_ids_handled(session: &mut Session) {
     for id in [
         "1.0", "1e3", "-0.5", "null", "{}", "[]", "[1]", "true", "1e400",
     ] {
         let body = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"ping"}}"#);
-        refused(session, body.as_bytes(), -32_600);
+        assert_refused(session, body.as_bytes(), -32_600);
     }
     for id in [
         "0",
@@ -117,7 +117,7 @@ fn ids(session: &mut Session) {
     ] {
         for body in [
             format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"ping"}}"#).into_bytes(),
-            call(id, "{}"),
+            call_bytes(id, "{}"),
         ] {
             let answer = session.post_raw(&body);
             assert_eq!(answer.status, 200, "{id}");
@@ -128,29 +128,28 @@ fn ids(session: &mut Session) {
     }
 }
 
-/// As many keys as a message may hold, all different but for one at the very end; and a million,
-/// which are more than it may.
-fn a_million_keys(session: &mut Session) {
+/// The maximum number of keys, all distinct except the last; and a million, above the limit.
+fn assert_key_limit(session: &mut Session) {
     let many = different_keys(99_000);
     let unique = [&many[..many.len() - 1], b"}"].concat();
     let unique = String::from_utf8(unique).unwrap();
-    // `counter` pays no heed to arguments, so its answer is short.
-    let body = String::from_utf8(call("77", &unique)).unwrap();
+    // `counter` ignores arguments, so the response is short.
+    let body = String::from_utf8(call_bytes("77", &unique)).unwrap();
     let body = body.replace("one__received", "one__counter");
-    let answer = timed(session, body.as_bytes());
+    let answer = post_timed(session, body.as_bytes());
     assert_eq!(answer.status, 200);
     assert_eq!(answer.json()["id"], 77);
     let twice = [&many[..], br#""A":0}"#].concat();
     let twice = String::from_utf8(twice).unwrap();
-    refused(session, &call("1", &twice), -32_700);
+    assert_refused(session, &call_bytes("1", &twice), -32_700);
     let too_many = different_keys(1_000_000);
     let too_many = [&too_many[..too_many.len() - 1], b"}"].concat();
-    let body = call("1", &String::from_utf8(too_many).unwrap());
+    let body = call_bytes("1", &String::from_utf8(too_many).unwrap());
     assert!(body.len() <= 8 * MIB, "{}", body.len());
-    refused(session, &body, -32_700);
+    assert_refused(session, &body, -32_700);
 }
 
-/// The beginning of an object of so many keys, with a comma at its end.
+/// The beginning of an object with `count` keys and a trailing comma.
 fn different_keys(count: usize) -> Vec<u8> {
     const LETTERS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789\
         !#$%&'()*+,-./:;<=>?@[]^_`{|}~";
@@ -171,7 +170,7 @@ fn different_keys(count: usize) -> Vec<u8> {
     arguments
 }
 
-fn what_is_odd_but_right_arrives_unchanged(session: &mut Session) {
+fn assert_odd_json_unchanged(session: &mut Session) {
     for arguments in [
         r#"{"n":1e400,"m":-1E+400,"tiny":1.50e-400}"#,
         r#"{"n":9007199254740993,"m":18446744073709551617,"one":1.0}"#,
@@ -179,7 +178,7 @@ fn what_is_odd_but_right_arrives_unchanged(session: &mut Session) {
         r#"{ "z" : 1 ,	"a" : [ ] }"#,
         r#"{"__proto__":{"constructor":1},"":{"":null}}"#,
     ] {
-        let answer = session.post_raw(&call("5", arguments));
+        let answer = session.post_raw(&call_bytes("5", arguments));
         assert_eq!(answer.status, 200);
         let text = answer.text();
         assert!(
@@ -194,9 +193,9 @@ fn what_is_odd_but_right_arrives_unchanged(session: &mut Session) {
 }
 
 #[test]
-fn sec_09_batches_unknown_revisions_and_lying_headers_are_refused() {
-    let gateway = Gateway::up(&fixture("one", &[]));
-    let mut session = gateway.session("/mcp");
+fn sec_09_batches_revisions_and_mismatched_headers_are_refused() {
+    let gateway = Gateway::start(&fixture_config("one", &[]));
+    let mut session = gateway.open_session("/mcp");
     let ping = json!({"jsonrpc": "2.0", "id": 1, "method": "ping"});
     for batch in [
         json!([]),
@@ -204,7 +203,7 @@ fn sec_09_batches_unknown_revisions_and_lying_headers_are_refused() {
         json!([ping, {"jsonrpc": "2.0", "id": 2, "method": "tools/call",
             "params": {"name": "one__effect", "arguments": {"key": "batch"}}}]),
     ] {
-        refused(&mut session, batch.to_string().as_bytes(), -32_600);
+        assert_refused(&mut session, batch.to_string().as_bytes(), -32_600);
     }
     let id = session.id.clone();
     let own = ("Mcp-Session-Id", id.as_str());
@@ -217,19 +216,19 @@ fn sec_09_batches_unknown_revisions_and_lying_headers_are_refused() {
         "é",
     ] {
         let headers = [own, ("MCP-Protocol-Version", revision)];
-        // White space around a header's value is not part of it.
+        // White space around a header value is not part of the value.
         if revision.trim() == "2025-11-25" {
-            assert_eq!(post(&gateway, "/mcp", &headers, &ping).status, 200);
+            assert_eq!(post_message(&gateway, "/mcp", &headers, &ping).status, 200);
             continue;
         }
-        let answer = post(&gateway, "/mcp", &headers, &ping);
+        let answer = post_message(&gateway, "/mcp", &headers, &ping);
         assert_eq!(answer.status, 400, "{revision}: {}", answer.text());
-        let bearer = crate::sec::bearer(&gateway);
+        let bearer = crate::sec::bearer_header(&gateway);
         let headers = [own, headers[1], ("Authorization", &bearer)];
-        // The revision without sessions has neither, whoever asks.
+        // The sessionless revision has neither GET nor DELETE, for every caller.
         let status = if revision == "2026-07-28" { 405 } else { 400 };
         for method in ["GET", "DELETE"] {
-            let answer = ask(gateway.address, method, "/mcp", &headers);
+            let answer = request_head(gateway.address, method, "/mcp", &headers);
             assert_eq!(answer.status, status, "{method} {revision}");
         }
     }
@@ -238,17 +237,17 @@ fn sec_09_batches_unknown_revisions_and_lying_headers_are_refused() {
         ("MCP-Protocol-Version", "2025-11-25"),
         ("MCP-Protocol-Version", "x"),
     ];
-    assert_eq!(post(&gateway, "/mcp", &twice, &ping).status, 400);
-    lies(&gateway, own);
-    // The revision of a handshake is asked in the body; an unknown one gets our latest.
-    let mut unknown = initialize();
+    assert_eq!(post_message(&gateway, "/mcp", &twice, &ping).status, 400);
+    assert_mismatched_headers_refused(&gateway, &id);
+    // The revision of a handshake is in the body; an unknown one gets our latest.
+    let mut unknown = initialize_message();
     unknown["params"]["protocolVersion"] = json!("1999-01-01");
-    let answer = post(&gateway, "/mcp", &[], &unknown);
+    let answer = post_message(&gateway, "/mcp", &[], &unknown);
     assert_eq!(answer.json()["result"]["protocolVersion"], "2025-11-25");
-    // A modern request says so in its headers, or it is none.
+    // A modern request without headers is invalid.
     let discover = json!({"jsonrpc": "2.0", "id": "d", "method": "server/discover", "params": {}});
     for headers in [&[][..], &[("MCP-Protocol-Version", "2026-07-28")]] {
-        let answer = post(&gateway, "/mcp", headers, &discover);
+        let answer = post_message(&gateway, "/mcp", headers, &discover);
         assert_eq!(answer.status, 400);
         assert_eq!(answer.json()["error"]["code"], -32_020);
         assert_eq!(answer.json()["id"], "d");
@@ -259,8 +258,9 @@ fn sec_09_batches_unknown_revisions_and_lying_headers_are_refused() {
     assert_eq!(ran["result"]["structuredContent"]["count"], 0, "{ran}");
 }
 
-/// Headers that would make somebody on the way judge another call than the one that runs.
-fn lies(gateway: &Gateway, own: (&str, &str)) {
+/// Headers for a call that differs from the executed call.
+fn assert_mismatched_headers_refused(gateway: &Gateway, session_id: &str) {
+    let own = ("Mcp-Session-Id", session_id);
     let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call",
         "params": {"name": "one__effect", "arguments": {"key": "lie"}}});
     for lie in [
@@ -271,7 +271,7 @@ fn lies(gateway: &Gateway, own: (&str, &str)) {
         ("Mcp-Name", "one__effect, one__echo"),
         ("Mcp-Name", "=?base64?b25lX19lY2hv?="),
     ] {
-        let answer = post(gateway, "/mcp", &[own, lie], &call);
+        let answer = post_message(gateway, "/mcp", &[own, lie], &call);
         assert_eq!(answer.status, 400, "{lie:?}: {}", answer.text());
         assert_eq!(answer.json()["error"]["code"], -32_600);
         assert_eq!(answer.json()["id"], 1);
@@ -281,9 +281,9 @@ fn lies(gateway: &Gateway, own: (&str, &str)) {
         ("Mcp-Method", "tools/call"),
         ("Mcp-Method", "tools/list"),
     ];
-    assert_eq!(post(gateway, "/mcp", &twice, &call).status, 400);
+    assert_eq!(post_message(gateway, "/mcp", &twice, &call).status, 400);
     let echo = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call",
         "params": {"name": "one__echo", "arguments": {"message": "true"}}});
     let truth = [own, ("Mcp-Method", "tools/call"), ("Mcp-Name", "one__echo")];
-    assert_eq!(post(gateway, "/mcp", &truth, &echo).status, 200);
+    assert_eq!(post_message(gateway, "/mcp", &truth, &echo).status, 200);
 }

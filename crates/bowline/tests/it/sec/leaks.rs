@@ -1,17 +1,17 @@
-//! Secrets of the configuration on their way out: in results, in arguments, over plain http.
+//! Leaks of configured secrets: in results, in arguments, over plain http.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-use crate::harness::listener::Listener;
-use crate::harness::{Gateway, bowline, fixture};
+use crate::harness::stub_server::StubServer;
+use crate::harness::{Gateway, bowline_binary, fixture_config};
 
-/// Needs escapes in addresses and in base64.
+/// Needs escapes in URLs and in base64.
 const SECRET: &str = "S3CRET/canary+9f8e7d\"é";
 
-/// The forms in which a server may say it back.
-fn forms() -> Vec<String> {
+/// The encodings in which a server may return the secret.
+fn secret_forms() -> Vec<String> {
     let encoded = |text: &str| STANDARD.encode(text);
     vec![
         SECRET.to_owned(),
@@ -24,8 +24,8 @@ fn forms() -> Vec<String> {
     ]
 }
 
-/// Whether a text holds the secret, or a telling part of one of its forms.
-fn leaks(text: &str) -> bool {
+/// Whether a text contains the secret, or a significant part of an encoding.
+fn contains_secret(text: &str) -> bool {
     let base64 = [0, 1, 2].map(|before| {
         let whole = STANDARD.encode(format!("{}{SECRET}", "x".repeat(before)));
         whole[4..20].to_owned()
@@ -34,14 +34,14 @@ fn leaks(text: &str) -> bool {
     plain.iter().chain(&base64).any(|part| text.contains(part))
 }
 
-fn secret_env() -> String {
+fn secret_env_line() -> String {
     format!("env = {{ DB_PASSWORD = {} }}\n", json!(SECRET))
 }
 
 #[test]
-fn sec_70_secrets_are_taken_out_of_results_and_errors() {
-    // Says back what it was sent with, in place of an answer.
-    let web = Listener::mcp(|asked| {
+fn sec_70_secrets_are_redacted_from_results_and_errors() {
+    // Returns the request as an invalid response.
+    let web = StubServer::start_mcp(|asked| {
         let sent = asked.header("authorization").unwrap_or_default();
         (
             500,
@@ -49,21 +49,21 @@ fn sec_70_secrets_are_taken_out_of_results_and_errors() {
         )
     });
     let config = [
-        fixture("one", &[]) + &secret_env(),
-        // Another server hands out what is not its own.
-        fixture("two", &[]),
-        fixture("open", &[]) + "redact_results = false\n",
+        fixture_config("one", &[]) + &secret_env_line(),
+        // A second server returns a secret of the first.
+        fixture_config("two", &[]),
+        fixture_config("open", &[]) + "redact_results = false\n",
         format!(
             "[servers.web]\nurl = {}\nheaders = {{ Authorization = \"Bearer W3B/canary+9f8e7d!\" }}\n",
             json!(format!("{}/mcp", web.url))
         ),
     ];
-    let gateway = Gateway::up(&config.concat());
+    let gateway = Gateway::start(&config.concat());
     for server in ["one", "two", "open", "web"] {
-        gateway.wait_for(server, "ready");
+        gateway.wait_for_state(server, "ready");
     }
-    let mut session = gateway.session("/mcp");
-    for form in forms() {
+    let mut session = gateway.open_session("/mcp");
+    for form in secret_forms() {
         for server in ["one", "two"] {
             let echo = session.call(&format!("{server}__echo"), &json!({"message": form}));
             let text = echo["result"]["content"][0]["text"].as_str().unwrap();
@@ -74,33 +74,36 @@ fn sec_70_secrets_are_taken_out_of_results_and_errors() {
             let refused = session.call(&format!("{server}__rpc_error"), &refused);
             assert_eq!(refused["error"]["code"], -32001, "{refused}");
             for answer in [echo, fail, refused] {
-                assert!(!leaks(&answer.to_string()), "{form}: {answer}");
+                assert!(!contains_secret(&answer.to_string()), "{form}: {answer}");
             }
         }
-        // Where it is turned off, every byte is the server's.
+        // With redaction off, every byte of the server passes.
         let echo = session.call("open__echo", &json!({"message": form}));
         assert_eq!(echo["result"]["content"][0]["text"], form, "{echo}");
     }
     let failed = session.call("web__look", &json!({})).to_string();
-    assert!(failed.contains("500") && !leaks(&failed), "{failed}");
+    assert!(
+        failed.contains("500") && !contains_secret(&failed),
+        "{failed}"
+    );
     assert!(
         !failed.contains(&STANDARD.encode("u:W3B/canary+9f8e7d!")[4..16]),
         "{failed}"
     );
-    // A text without a secret keeps its bytes, and the owner's own token is a secret as well.
+    // A text without a secret keeps its bytes; the owner's own token is redacted too.
     let plain = session.call("one__echo", &json!({"message": "S3CRET canary"}));
     assert_eq!(plain["result"]["content"][0]["text"], "S3CRET canary");
     let token = session.call("two__echo", &json!({"message": gateway.token}));
     assert_eq!(token["result"]["content"][0]["text"], "‹owner token›");
 }
 
-/// Runs `check` on a file, and returns whether it is good and what is said.
-fn check(config: &str) -> (bool, String) {
+/// Runs `check` on a file, and returns the success and output.
+fn run_check(config: &str) -> (bool, String) {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("bowline.toml");
     std::fs::write(&file, config).unwrap();
     std::fs::write(directory.path().join("key"), "hunter22222").unwrap();
-    let checked = std::process::Command::new(bowline())
+    let checked = std::process::Command::new(bowline_binary())
         .arg("--state")
         .arg(directory.path().join("state"))
         .arg("--config")
@@ -113,26 +116,26 @@ fn check(config: &str) -> (bool, String) {
 }
 
 #[test]
-fn sec_71_secrets_in_argv_or_plain_urls_are_refused() {
+fn sec_71_secrets_in_argv_or_urls_are_refused() {
     let child = |more: &str| format!("[servers.a]\ncommand = \"true\"\n{more}\n");
     let secret = "[secrets.db]\nfile = \"key\"\n";
     for args in ["\"--key\", \"${secret:db}\"", "\"--key=${file:key}\""] {
-        let (is_good, said) = check(&format!("{secret}{}", child(&format!("args = [{args}]"))));
+        let (is_good, said) = run_check(&format!("{secret}{}", child(&format!("args = [{args}]"))));
         assert!(!is_good && said.contains("argv_secrets"), "{said}");
         assert!(
             said.contains("env = ") && !said.contains("hunter2"),
             "{said}"
         );
         let allowed = format!("args = [{args}]\nargv_secrets = \"allow\"");
-        let (is_good, said) = check(&format!("{secret}{}", child(&allowed)));
+        let (is_good, said) = run_check(&format!("{secret}{}", child(&allowed)));
         assert!(is_good, "{said}");
     }
-    let (is_good, said) = check(&format!(
+    let (is_good, said) = run_check(&format!(
         "{secret}{}",
         child("env = { K = \"${secret:db}\" }")
     ));
     assert!(is_good, "{said}");
-    let at = |url: &str| check(&format!("{secret}[servers.a]\nurl = \"{url}\"\n"));
+    let at = |url: &str| run_check(&format!("{secret}[servers.a]\nurl = \"{url}\"\n"));
     for url in [
         "http://remote.example/mcp?key=${secret:db}",
         "http://remote.example/${file:key}/mcp",
@@ -154,26 +157,26 @@ fn sec_71_secrets_in_argv_or_plain_urls_are_refused() {
 
 #[test]
 fn sec_71_allowed_argv_secrets_show_in_status() {
-    let gateway = Gateway::up(&(fixture("one", &[]) + "argv_secrets = \"allow\"\n"));
-    let status = gateway.wait_for("one", "ready");
+    let gateway = Gateway::start(&(fixture_config("one", &[]) + "argv_secrets = \"allow\"\n"));
+    let status = gateway.wait_for_state("one", "ready");
     assert_eq!(
         (&status["argv_secrets"], &status["redact_results"]),
         (&json!(true), &json!(true))
     );
-    let shown = gateway.cli(&["status", "one"]);
+    let shown = gateway.run_cli(&["status", "one"]);
     let shown = String::from_utf8(shown.stdout).unwrap();
     assert!(shown.contains("argv_secrets"), "{shown}");
 }
 
 #[test]
-fn sec_72_tokens_do_not_travel_over_plain_http() {
+fn sec_72_tokens_never_use_plain_http() {
     let directory = tempfile::tempdir().unwrap();
     let token = directory.path().join("token");
     std::fs::write(&token, "0123456789abcdef0123456789abcdef\n").unwrap();
     let private = <std::fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o600);
     std::fs::set_permissions(&token, private).unwrap();
     let run = |args: &[&str]| {
-        let ran = std::process::Command::new(bowline())
+        let ran = std::process::Command::new(bowline_binary())
             .args(["--json", "--state"])
             .arg(directory.path().join("state"))
             .arg("--token-file")
@@ -184,7 +187,7 @@ fn sec_72_tokens_do_not_travel_over_plain_http() {
         let said: Value = serde_json::from_slice(&ran.stderr).unwrap_or_default();
         (ran.status.code(), said["error"]["code"].clone(), said)
     };
-    // An address of documentation: nobody is there, and nothing may be sent.
+    // A documentation address: unreachable, and nothing may be sent.
     let remote = "http://192.0.2.1:7331";
     for args in [
         &["worker", "join", remote][..],
@@ -206,7 +209,7 @@ fn sec_72_tokens_do_not_travel_over_plain_http() {
             "{said}"
         );
     }
-    // Told so, it goes: to nobody, on a port of this machine that is closed.
+    // With `--insecure` it connects: to a closed port of this machine.
     let (exit, code, said) = run(&["--insecure", "--url", "http://0.0.0.0:1", "status"]);
     assert_eq!((exit, code), (Some(4), json!("unreachable")), "{said}");
 }

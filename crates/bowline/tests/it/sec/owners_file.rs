@@ -1,20 +1,21 @@
-//! Only the owner's file says what is started, and what is started gets what the file says and
-//! nothing more.
+//! Only the owner's file decides about started commands and environments.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 
 use serde_json::{Value, json};
 
-use super::bearer;
-use crate::harness::{Gateway, Http, bowline, eventually, fixture, server};
+use super::bearer_header;
+use crate::harness::{
+    Gateway, HttpConnection, bowline_binary, fixture_config, server_config, wait_until,
+};
 
-fn status(gateway: &Gateway, name: &str) -> Value {
-    gateway.wait_for(name, "ready")
+fn server_status(gateway: &Gateway, name: &str) -> Value {
+    gateway.wait_for_state(name, "ready")
 }
 
-/// What the system says of a process: `cmdline` or `environ`.
-fn of_process(status: &Value, what: &str) -> Vec<String> {
+/// Reads `cmdline` or `environ` of a process.
+fn read_proc(status: &Value, what: &str) -> Vec<String> {
     let bytes = std::fs::read(format!("/proc/{}/{what}", status["pid"])).unwrap();
     let text = String::from_utf8(bytes).unwrap();
     let parts = text.trim_end_matches('\0').split('\0');
@@ -22,18 +23,18 @@ fn of_process(status: &Value, what: &str) -> Vec<String> {
 }
 
 #[test]
-fn sec_37_no_request_starts_what_the_owners_file_does_not_hold() {
-    let gateway = Gateway::up(&fixture("one", &[]));
-    let before = status(&gateway, "one")["pid"].clone();
+fn sec_37_no_request_starts_unconfigured_command() {
+    let gateway = Gateway::start(&fixture_config("one", &[]));
+    let before = server_status(&gateway, "one")["pid"].clone();
     let marker = gateway.dir.path().join("marker");
     let other = gateway.dir.path().join("other.toml");
-    std::fs::write(&other, server("evil", "/bin/touch".as_ref(), &[])).unwrap();
+    std::fs::write(&other, server_config("evil", "/bin/touch".as_ref(), &[])).unwrap();
     let entry = json!({"command": "/bin/touch", "args": [marker], "config": other, "path": other});
     let body = json!({
         "name": "evil", "command": "/bin/touch", "args": [marker], "config": other, "path": other,
         "server": "evil", "tool": "x", "servers": {"evil": entry}, "mcpServers": {"evil": entry},
     });
-    let bearer = bearer(&gateway);
+    let bearer = bearer_header(&gateway);
     for method in ["POST", "PUT", "PATCH"] {
         for path in [
             "/api/v1/reload",
@@ -46,13 +47,13 @@ fn sec_37_no_request_starts_what_the_owners_file_does_not_hold() {
             "/api/v1/config",
             "/api/v1/call",
         ] {
-            let mut http = Http::connect(gateway.address);
+            let mut http = HttpConnection::connect(gateway.address);
             let headers = [
                 ("Authorization", bearer.as_str()),
                 ("Content-Type", "application/json"),
             ];
-            http.send(method, path, &headers, body.to_string().as_bytes());
-            let answer = http.read();
+            http.send_request(method, path, &headers, body.to_string().as_bytes());
+            let answer = http.read_response();
             let is_reload = method == "POST" && path.starts_with("/api/v1/reload");
             assert_eq!(
                 answer.status == 200,
@@ -62,34 +63,34 @@ fn sec_37_no_request_starts_what_the_owners_file_does_not_hold() {
             );
         }
     }
-    let servers = gateway.api("/api/v1/servers");
+    let servers = gateway.get_api("/api/v1/servers");
     assert_eq!(servers["servers"].as_array().unwrap().len(), 1, "{servers}");
-    assert_eq!(status(&gateway, "one")["pid"], before);
+    assert_eq!(server_status(&gateway, "one")["pid"], before);
     assert!(!marker.exists());
 }
 
 #[test]
-fn sec_37_a_file_that_others_may_write_is_not_applied() {
-    let gateway = Gateway::up(&fixture("one", &[]));
-    let before = status(&gateway, "one")["pid"].clone();
+fn sec_37_world_writable_config_is_not_applied() {
+    let gateway = Gateway::start(&fixture_config("one", &[]));
+    let before = server_status(&gateway, "one")["pid"].clone();
     let path = gateway.dir.path().join("bowline.toml");
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666)).unwrap();
-    std::fs::write(&path, fixture("two", &[])).unwrap();
-    let refused = gateway.cli(&["reload"]);
+    std::fs::write(&path, fixture_config("two", &[])).unwrap();
+    let refused = gateway.run_cli(&["reload"]);
     assert_eq!(refused.status.code(), Some(2));
     let said = String::from_utf8(refused.stderr).unwrap();
     assert!(
         said.contains("can be written by everyone") && said.contains("chmod o-w"),
         "{said}"
     );
-    eventually("the refusal is told", || {
-        gateway.api("/api/v1/status")["config_error"].is_string()
+    wait_until("the refusal is told", || {
+        gateway.get_api("/api/v1/status")["config_error"].is_string()
     });
-    assert_eq!(status(&gateway, "one")["pid"], before);
+    assert_eq!(server_status(&gateway, "one")["pid"], before);
 }
 
 #[test]
-fn sec_38_arguments_reach_a_server_letter_by_letter() {
+fn sec_38_arguments_are_passed_literally() {
     let dir = tempfile::TempDir::new().unwrap();
     let marker = dir.path().join("marker");
     let odd = format!(
@@ -98,8 +99,8 @@ fn sec_38_arguments_reach_a_server_letter_by_letter() {
         m = marker.display().to_string().replace('/', "_"),
     );
     let args = [odd.as_str(), "--toolset", "demo"];
-    let gateway = Gateway::up(&fixture("one", &args));
-    let seen = of_process(&status(&gateway, "one"), "cmdline");
+    let gateway = Gateway::start(&fixture_config("one", &args));
+    let seen = read_proc(&server_status(&gateway, "one"), "cmdline");
     assert!(seen.ends_with(&args.map(str::to_owned)), "{seen:?}");
     assert!(!marker.exists());
     let written = std::fs::read_dir(dir.path()).unwrap().count();
@@ -107,12 +108,15 @@ fn sec_38_arguments_reach_a_server_letter_by_letter() {
 }
 
 #[test]
-fn sec_39_a_server_gets_no_credential_that_its_entry_does_not_name() {
+fn sec_39_server_gets_only_named_credentials() {
     let config = [
-        fixture("one", &[]),
-        format!("{}inherit_env = [\"GITHUB_TOKEN\"]\n", fixture("two", &[])),
+        fixture_config("one", &[]),
+        format!(
+            "{}inherit_env = [\"GITHUB_TOKEN\"]\n",
+            fixture_config("two", &[])
+        ),
     ];
-    let gateway = Gateway::up_as(&config.concat(), |command| {
+    let gateway = Gateway::start_with_command(&config.concat(), |command| {
         command
             .env("GITHUB_TOKEN", "github-canary")
             .env("AWS_ACCESS_KEY_ID", "aws-canary")
@@ -122,7 +126,7 @@ fn sec_39_a_server_gets_no_credential_that_its_entry_does_not_name() {
     });
     let has = |name: &str, key: &str| {
         let start = format!("{key}=");
-        let variables = of_process(&status(&gateway, name), "environ");
+        let variables = read_proc(&server_status(&gateway, name), "environ");
         variables
             .iter()
             .any(|variable| variable.starts_with(&start))
@@ -140,12 +144,12 @@ fn sec_39_a_server_gets_no_credential_that_its_entry_does_not_name() {
     assert!(has("one", "PATH"));
 }
 
-/// What `bowline check` warns about in a file.
-fn warnings(config: &str) -> String {
+/// The warnings of `bowline check`.
+fn check_warnings(config: &str) -> String {
     let dir = tempfile::TempDir::new().unwrap();
     let path = dir.path().join("bowline.toml");
     std::fs::write(&path, config).unwrap();
-    let output = Command::new(bowline())
+    let output = Command::new(bowline_binary())
         .arg("check")
         .arg("--config")
         .arg(path)
@@ -156,9 +160,9 @@ fn warnings(config: &str) -> String {
 }
 
 #[test]
-fn sec_39_variables_that_load_code_are_warned_about() {
+fn sec_39_code_loading_variables_are_warned_about() {
     for key in ["LD_PRELOAD", "NODE_OPTIONS", "PYTHONPATH", "BASH_ENV"] {
-        let said = warnings(&format!(
+        let said = check_warnings(&format!(
             "[servers.a]\ncommand = \"a\"\nenv = {{ {key} = \"x\" }}\n"
         ));
         let expected = format!("server `a` gets {key}, which can load code into its process");
@@ -170,13 +174,13 @@ fn sec_39_variables_that_load_code_are_warned_about() {
 }
 
 #[test]
-fn sec_40_a_package_that_is_not_pinned_is_warned_about_with_the_pin() {
+fn sec_40_unpinned_package_warning_names_pin() {
     let npx = "[servers.a]\ncommand = \"npx\"\nargs = [\"-y\", \"@a/files\", \"/srv\"]\n";
-    let said = warnings(npx);
+    let said = check_warnings(npx);
     assert!(said.contains("pin it: `@a/files@1.2.3`"), "{said}");
     let uvx = "[servers.a]\ncommand = \"uvx\"\nargs = [\"mcp-time\"]\n";
-    let said = warnings(uvx);
+    let said = check_warnings(uvx);
     assert!(said.contains("pin it: `mcp-time==1.2.3`"), "{said}");
     let pinned = "[servers.a]\ncommand = \"npx\"\nargs = [\"-y\", \"@a/files@2.0.1\"]\n";
-    assert_eq!(warnings(pinned), "");
+    assert_eq!(check_warnings(pinned), "");
 }

@@ -1,4 +1,4 @@
-//! What a hosted server reaches of the gateway, of other servers and of the machine.
+//! Access of a hosted server to the gateway, to other servers and to the machine.
 
 use std::fs;
 use std::os::unix::fs::chown;
@@ -8,18 +8,18 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Gateway, eventually, fixture};
-use crate::props::{opening, script};
+use crate::harness::{Gateway, fixture_config, wait_until};
+use crate::test_servers::{shell_handshake, shell_server};
 
-/// Somebody without any rights, where the test itself has all.
-const SOMEBODY: u32 = 12_345;
+/// An unprivileged user, if the test runs as root.
+const UNPRIVILEGED_UID: u32 = 12_345;
 
-/// What the neighbour is given and nobody else should know.
+/// A secret of the neighbour.
 const CANARY: &str = "S3CRET-canary-9f8e7d";
 
-/// Tries everything that made a hosted server the owner, and says how each went. What is tried
-/// stands behind the name of the look.
-const LOOKS: &str = r#"
+/// Tries every known escalation of a hosted server to owner rights, and prints each outcome. The
+/// attempt follows the name of the probe.
+const PROBES: &str = r#"
 read -r l
 port=$(echo "$l" | sed 's/.*"port":\([0-9]*\).*/\1/')
 look() {
@@ -53,8 +53,8 @@ echo '{"jsonrpc":"2.0","id":3,"result":{"content":[{"type":"text","text":"done"}
 read -r l
 "#;
 
-/// The looks that must fail; the last two are of the machine, not of the gateway.
-const CLOSED: [&str; 15] = [
+/// The probes that must fail; the last two concern the machine, not the gateway.
+const FAILING_PROBES: [&str; 15] = [
     "environment",
     "memory",
     "signal",
@@ -72,8 +72,8 @@ const CLOSED: [&str; 15] = [
     "shared-temp",
 ];
 
-/// Has the gateway run as somebody who owns its files and nothing else.
-fn as_somebody(command: &mut Command) {
+/// Runs the gateway as a user that owns only its files.
+fn run_unprivileged(command: &mut Command) {
     let config = command
         .get_args()
         .skip_while(|arg| *arg != "--config")
@@ -85,53 +85,53 @@ fn as_somebody(command: &mut Command) {
     command.env("HOME", &home);
     if rustix::process::geteuid().is_root() {
         for path in [directory, &config, &home] {
-            chown(path, Some(SOMEBODY), Some(SOMEBODY)).unwrap();
+            chown(path, Some(UNPRIVILEGED_UID), Some(UNPRIVILEGED_UID)).unwrap();
         }
-        command.uid(SOMEBODY).gid(SOMEBODY);
+        command.uid(UNPRIVILEGED_UID).gid(UNPRIVILEGED_UID);
     }
 }
 
-/// Returns what the looks of a server came to whose entry has these lines.
-fn looks(lines: &str) -> (Vec<String>, Value) {
+/// Returns the probe outcomes of a server with the given entry lines.
+fn probe_results(lines: &str) -> (Vec<String>, Value) {
     let files = tempfile::tempdir().unwrap();
     let named = files.path().join("named.txt");
     fs::write(&named, "for the server").unwrap();
     for path in [files.path(), &named] {
-        let _ = chown(path, Some(SOMEBODY), Some(SOMEBODY));
+        let _ = chown(path, Some(UNPRIVILEGED_UID), Some(UNPRIVILEGED_UID));
     }
     let tools = r#"{"tools":[{"name":"go","inputSchema":{"type":"object"}}]}"#;
-    // The paths are told by another way than arguments, which would be granted.
+    // The paths are not passed as arguments, because the sandbox would grant those.
     let setup = "S=$(echo $STATE_AT | cut -c4-) C=$(echo $CONFIG_AT | cut -c4-); export S C\n";
-    let text = format!("{setup}{}{LOOKS}", opening(tools));
+    let text = format!("{setup}{}{PROBES}", shell_handshake(tools));
     let config = |state: &Path, config: &Path| {
         let env = json!({
             "STATE_AT": format!("at:{}", state.display()),
             "CONFIG_AT": format!("at:{}", config.display()),
-            "OWN": crate::harness::bowline(),
+            "OWN": crate::harness::bowline_binary(),
             "CANARY_NAME": "DB_PASSWORD",
-            // Written so that who looks for it does not find itself.
+            // A pattern that does not match its own text.
             "NEIGHBOUR": "man[y]=77",
         });
         let env = env.as_object().unwrap().iter();
         let env: Vec<_> = env.map(|(key, value)| format!("{key} = {value}")).collect();
         let args = ["a", "b", named.to_str().unwrap()];
-        script("pry", &text, &args)
+        shell_server("pry", &text, &args)
             + &format!("env = {{ {} }}\n{lines}\n", env.join(", "))
-            + &fixture("neighbour", &["--toolset", "many=77"])
+            + &fixture_config("neighbour", &["--toolset", "many=77"])
             + &format!("env = {{ DB_PASSWORD = \"{CANARY}\" }}\n")
             + "[roles.reader]\nallow = [\"*\"]\n"
     };
-    let gateway = Gateway::up_at(config, as_somebody);
-    gateway.wait_for("neighbour", "ready");
-    let pry = gateway.wait_for("pry", "ready");
+    let gateway = Gateway::start_at(config, run_unprivileged);
+    gateway.wait_for_state("neighbour", "ready");
+    let pry = gateway.wait_for_state("pry", "ready");
     let port = gateway.address.port();
     let done = gateway
-        .session("/mcp")
-        .text("pry__go", &json!({"port": port}));
+        .open_session("/mcp")
+        .call_text("pry__go", &json!({"port": port}));
     assert_eq!(done, "done");
     let mut seen = Vec::new();
-    eventually("the server said what it reached", || {
-        let logs = gateway.api("/api/v1/logs?server=pry");
+    wait_until("the server said what it reached", || {
+        let logs = gateway.get_api("/api/v1/logs?server=pry");
         let lines = logs["lines"].as_array().unwrap().iter();
         let lines = lines.filter_map(|line| line["text"].as_str().map(str::to_owned));
         seen = lines.collect();
@@ -142,8 +142,8 @@ fn looks(lines: &str) -> (Vec<String>, Value) {
 
 #[test]
 fn sec_65_sandbox_closes_gateway_and_neighbours() {
-    let (seen, status) = looks("");
-    for look in CLOSED {
+    let (seen, status) = probe_results("");
+    for look in FAILING_PROBES {
         let closed = format!("closed {look}");
         assert!(seen.contains(&closed), "{look}: {seen:?}");
     }
@@ -159,8 +159,8 @@ fn sec_65_sandbox_closes_gateway_and_neighbours() {
 
 #[test]
 fn sec_65_sandbox_off_leaves_all_open() {
-    let (seen, status) = looks("sandbox = \"off\"");
-    for look in CLOSED {
+    let (seen, status) = probe_results("sandbox = \"off\"");
+    for look in FAILING_PROBES {
         let reached = format!("reached {look}");
         assert!(seen.contains(&reached), "{look}: {seen:?}");
     }
@@ -168,9 +168,9 @@ fn sec_65_sandbox_off_leaves_all_open() {
 }
 
 #[test]
-fn sec_66_state_stays_closed_whatever_is_granted() {
-    let (seen, _) = looks("fs = [\"/\"]\nnet = [443]");
-    for look in &CLOSED[..13] {
+fn sec_66_state_stays_closed_despite_grants() {
+    let (seen, _) = probe_results("fs = [\"/\"]\nnet = [443]");
+    for look in &FAILING_PROBES[..13] {
         let closed = format!("closed {look}");
         assert!(seen.contains(&closed), "{look}: {seen:?}");
     }

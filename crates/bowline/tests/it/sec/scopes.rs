@@ -1,39 +1,43 @@
-//! A token that is narrowed: no session, stream, era or road of it is wider.
+//! A narrowed token: no session, stream, era or path of it is wider.
 
 use serde_json::{Value, json};
 
-use crate::harness::{Gateway, Response, eventually, fixture};
+use crate::harness::{Gateway, Response, fixture_config, wait_until};
 
-fn up() -> Gateway {
+fn start_scoped() -> Gateway {
     let rules = r#"
 [roles.writer]
 allow = ["one.*"]
 [context.no-echo]
 hide = ["*.echo"]
 "#;
-    let gateway = Gateway::up(&format!("{}{rules}", fixture("one", &[])));
-    gateway.wait_for("one", "ready");
+    let gateway = Gateway::start(&format!("{}{rules}", fixture_config("one", &[])));
+    gateway.wait_for_state("one", "ready");
     gateway
 }
 
-fn narrow(gateway: &Gateway, token: &str, contexts: &Value) -> Response {
+fn narrow_token(gateway: &Gateway, token: &str, contexts: &Value) -> Response {
     let path = format!("/api/v1/tokens/{token}/context");
-    gateway.ask_api("PUT", &path, &json!({"contexts": contexts}))
+    gateway.send_api("PUT", &path, &json!({"contexts": contexts}))
 }
 
 /// Whether the tool is listed and runs in a new session, an open one, and without a session.
-fn roads(gateway: &Gateway, token: &str, open: &mut crate::harness::Session) -> [bool; 4] {
+fn tool_access_by_path(
+    gateway: &Gateway,
+    token: &str,
+    open: &mut crate::harness::Session,
+) -> [bool; 4] {
     let message = json!({"message": "hi"});
     let ran = |answer: &Value| answer["result"]["content"][0]["text"] == "hi";
-    let mut new = gateway.session_as(token, "/mcp");
-    let mut single = gateway.session_as(token, "/servers/one/mcp");
-    let modern = crate::harness::modern::Modern {
+    let mut new = gateway.open_session_as(token, "/mcp");
+    let mut single = gateway.open_session_as(token, "/servers/one/mcp");
+    let modern = crate::harness::modern_client::ModernClient {
         token: token.to_owned(),
-        ..gateway.modern("/mcp")
+        ..gateway.modern_client("/mcp")
     };
     let call = json!({"name": "one__echo", "arguments": message});
-    let by_modern = ran(&modern.ask("tools/call", &call).json());
-    let listed = modern.result("tools/list", &json!({}))["tools"].clone();
+    let by_modern = ran(&modern.send_request("tools/call", &call).json());
+    let listed = modern.request_result("tools/list", &json!({}))["tools"].clone();
     let mut listed = listed.as_array().unwrap().iter();
     assert_eq!(listed.any(|tool| tool["name"] == "one__echo"), by_modern);
     [
@@ -45,87 +49,90 @@ fn roads(gateway: &Gateway, token: &str, open: &mut crate::harness::Session) -> 
 }
 
 #[test]
-fn sec_52_narrowed_token_is_narrow_on_every_path() {
-    let mut gateway = up();
-    let (id, token) = gateway.token_of(&json!({"principal": "ann", "role": "writer"}));
-    let mut open = gateway.session_as(&token, "/mcp");
-    assert_eq!(roads(&gateway, &token, &mut open), [true; 4]);
-    let mut stream = open.listen();
+fn sec_52_narrowed_token_is_narrow_everywhere() {
+    let mut gateway = start_scoped();
+    let (id, token) = gateway.create_token(&json!({"principal": "ann", "role": "writer"}));
+    let mut open = gateway.open_session_as(&token, "/mcp");
+    assert_eq!(tool_access_by_path(&gateway, &token, &mut open), [true; 4]);
+    let mut stream = open.open_stream();
     stream.read_chunk().unwrap();
-    let answer = narrow(&gateway, &id, &json!(["no-echo"]));
+    let answer = narrow_token(&gateway, &id, &json!(["no-echo"]));
     assert_eq!(answer.status, 200, "{}", answer.text());
     assert_eq!(answer.json()["narrowed"], json!(["no-echo"]));
-    assert_eq!(roads(&gateway, &token, &mut open), [false; 4]);
-    // Whoever listens is told.
+    assert_eq!(tool_access_by_path(&gateway, &token, &mut open), [false; 4]);
+    // Listeners are notified.
     let told = String::from_utf8(stream.read_chunk().unwrap()).unwrap();
     assert!(told.contains("notifications/tools/list_changed"), "{told}");
-    // Another token of the same principal is another credential.
-    let (_, other) = gateway.token_of(&json!({"principal": "ann", "role": "writer"}));
-    let mut others = gateway.session_as(&other, "/mcp");
-    assert_eq!(roads(&gateway, &other, &mut others), [true; 4]);
-    // It lasts.
+    // Another token of the same principal is unaffected.
+    let (_, other) = gateway.create_token(&json!({"principal": "ann", "role": "writer"}));
+    let mut others = gateway.open_session_as(&other, "/mcp");
+    assert_eq!(
+        tool_access_by_path(&gateway, &other, &mut others),
+        [true; 4]
+    );
+    // The narrowing persists.
     gateway.restart_after_kill();
-    gateway.wait_for("one", "ready");
-    let mut open = gateway.session_as(&token, "/mcp");
-    assert_eq!(roads(&gateway, &token, &mut open), [false; 4]);
-    let unknown = narrow(&gateway, &id, &json!(["no-such"]));
+    gateway.wait_for_state("one", "ready");
+    let mut open = gateway.open_session_as(&token, "/mcp");
+    assert_eq!(tool_access_by_path(&gateway, &token, &mut open), [false; 4]);
+    let unknown = narrow_token(&gateway, &id, &json!(["no-such"]));
     assert_eq!(unknown.status, 422, "{}", unknown.text());
-    let ran = gateway.cli(&["token", "narrow", &id, "--clear"]);
+    let ran = gateway.run_cli(&["token", "narrow", &id, "--clear"]);
     assert!(ran.status.success(), "{ran:?}");
-    assert_eq!(roads(&gateway, &token, &mut open), [true; 4]);
-    let ran = gateway.cli(&["token", "narrow", &id, "no-echo"]);
+    assert_eq!(tool_access_by_path(&gateway, &token, &mut open), [true; 4]);
+    let ran = gateway.run_cli(&["token", "narrow", &id, "no-echo"]);
     let noted = String::from_utf8_lossy(&ran.stderr).into_owned();
     assert!(
         noted.contains(&format!("bowline token narrow {id} --clear")),
         "{noted}"
     );
-    assert_eq!(roads(&gateway, &token, &mut open), [false; 4]);
-    let nobody = narrow(&gateway, "nobody", &json!([]));
+    assert_eq!(tool_access_by_path(&gateway, &token, &mut open), [false; 4]);
+    let nobody = narrow_token(&gateway, "nobody", &json!([]));
     assert_eq!(nobody.json()["error"]["code"], "token_not_found");
 }
 
 #[test]
 fn sec_53_session_narrowing_narrows_its_run_token() {
-    let gateway = up();
+    let gateway = start_scoped();
     let wanted = json!({"run": "claude"});
-    let (id, token) = gateway.token_of(&wanted);
-    let mut open = gateway.session_as(&token, "/mcp");
-    assert_eq!(roads(&gateway, &token, &mut open), [true; 4]);
+    let (id, token) = gateway.create_token(&wanted);
+    let mut open = gateway.open_session_as(&token, "/mcp");
+    assert_eq!(tool_access_by_path(&gateway, &token, &mut open), [true; 4]);
     let begin = &open.id[..16].to_owned();
-    let ran = gateway.cli(&["session", "narrow", begin, "no-echo"]);
+    let ran = gateway.run_cli(&["session", "narrow", begin, "no-echo"]);
     let said = String::from_utf8_lossy(&ran.stdout).into_owned();
     assert!(
         said.contains(&format!("narrowed token {id}")),
         "{said} {ran:?}"
     );
-    assert_eq!(roads(&gateway, &token, &mut open), [false; 4]);
-    let ran = gateway.cli(&["session", "narrow", begin, "--clear", "--credential"]);
+    assert_eq!(tool_access_by_path(&gateway, &token, &mut open), [false; 4]);
+    let ran = gateway.run_cli(&["session", "narrow", begin, "--clear", "--credential"]);
     assert!(ran.status.success(), "{ran:?}");
-    assert_eq!(roads(&gateway, &token, &mut open), [true; 4]);
+    assert_eq!(tool_access_by_path(&gateway, &token, &mut open), [true; 4]);
 
-    // A token of a person is narrowed when that is said, and the command says what it does.
-    let (id, token) = gateway.token_of(&json!({"principal": "ann", "role": "writer"}));
-    let mut open = gateway.session_as(&token, "/mcp");
+    // A person's token is narrowed only explicitly, and the command says so.
+    let (id, token) = gateway.create_token(&json!({"principal": "ann", "role": "writer"}));
+    let mut open = gateway.open_session_as(&token, "/mcp");
     let begin = &open.id[..16].to_owned();
-    let ran = gateway.cli(&["session", "narrow", begin, "no-echo"]);
+    let ran = gateway.run_cli(&["session", "narrow", begin, "no-echo"]);
     let noted = String::from_utf8_lossy(&ran.stderr).into_owned();
     assert!(noted.contains("only this session is narrowed"), "{noted}");
     assert_eq!(
-        roads(&gateway, &token, &mut open),
+        tool_access_by_path(&gateway, &token, &mut open),
         [false, true, true, true]
     );
-    let ran = gateway.cli(&["session", "narrow", begin, "no-echo", "--credential"]);
+    let ran = gateway.run_cli(&["session", "narrow", begin, "no-echo", "--credential"]);
     let said = String::from_utf8_lossy(&ran.stdout).into_owned();
     assert!(
         said.contains(&format!("narrowed token {id}")),
         "{said} {ran:?}"
     );
-    assert_eq!(roads(&gateway, &token, &mut open), [false; 4]);
+    assert_eq!(tool_access_by_path(&gateway, &token, &mut open), [false; 4]);
 
-    let listed = String::from_utf8_lossy(&gateway.cli(&["session", "ls"]).stdout).into_owned();
+    let listed = String::from_utf8_lossy(&gateway.run_cli(&["session", "ls"]).stdout).into_owned();
     assert!(listed.contains("it 1"), "the client is named: {listed}");
     assert!(listed.contains("no-echo (token)"), "{listed}");
-    let ran = gateway.cli(&["session", "end", begin]);
+    let ran = gateway.run_cli(&["session", "end", begin]);
     assert!(ran.status.success(), "{ran:?}");
     let gone = open.post(&json!({"jsonrpc": "2.0", "id": 9, "method": "ping"}));
     assert_eq!(gone.status, 404);
@@ -133,15 +140,15 @@ fn sec_53_session_narrowing_narrows_its_run_token() {
 
 #[test]
 fn sec_57_ended_session_stays_ended_after_restart() {
-    let mut gateway = up();
-    let mut session = gateway.session("/mcp");
-    let kept = gateway.session("/mcp");
-    session.delete();
+    let mut gateway = start_scoped();
+    let mut session = gateway.open_session("/mcp");
+    let kept = gateway.open_session("/mcp");
+    session.end_session();
     for _life in 0..2 {
         gateway.restart_after_kill();
-        gateway.wait_for("one", "ready");
+        gateway.wait_for_state("one", "ready");
         for (id, status) in [(&session.id, 404), (&kept.id, 200)] {
-            let mut http = crate::harness::Http::connect(gateway.address);
+            let mut http = crate::harness::HttpConnection::connect(gateway.address);
             let token = format!("Bearer {}", gateway.token);
             let headers = [("Authorization", &token[..]), ("MCP-Session-Id", id)];
             let ping = json!({"jsonrpc": "2.0", "id": 1, "method": "ping"}).to_string();
@@ -151,13 +158,13 @@ fn sec_57_ended_session_stays_ended_after_restart() {
 }
 
 #[test]
-fn sec_55_hidden_server_is_like_no_server() {
+fn sec_55_hidden_server_looks_nonexistent() {
     let rules = "[roles.none]\nallow = [\"one.*\"]\n";
-    let servers = [fixture("one", &[]), fixture("hidden", &[])].concat();
-    let gateway = Gateway::up(&format!("{servers}{rules}"));
-    gateway.wait_for("one", "ready");
-    gateway.wait_for("hidden", "ready");
-    let (_, token) = gateway.token_of(&json!({"principal": "ann", "role": "none"}));
+    let servers = [fixture_config("one", &[]), fixture_config("hidden", &[])].concat();
+    let gateway = Gateway::start(&format!("{servers}{rules}"));
+    gateway.wait_for_state("one", "ready");
+    gateway.wait_for_state("hidden", "ready");
+    let (_, token) = gateway.create_token(&json!({"principal": "ann", "role": "none"}));
     let bearer = format!("Bearer {token}");
     let ask = |path: &str, era: &str, method: &str| {
         let mut message = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": {
@@ -165,11 +172,12 @@ fn sec_55_hidden_server_is_like_no_server() {
         }});
         let mut headers = vec![("Authorization", &bearer[..])];
         if method == "server/discover" {
-            message["params"] = json!({"_meta": crate::harness::modern::meta(&json!({}))});
+            message["params"] =
+                json!({"_meta": crate::harness::modern_client::request_meta(&json!({}))});
             headers.push(("MCP-Protocol-Version", era));
             headers.push(("Mcp-Method", method));
         }
-        let mut http = crate::harness::Http::connect(gateway.address);
+        let mut http = crate::harness::HttpConnection::connect(gateway.address);
         let answer = http.post(path, &headers, message.to_string().as_bytes());
         (answer.status, answer.text())
     };
@@ -187,38 +195,39 @@ fn sec_55_hidden_server_is_like_no_server() {
         assert!(!text.contains("serverInfo"), "{text}");
         assert_eq!(ask("/servers/one/mcp", era, method).0, 200);
     }
-    // A level that is set at /mcp reaches only servers of which the caller sees anything.
-    let mut session = gateway.session_as(&token, "/mcp");
+    // A log level set at /mcp reaches only servers of which the caller sees something.
+    let mut session = gateway.open_session_as(&token, "/mcp");
     let set = session.request("logging/setLevel", &json!({"level": "error"}));
     assert_eq!(set["result"], json!({}), "{set}");
-    let mut owner = gateway.session("/mcp");
+    let mut owner = gateway.open_session("/mcp");
     let level = |owner: &mut crate::harness::Session, server: &str| {
         let answer = owner.call(&format!("{server}__test_client_state"), &json!({}));
         answer["result"]["structuredContent"]["level"].clone()
     };
-    eventually("the server that is seen is told", || {
+    wait_until("the server that is seen is told", || {
         level(&mut owner, "one") == "error"
     });
     assert_ne!(level(&mut owner, "hidden"), "error");
 }
 
 #[test]
-fn sec_56_readyz_names_no_server_without_owner() {
+fn sec_56_readyz_names_servers_to_owner_only() {
     let broken = "[servers.prod-db-finance]\ncommand = \"/nonexistent/program\"\n";
-    let gateway = Gateway::up(&format!("{}{broken}", fixture("one", &[])));
-    gateway.wait_for("one", "ready");
-    let (_, token) = gateway.token_of(&json!({"run": "claude"}));
+    let gateway = Gateway::start(&format!("{}{broken}", fixture_config("one", &[])));
+    gateway.wait_for_state("one", "ready");
+    let (_, token) = gateway.create_token(&json!({"run": "claude"}));
     let get = |token: Option<&str>| {
         let bearer = token.map(|token| format!("Bearer {token}"));
         let headers: Vec<_> = bearer
             .iter()
             .map(|text| ("Authorization", &text[..]))
             .collect();
-        let answer = crate::harness::Http::connect(gateway.address).get("/readyz", &headers);
+        let answer =
+            crate::harness::HttpConnection::connect(gateway.address).get("/readyz", &headers);
         (answer.status, answer.json())
     };
     let owner = gateway.token.clone();
-    eventually("the owner is told which server fails", || {
+    wait_until("the owner is told which server fails", || {
         get(Some(&owner)).1["servers"]["prod-db-finance"].is_string()
     });
     for token in [None, Some(&token[..])] {

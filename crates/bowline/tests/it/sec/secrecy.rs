@@ -1,5 +1,4 @@
-//! What keeps secrets of the gateway from servers, and the gateway from files that are not its
-//! own.
+//! Secrets of the gateway are protected from servers, and the gateway from foreign files.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, symlink};
@@ -8,15 +7,14 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::json;
 
-use crate::harness::{Gateway, bowline, eventually, fixture};
-use crate::sec::{ask, bearer, is_unharmed};
+use crate::harness::{Gateway, bowline_binary, fixture_config, wait_until};
+use crate::sec::{assert_unharmed, bearer_header, request_head};
 
-/// Somebody without any rights.
-const NOBODY: u32 = 65_534;
+/// An unprivileged user.
+const UNPRIVILEGED_UID: u32 = 65_534;
 
-/// Tries to look into its grandparent, which is the gateway, and into its parent, which is only
-/// what watches over it.
-const PRY: &str = r#"
+/// Tries to read the grandparent (the gateway) and the parent (the reaper).
+const READ_GATEWAY: &str = r#"
 gateway=$(cut -d' ' -f4 /proc/$PPID/stat)
 for what in environ mem maps; do
     if ( exec 3< /proc/$gateway/$what && head -c 1 <&3 ) >/dev/null 2>&1
@@ -27,20 +25,20 @@ exec "$@" fixture
 "#;
 
 #[test]
-fn sec_42_a_server_cannot_read_the_memory_or_the_environment_of_the_gateway() {
-    let args = json!(["-c", PRY, "sh", bowline()]);
+fn sec_42_server_cannot_read_gateway_memory() {
+    let args = json!(["-c", READ_GATEWAY, "sh", bowline_binary()]);
     let directory = tempfile::tempdir().unwrap();
     let config = directory.path().join("bowline.toml");
-    // A sandbox would not let it look at all.
+    // A sandbox would block every attempt.
     let text = format!("[servers.pry]\nsandbox = \"off\"\ncommand = \"sh\"\nargs = {args}\n");
     fs::write(&config, text).unwrap();
-    let mut up = Command::new(bowline());
-    // Root may read everything, so the gateway is somebody else here.
+    let mut up = Command::new(bowline_binary());
+    // Root may read everything, so the gateway runs as another user here.
     if rustix::process::geteuid().is_root() {
         for path in [directory.path(), &config] {
-            chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
+            chown(path, Some(UNPRIVILEGED_UID), Some(UNPRIVILEGED_UID)).unwrap();
         }
-        let own = bowline();
+        let own = bowline_binary();
         let reachable = Command::new("setpriv")
             .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
             .arg(own)
@@ -64,18 +62,18 @@ fn sec_42_a_server_cannot_read_the_memory_or_the_environment_of_the_gateway() {
         .unwrap();
     let pid = up.id();
     let mut logs = String::new();
-    eventually("the server said what it could read", || {
-        let out = Command::new(bowline())
+    wait_until("the server said what it could read", || {
+        let out = Command::new(bowline_binary())
             .args(["logs", "pry", "--url"])
-            .arg(url(directory.path()).unwrap_or_default())
+            .arg(gateway_url(directory.path()).unwrap_or_default())
             .arg("--token-file")
-            .arg(token(directory.path()))
+            .arg(copy_token(directory.path()))
             .output()
             .unwrap();
         logs = String::from_utf8_lossy(&out.stdout).into_owned();
         logs.contains("read parent")
     });
-    crate::harness::signal(pid, "TERM");
+    crate::harness::send_signal(pid, "TERM");
     assert!(up.wait().unwrap().success());
     for what in ["environ", "mem", "maps"] {
         let denied = format!("denied {what} of {pid}");
@@ -83,14 +81,14 @@ fn sec_42_a_server_cannot_read_the_memory_or_the_environment_of_the_gateway() {
     }
 }
 
-fn url(directory: &Path) -> Option<String> {
+fn gateway_url(directory: &Path) -> Option<String> {
     let run = fs::read(directory.join("state/run.json")).ok()?;
     let run: serde_json::Value = serde_json::from_slice(&run).ok()?;
     run["url"].as_str().map(str::to_owned)
 }
 
-/// A copy of the token that is ours: the gateway's belongs to somebody else.
-fn token(directory: &Path) -> PathBuf {
+/// A copy of the token owned by the test: the original belongs to another user.
+fn copy_token(directory: &Path) -> PathBuf {
     let copy = directory.join("token-copy");
     let token = fs::read(directory.join("state/token")).unwrap_or_default();
     let _ = fs::remove_file(&copy);
@@ -99,9 +97,9 @@ fn token(directory: &Path) -> PathBuf {
     copy
 }
 
-/// Every file and directory below, with what tells whether it was touched. What the gateway
-/// keeps in its state directory is known by name alone: it writes there when it pleases.
-fn tree(directory: &Path) -> Vec<(PathBuf, u64, i64)> {
+/// Every file and directory below, with inode and modification time. Files in the state directory
+/// count by name only, because of the gateway's own writes.
+fn snapshot_tree(directory: &Path) -> Vec<(PathBuf, u64, i64)> {
     let state = directory.join("state");
     let mut found = Vec::new();
     let mut left = vec![directory.to_owned()];
@@ -125,17 +123,17 @@ fn tree(directory: &Path) -> Vec<(PathBuf, u64, i64)> {
 }
 
 #[test]
-fn sec_43_names_that_look_like_paths_reach_no_file() {
-    let gateway = Gateway::up(&fixture("a", &[]));
-    gateway.wait_for("a", "ready");
+fn sec_43_path_like_names_reach_no_file() {
+    let gateway = Gateway::start(&fixture_config("a", &[]));
+    gateway.wait_for_state("a", "ready");
     let outside = gateway.dir.path().join("victim.json");
     fs::write(&outside, "{}").unwrap();
-    let bearer = bearer(&gateway);
+    let bearer = bearer_header(&gateway);
     let headers = [("Authorization", bearer.as_str())];
-    // The last file that a start writes; before it, the tree still grows.
+    // The last file of a start; until then the tree still grows.
     let menu = gateway.dir.path().join("state/manifests/a.json");
-    eventually("the menu of the server is kept", || menu.exists());
-    let before = tree(gateway.dir.path());
+    wait_until("the menu of the server is kept", || menu.exists());
+    let before = snapshot_tree(gateway.dir.path());
     for name in [
         "..%2F..%2Fvictim",
         "%2e%2e%2fvictim",
@@ -159,7 +157,7 @@ fn sec_43_names_that_look_like_paths_reach_no_file() {
             ("POST", format!("/servers/{name}/mcp")),
             ("POST", format!("/mcp/{name}")),
         ] {
-            let answer = ask(gateway.address, method, &path, &headers);
+            let answer = request_head(gateway.address, method, &path, &headers);
             let refused = (400..500).contains(&answer.status);
             assert!(
                 refused,
@@ -170,8 +168,8 @@ fn sec_43_names_that_look_like_paths_reach_no_file() {
             assert!(!answer.text().contains("root:"), "{path}");
         }
     }
-    assert_eq!(tree(gateway.dir.path()), before);
-    is_unharmed(&gateway);
+    assert_eq!(snapshot_tree(gateway.dir.path()), before);
+    assert_unharmed(&gateway);
     for text in [
         "[servers.\"../../x\"]\ncommand = \"a\"\n",
         "[profiles.\"../x\"]\nallow = [\"*.*\"]\n",
@@ -180,20 +178,20 @@ fn sec_43_names_that_look_like_paths_reach_no_file() {
     ] {
         let path = gateway.dir.path().join("other.toml");
         fs::write(&path, text).unwrap();
-        let out = gateway.cli(&["check", "--config", path.to_str().unwrap()]);
+        let out = gateway.run_cli(&["check", "--config", path.to_str().unwrap()]);
         assert_eq!(out.status.code(), Some(2), "{text}: {out:?}");
     }
     for name in ["../../x", "..", "/etc/x", "a/b"] {
         for verb in ["set", "rm"] {
-            let out = gateway.cli(&["secret", verb, name]);
+            let out = gateway.run_cli(&["secret", verb, name]);
             assert_eq!(out.status.code(), Some(2), "{out:?}");
         }
     }
 }
 
-/// Starts a gateway that should not start.
-fn refused(directory: &Path) -> Output {
-    let mut up = Command::new(bowline())
+/// Starts a gateway, with an expected refusal.
+fn start_refused(directory: &Path) -> Output {
+    let mut up = Command::new(bowline_binary())
         .args(["up", "--json", "--listen", "127.0.0.1:0", "--config"])
         .arg(directory.join("bowline.toml"))
         .arg("--state")
@@ -203,7 +201,7 @@ fn refused(directory: &Path) -> Output {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // One that serves all the same says so, and is ended for it.
+    // A gateway that starts anyway prints the ready message, and is killed.
     let stdout = up.stdout.take().unwrap();
     let mut line = String::new();
     std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut line).unwrap();
@@ -215,23 +213,24 @@ fn refused(directory: &Path) -> Output {
     up.wait_with_output().unwrap()
 }
 
-/// A state directory that was used once, with every file in it that keeps something.
-fn used() -> (tempfile::TempDir, PathBuf) {
-    let config = fixture("a", &[]) + "env = { K = \"${secret:key}\" }\n[roles.r]\nallow = []\n";
-    let mut gateway = Gateway::up(&config);
-    gateway.token_of(&json!({"principal": "ci", "role": "r"}));
-    crate::credentials::set(&gateway, "key", "some-value");
+/// A used state directory, with every persistent file.
+fn create_used_state() -> (tempfile::TempDir, PathBuf) {
+    let config =
+        fixture_config("a", &[]) + "env = { K = \"${secret:key}\" }\n[roles.r]\nallow = []\n";
+    let mut gateway = Gateway::start(&config);
+    gateway.create_token(&json!({"principal": "ci", "role": "r"}));
+    crate::credentials::set_secret(&gateway, "key", "some-value");
     assert!(gateway.stop());
     let directory = tempfile::tempdir().unwrap();
     let state = directory.path().join("state");
-    fs::rename(gateway.state(), &state).unwrap();
+    fs::rename(gateway.state_dir(), &state).unwrap();
     fs::write(directory.path().join("bowline.toml"), config).unwrap();
     (directory, state)
 }
 
 #[test]
-fn sec_44_links_and_loose_modes_in_the_state_directory_are_refused() {
-    let (directory, state) = used();
+fn sec_44_links_and_loose_modes_are_refused() {
+    let (directory, state) = create_used_state();
     for name in [
         "token",
         "tokens.json",
@@ -248,7 +247,7 @@ fn sec_44_links_and_loose_modes_in_the_state_directory_are_refused() {
         let content = fs::read(&own).unwrap();
         symlink(&own, &path).unwrap();
         if name == "secrets.json" {
-            let out = Command::new(bowline())
+            let out = Command::new(bowline_binary())
                 .args(["secret", "ls", "--state"])
                 .arg(&state)
                 .arg("--config")
@@ -259,7 +258,7 @@ fn sec_44_links_and_loose_modes_in_the_state_directory_are_refused() {
             let told = String::from_utf8_lossy(&out.stderr).into_owned();
             assert!(told.contains("symbolic link"), "{told}");
         } else {
-            let out = refused(directory.path());
+            let out = start_refused(directory.path());
             assert!(!out.status.success(), "{name}: {out:?}");
             let told = String::from_utf8_lossy(&out.stderr).into_owned();
             assert!(told.contains(name), "{name}: {told}");
@@ -270,32 +269,32 @@ fn sec_44_links_and_loose_modes_in_the_state_directory_are_refused() {
         if name == "secrets.json" {
             continue;
         }
-        // What others may read is refused, with the command that mends it.
+        // A file with loose permissions is refused, with the fixing command.
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
-        let out = refused(directory.path());
+        let out = start_refused(directory.path());
         let told = String::from_utf8_lossy(&out.stderr).into_owned();
         assert!(told.contains("chmod 600"), "{name}: {told}");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
     }
-    // The directory itself.
+    // The state directory.
     fs::set_permissions(&state, fs::Permissions::from_mode(0o777)).unwrap();
-    let told = String::from_utf8(refused(directory.path()).stderr).unwrap();
+    let told = String::from_utf8(start_refused(directory.path()).stderr).unwrap();
     assert!(told.contains("chmod 700"), "{told}");
     fs::set_permissions(&state, fs::Permissions::from_mode(0o700)).unwrap();
     let elsewhere = directory.path().join("elsewhere");
     fs::rename(&state, &elsewhere).unwrap();
     symlink(&elsewhere, &state).unwrap();
-    let told = String::from_utf8(refused(directory.path()).stderr).unwrap();
+    let told = String::from_utf8(start_refused(directory.path()).stderr).unwrap();
     assert!(told.contains("symbolic link"), "{told}");
 }
 
 #[test]
-fn sec_44_a_store_behind_a_link_stops_the_servers_that_need_it_and_nothing_else() {
-    let (directory, state) = used();
+fn sec_44_linked_store_stops_only_dependent_servers() {
+    let (directory, state) = create_used_state();
     let own = directory.path().join("own");
     fs::rename(state.join("secrets.json"), &own).unwrap();
     symlink(&own, state.join("secrets.json")).unwrap();
-    let out = Command::new(bowline())
+    let out = Command::new(bowline_binary())
         .args(["check", "--state"])
         .arg(&state)
         .arg("--config")

@@ -1,27 +1,27 @@
-//! Session and event ids: worth nothing to anybody else, and not told from ones that never were.
+//! Session and event ids: useless to others, and indistinguishable from unknown ids.
 
 use serde_json::json;
 
-use crate::harness::{Gateway, Http, Response, Session, fixture, server};
-use crate::sec::{ask, bearer};
+use crate::harness::{Gateway, HttpConnection, Response, Session, fixture_config, server_config};
+use crate::sec::{bearer_header, request_head};
 
 const PING: &[u8] = br#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
 
-/// Uses a session id in every way there is; the answers must be those to an unknown one.
-fn is_unknown(gateway: &Gateway, path: &str, token: Option<&str>, id: &str) {
+/// Uses a session id in every way; the responses must equal those of an unknown id.
+fn assert_session_unknown(gateway: &Gateway, path: &str, token: Option<&str>, id: &str) {
     let never = "A".repeat(120);
     for method in ["POST", "GET", "DELETE", "LISTEN"] {
         let ask = |id: &str| -> Response {
             let mut headers = vec![("Mcp-Session-Id", id), ("Accept", "*/*")];
             headers.extend(token.map(|token| ("Authorization", token)));
-            let mut http = Http::connect(gateway.address);
+            let mut http = HttpConnection::connect(gateway.address);
             match method {
                 "POST" => http.post(path, &headers, PING),
                 "LISTEN" => {
                     let call = br#"{"jsonrpc":"2.0","method":"notifications/cancelled"}"#;
                     http.post(path, &headers, call)
                 }
-                _ => ask(gateway.address, method, path, &headers),
+                _ => request_head(gateway.address, method, path, &headers),
             }
         };
         let (forged, unknown) = (ask(id), ask(&never));
@@ -40,52 +40,52 @@ fn is_unknown(gateway: &Gateway, path: &str, token: Option<&str>, id: &str) {
 }
 
 #[test]
-fn sec_11_a_session_of_another_principal_is_404() {
-    let gateway = Gateway::up_with(&fixture("one", &[]), &["--insecure-no-auth"]);
-    let owner = bearer(&gateway);
+fn sec_11_session_of_other_principal_is_404() {
+    let gateway = Gateway::start_with_args(&fixture_config("one", &[]), &["--insecure-no-auth"]);
+    let owner = bearer_header(&gateway);
     let owner = Some(owner.as_str());
-    let mut mine = gateway.session("/mcp");
+    let mut mine = gateway.open_session("/mcp");
     let mut other = Session::open(gateway.address, "/mcp", None);
-    let mut single = gateway.session("/servers/one/mcp");
+    let mut single = gateway.open_session("/servers/one/mcp");
     assert_ne!(mine.id, other.id);
     assert!(mine.id.len() >= 32, "at least 128 bits: {}", mine.id);
     // Crossed both ways, and at another endpoint.
-    is_unknown(&gateway, "/mcp", None, &mine.id);
-    is_unknown(&gateway, "/mcp", owner, &other.id);
-    is_unknown(&gateway, "/mcp", owner, &single.id);
-    is_unknown(&gateway, "/servers/one/mcp", owner, &mine.id);
+    assert_session_unknown(&gateway, "/mcp", None, &mine.id);
+    assert_session_unknown(&gateway, "/mcp", owner, &other.id);
+    assert_session_unknown(&gateway, "/mcp", owner, &single.id);
+    assert_session_unknown(&gateway, "/servers/one/mcp", owner, &mine.id);
     // Forged and truncated.
     for at in [0, 1, mine.id.len() / 2, mine.id.len() - 1] {
         let mut forged = mine.id.clone().into_bytes();
         forged[at] = if forged[at] == b'A' { b'B' } else { b'A' };
         let forged = String::from_utf8(forged).unwrap();
-        is_unknown(&gateway, "/mcp", owner, &forged);
-        is_unknown(&gateway, "/mcp", owner, &mine.id[..at.max(1)]);
+        assert_session_unknown(&gateway, "/mcp", owner, &forged);
+        assert_session_unknown(&gateway, "/mcp", owner, &mine.id[..at.max(1)]);
     }
-    is_unknown(&gateway, "/mcp", owner, &format!("{}A", mine.id));
-    is_unknown(&gateway, "/mcp", owner, &"A".repeat(10_000));
-    is_unknown(&gateway, "/mcp", owner, "owner");
-    // All that has harmed nobody.
+    assert_session_unknown(&gateway, "/mcp", owner, &format!("{}A", mine.id));
+    assert_session_unknown(&gateway, "/mcp", owner, &"A".repeat(10_000));
+    assert_session_unknown(&gateway, "/mcp", owner, "owner");
+    // No session was harmed.
     for session in [&mut mine, &mut other, &mut single] {
         session.request("ping", &json!({}));
     }
-    // After its end an id is dead, for its owner too.
-    let headers = mine.headers();
+    // An ended id is dead, for the owner too.
+    let headers = mine.request_headers();
     let headers: Vec<_> = headers
         .iter()
         .map(|(key, value)| (&key[..], &value[..]))
         .collect();
-    let mut stream = mine.listen();
-    let ended = ask(gateway.address, "DELETE", "/mcp", &headers);
+    let mut stream = mine.open_stream();
+    let ended = request_head(gateway.address, "DELETE", "/mcp", &headers);
     assert_eq!(ended.status, 204);
     while stream.read_chunk().is_some() {}
-    is_unknown(&gateway, "/mcp", owner, &mine.id);
-    is_unknown(&gateway, "/mcp", None, &mine.id);
+    assert_session_unknown(&gateway, "/mcp", owner, &mine.id);
+    assert_session_unknown(&gateway, "/mcp", None, &mine.id);
     other.request("ping", &json!({}));
 }
 
-/// A server that puts line breaks wherever JSON takes them, and into every text it may.
-const BREAKS: &str = r#"
+/// A server with line breaks at all places allowed by JSON, and in every text.
+const LINE_BREAK_SERVER: &str = r#"
 while IFS= read -r line; do
   id=$(printf '%s' "$line" | sed -n 's/.*"id":\([0-9]*\).*/\1/p')
   case "$line" in
@@ -102,26 +102,26 @@ done
 "#;
 
 #[test]
-fn sec_13_event_ids_of_others_and_line_breaks_leak_nothing() {
+fn sec_13_foreign_event_ids_and_newlines_leak_nothing() {
     let shell = std::path::Path::new("/bin/sh");
     let config = [
-        fixture("one", &[]),
-        server("breaks", shell, &["-c", BREAKS]),
+        fixture_config("one", &[]),
+        server_config("breaks", shell, &["-c", LINE_BREAK_SERVER]),
     ]
     .concat();
-    let gateway = Gateway::up(&config);
-    gateway.wait_for("breaks", "ready");
-    let mut mine = gateway.session("/mcp");
-    let mut other = gateway.session("/mcp");
-    let mut stream = mine.listen();
+    let gateway = Gateway::start(&config);
+    gateway.wait_for_state("breaks", "ready");
+    let mut mine = gateway.open_session("/mcp");
+    let mut other = gateway.open_session("/mcp");
+    let mut stream = mine.open_stream();
     stream.read_chunk().unwrap();
     mine.call("one__test_trigger_tool_change", &json!({}));
     let event = String::from_utf8(stream.read_chunk().unwrap()).unwrap();
     assert!(event.contains("list_changed"), "{event}");
     let given = event.lines().find_map(|line| line.strip_prefix("id: "));
     let given = given.unwrap_or_else(|| panic!("{event}"));
-    // Every id is somebody else's or made up.
-    let headers = other.headers();
+    // Every id is foreign or invented.
+    let headers = other.request_headers();
     for id in [
         given,
         "0",
@@ -139,16 +139,16 @@ fn sec_13_event_ids_of_others_and_line_breaks_leak_nothing() {
             .collect();
         all.push(("Accept", "text/event-stream"));
         all.push(("Last-Event-ID", id));
-        let answer = ask(gateway.address, "GET", "/mcp", &all);
+        let answer = request_head(gateway.address, "GET", "/mcp", &all);
         assert_eq!(answer.status, 404, "{id:?}");
         assert!(!answer.text().contains("list_changed"));
     }
     other.request("ping", &json!({}));
-    breaks_stay_inside(&gateway);
+    assert_line_breaks_contained(&gateway);
 }
 
-fn breaks_stay_inside(gateway: &Gateway) {
-    let mut session = gateway.session("/servers/breaks/mcp");
+fn assert_line_breaks_contained(gateway: &Gateway) {
+    let mut session = gateway.open_session("/servers/breaks/mcp");
     let response = session.post(&json!({
         "jsonrpc": "2.0", "id": "x\r\n\r\ndata: evil", "method": "tools/call",
         "params": {"name": "t", "arguments": {}, "_meta": {"progressToken": "p\n\ndata: evil"}},
@@ -156,7 +156,7 @@ fn breaks_stay_inside(gateway: &Gateway) {
     assert_eq!(response.header("content-type"), Some("text/event-stream"));
     assert_eq!(response.header("x-evil"), None);
     let text = response.text();
-    // Events are lines of these kinds and nothing else; what they hold is one JSON text each.
+    // Events consist of known line kinds only; each event holds a JSON text.
     let mut messages = Vec::new();
     for event in text.split("\n\n").filter(|event| !event.is_empty()) {
         assert!(!event.contains('\r'), "{event:?}");
@@ -169,7 +169,7 @@ fn breaks_stay_inside(gateway: &Gateway) {
                 _ => panic!("{line:?} in {event:?}"),
             }
         }
-        // The first event only says where to come back to.
+        // The priming event carries only an event id.
         if !data.is_empty() && data != [""] {
             messages.push(data.join("\n"));
         }

@@ -1,4 +1,4 @@
-//! Members that differ in case only, against a server that reads names as Go programs do.
+//! Case variants of members, against a server with case-insensitive names like Go programs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
@@ -7,11 +7,13 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::harness::modern::MODERN;
-use crate::harness::{Gateway, Http, Response, Session, eventually, fixture, server};
-use crate::peers::{left_out, root};
+use crate::harness::modern_client::MODERN;
+use crate::harness::{
+    Gateway, HttpConnection, Response, Session, fixture_config, server_config, wait_until,
+};
+use crate::peers::{skip_test, workspace_root};
 
-/// How many spellings each method must have been tried with.
+/// Minimum number of spellings tried with each method.
 const VARIANTS_MIN: usize = 60;
 
 const ROLE: &str = r#"
@@ -20,7 +22,7 @@ allow = ["go.read_file", "prompt:go.hello", "resource:go.note:///open"]
 when = [{ on = "go.read_file", if = "args.path.startsWith('/srv/')" }]
 "#;
 
-/// The members whose spelling is tried, and what somebody would smuggle in by them.
+/// The members under test, and the values that an attacker would smuggle in.
 const MEMBERS: [(&str, &str); 13] = [
     ("name", r#""delete_all""#),
     ("uri", r#""note:///secret""#),
@@ -38,13 +40,13 @@ const MEMBERS: [(&str, &str); 13] = [
 ];
 
 /// The methods of an era with the members of plain parameters.
-type Methods = [(&'static str, &'static str); 6];
+type MethodTable = [(&'static str, &'static str); 6];
 
 const TOOL: &str = r#""name":"read_file","arguments":{"path":"/srv/x"}"#;
 const COMPLETE: &str =
     r#""ref":{"type":"ref/prompt","name":"hello"},"argument":{"name":"a","value":"b"}"#;
 
-const LEGACY_METHODS: Methods = [
+const LEGACY_METHODS: MethodTable = [
     ("tools/call", TOOL),
     ("prompts/get", r#""name":"hello""#),
     ("resources/read", r#""uri":"note:///open""#),
@@ -53,7 +55,7 @@ const LEGACY_METHODS: Methods = [
     ("logging/setLevel", r#""level":"error""#),
 ];
 
-const MODERN_METHODS: Methods = [
+const MODERN_METHODS: MethodTable = [
     ("tools/call", TOOL),
     ("prompts/get", r#""name":"hello""#),
     ("resources/read", r#""uri":"note:///open""#),
@@ -65,7 +67,7 @@ const MODERN_METHODS: Methods = [
     ),
 ];
 
-/// What a plain request means to the server.
+/// The server's interpretation of a plain request.
 const MEANINGS: [&str; 6] = [
     "tools/call\tread_file /srv/x ",
     "prompts/get\thello",
@@ -75,26 +77,28 @@ const MEANINGS: [&str; 6] = [
     "logging/setLevel\terror",
 ];
 
-/// The program, or why the test is left out.
-fn program(test: &str) -> Option<PathBuf> {
-    let file = std::env::var_os("BOWLINE_PEERS")
-        .map_or_else(|| root().join("target/peers/peers.json"), PathBuf::from);
+/// The program; `None` skips the test.
+fn find_program(test: &str) -> Option<PathBuf> {
+    let file = std::env::var_os("BOWLINE_PEERS").map_or_else(
+        || workspace_root().join("target/peers/peers.json"),
+        PathBuf::from,
+    );
     let all = std::fs::read(file).unwrap_or_default();
     let all: Value = serde_json::from_slice(&all).unwrap_or_default();
     let found = all.pointer("/servers/go").and_then(Value::as_str);
     if found.is_none() {
-        left_out(test, "no /servers/go");
+        skip_test(test, "no /servers/go");
     }
     found.map(PathBuf::from)
 }
 
-fn lines(log: &Path) -> Vec<String> {
+fn read_lines(log: &Path) -> Vec<String> {
     let text = std::fs::read_to_string(log).unwrap_or_default();
     text.lines().map(str::to_owned).collect()
 }
 
-/// Other spellings of a name, each of which Go takes for it.
-fn spellings(name: &str) -> BTreeSet<String> {
+/// Spellings of a name with equal meaning in Go.
+fn case_variants(name: &str) -> BTreeSet<String> {
     let first = name.find(|c: char| c.is_ascii_alphabetic()).unwrap();
     let (head, tail) = name.split_at(first);
     let (letter, rest) = tail.split_at(1);
@@ -119,26 +123,26 @@ fn spellings(name: &str) -> BTreeSet<String> {
     all
 }
 
-/// A message in three parts, each of which may hold one member more.
+/// A message in three parts, each with room for one extra member.
 #[derive(Clone, Debug, Default)]
-struct Odd {
+struct OddMessage {
     envelope: String,
     before: String,
     after: String,
     meta: String,
 }
 
-impl Odd {
-    fn all() -> Vec<Self> {
+impl OddMessage {
+    fn all_variants() -> Vec<Self> {
         let mut all = Vec::new();
         for (name, value) in [("method", r#""ping""#), ("params", "{}"), ("id", "7")] {
-            all.extend(spellings(name).iter().map(|name| Self {
+            all.extend(case_variants(name).iter().map(|name| Self {
                 envelope: format!(r#","{name}":{value}"#),
                 ..Self::default()
             }));
         }
         for (name, value) in MEMBERS {
-            for name in spellings(name) {
+            for name in case_variants(name) {
                 all.push(Self {
                     before: format!(r#""{name}":{value},"#),
                     ..Self::default()
@@ -150,7 +154,7 @@ impl Odd {
             }
         }
         for name in ["progressToken", "dev.bowline/idempotencyKey", "traceparent"] {
-            all.extend(spellings(name).iter().map(|name| Self {
+            all.extend(case_variants(name).iter().map(|name| Self {
                 meta: format!(r#","{name}":"k""#),
                 ..Self::default()
             }));
@@ -158,7 +162,7 @@ impl Odd {
         all
     }
 
-    fn write(&self, id: u64, (method, params): (&str, &str), meta: &str) -> String {
+    fn to_message(&self, id: u64, method: &str, params: &str, meta: &str) -> String {
         let Self {
             envelope,
             before,
@@ -170,7 +174,7 @@ impl Odd {
         )
     }
 
-    fn code(&self) -> i64 {
+    fn expected_code(&self) -> i64 {
         match self.envelope.is_empty() {
             true => -32_602,
             false => -32_600,
@@ -178,8 +182,8 @@ impl Odd {
     }
 }
 
-/// Sends a message of the modern era.
-fn send(gateway: &Gateway, token: &str, method: &str, body: &str) -> Response {
+/// Sends a modern message.
+fn send_modern(gateway: &Gateway, token: &str, method: &str, body: &str) -> Response {
     let bearer = format!("Bearer {token}");
     let mut headers = vec![
         ("Authorization", bearer.as_str()),
@@ -194,7 +198,7 @@ fn send(gateway: &Gateway, token: &str, method: &str, body: &str) -> Response {
         _ => None,
     };
     headers.extend(name.map(|name| ("Mcp-Name", name)));
-    let mut http = Http::connect(gateway.address);
+    let mut http = HttpConnection::connect(gateway.address);
     http.post("/servers/go/mcp", &headers, body.as_bytes())
 }
 
@@ -204,20 +208,28 @@ const MODERN_META: &str = concat!(
     r#""io.modelcontextprotocol/clientInfo":{"name":"it","version":"1"}"#,
 );
 
-/// Tries every spelling with every method of both eras, and returns how many were refused.
+/// Tries every spelling with every method of both eras, and returns the number of refusals.
 fn try_all(gateway: &Gateway, token: &str, session: &mut Session) -> BTreeMap<String, usize> {
     let mut tried = BTreeMap::new();
-    for odd in Odd::all() {
+    for odd in OddMessage::all_variants() {
         for (method, params) in LEGACY_METHODS {
-            let body = odd.write(1, (method, params), r#""progressToken":"p""#);
+            let body = odd.to_message(1, method, params, r#""progressToken":"p""#);
             let answer = session.post_raw(body.as_bytes());
-            assert_eq!(answer.json()["error"]["code"], odd.code(), "{body}");
+            assert_eq!(
+                answer.json()["error"]["code"],
+                odd.expected_code(),
+                "{body}"
+            );
             *tried.entry(format!("legacy {method}")).or_default() += 1;
         }
         for (method, params) in MODERN_METHODS {
-            let body = odd.write(1, (method, params), MODERN_META);
-            let answer = send(gateway, token, method, &body);
-            assert_eq!(answer.json()["error"]["code"], odd.code(), "{body}");
+            let body = odd.to_message(1, method, params, MODERN_META);
+            let answer = send_modern(gateway, token, method, &body);
+            assert_eq!(
+                answer.json()["error"]["code"],
+                odd.expected_code(),
+                "{body}"
+            );
             assert_eq!(answer.status, 400, "{body}");
             *tried.entry(format!("modern {method}")).or_default() += 1;
         }
@@ -226,17 +238,17 @@ fn try_all(gateway: &Gateway, token: &str, session: &mut Session) -> BTreeMap<St
 }
 
 #[test]
-fn sec_62_go_server_reads_what_we_read() {
-    let Some(program) = program("sec_62_go_server_reads_what_we_read") else {
+fn sec_62_go_server_sees_same_members() {
+    let Some(program) = find_program("sec_62_go_server_sees_same_members") else {
         return;
     };
     let dir = tempfile::TempDir::new().unwrap();
     let log = dir.path().join("log");
-    let config = server("go", &program, &[log.to_str().unwrap()]);
-    let gateway = Gateway::up(&format!("{ROLE}{config}"));
-    gateway.wait_for("go", "ready");
-    let (_, token) = gateway.token_of(&json!({"principal": "ann", "role": "reader"}));
-    let mut session = gateway.session_as(&token, "/servers/go/mcp");
+    let config = server_config("go", &program, &[log.to_str().unwrap()]);
+    let gateway = Gateway::start(&format!("{ROLE}{config}"));
+    gateway.wait_for_state("go", "ready");
+    let (_, token) = gateway.create_token(&json!({"principal": "ann", "role": "reader"}));
+    let mut session = gateway.open_session_as(&token, "/servers/go/mcp");
 
     let tried = try_all(&gateway, &token, &mut session);
     assert_eq!(tried.len(), 12);
@@ -244,33 +256,33 @@ fn sec_62_go_server_reads_what_we_read() {
         assert!(*count >= VARIANTS_MIN, "{method}: {count}");
         eprintln!("{method}: {count} spellings, none reached the server");
     }
-    judged_arguments(&mut session);
-    assert_eq!(lines(&log), Vec::<String>::new());
+    assert_condition_arguments(&mut session);
+    assert_eq!(read_lines(&log), Vec::<String>::new());
 
-    // What is plain works, in both eras.
-    let plain = Odd::default();
+    // Plain messages work, in both eras.
+    let plain = OddMessage::default();
     for (method, params) in LEGACY_METHODS {
-        let body = plain.write(2, (method, params), r#""progressToken":"p""#);
+        let body = plain.to_message(2, method, params, r#""progressToken":"p""#);
         let answer = session.post_raw(body.as_bytes()).json();
         assert!(answer["result"].is_object(), "{body}: {answer}");
     }
     for (method, params) in &MODERN_METHODS[..4] {
-        let body = plain.write(2, (method, params), MODERN_META);
-        let answer = send(&gateway, &token, method, &body).json();
+        let body = plain.to_message(2, method, params, MODERN_META);
+        let answer = send_modern(&gateway, &token, method, &body).json();
         assert!(answer["result"].is_object(), "{body}: {answer}");
     }
-    eventually("all plain requests have come", || {
-        let seen: BTreeSet<_> = lines(&log).into_iter().collect();
+    wait_until("all plain requests have come", || {
+        let seen: BTreeSet<_> = read_lines(&log).into_iter().collect();
         MEANINGS.iter().all(|meaning| seen.contains(*meaning))
     });
-    for line in lines(&log) {
+    for line in read_lines(&log) {
         assert!(MEANINGS.contains(&&*line), "{line:?}");
     }
-    straight(&program, &dir.path().join("straight"));
+    assert_server_folds_case(&program, &dir.path().join("straight"));
 }
 
-/// Arguments that a condition looks at.
-fn judged_arguments(session: &mut Session) {
+/// Arguments that a condition reads.
+fn assert_condition_arguments(session: &mut Session) {
     for arguments in [
         r#"{"path":"/srv/x","Path":"/etc/shadow"}"#,
         r#"{"Path":"/etc/shadow","path":"/srv/x"}"#,
@@ -290,8 +302,8 @@ fn judged_arguments(session: &mut Session) {
     }
 }
 
-/// Shows that the server is one that reads so: without the gateway it runs what was smuggled in.
-fn straight(program: &Path, log: &Path) {
+/// Shows the vulnerability of the server: without the gateway the smuggled values are executed.
+fn assert_server_folds_case(program: &Path, log: &Path) {
     let mut child = Command::new(program)
         .arg(log)
         .stdin(Stdio::piped())
@@ -321,17 +333,17 @@ fn straight(program: &Path, log: &Path) {
         .iter()
         .map(|meaning| format!("tools/call\t{meaning}"))
         .collect();
-    assert_eq!(lines(log)[..3], want);
-    assert_eq!(lines(log)[3], want[2]);
+    assert_eq!(read_lines(log)[..3], want);
+    assert_eq!(read_lines(log)[3], want[2]);
 }
 
 #[test]
 fn sec_60_odd_spellings_reach_no_server() {
     let role = "[roles.r]\nallow = [\"one.*\"]\nwhen = [{ on = \"one.echo\", if = \"args.message == 'good'\" }]\n";
-    let gateway = Gateway::up(&format!("{role}{}", fixture("one", &[])));
-    gateway.wait_for("one", "ready");
-    let (_, token) = gateway.token_of(&json!({"principal": "ann", "role": "r"}));
-    let mut session = gateway.session_as(&token, "/mcp");
+    let gateway = Gateway::start(&format!("{role}{}", fixture_config("one", &[])));
+    gateway.wait_for_state("one", "ready");
+    let (_, token) = gateway.create_token(&json!({"principal": "ann", "role": "r"}));
+    let mut session = gateway.open_session_as(&token, "/mcp");
     for (params, code) in [
         (
             r#"{"name":"one__echo","Name":"one__add","arguments":{"message":"good"}}"#,
@@ -372,12 +384,12 @@ fn sec_60_odd_spellings_reach_no_server() {
         let answer = session.post_raw(note.as_bytes());
         assert!(answer.json()["error"]["code"].is_i64(), "{note}");
     }
-    assert_eq!(gateway.status("one")["calls"], 0);
+    assert_eq!(gateway.server_status("one")["calls"], 0);
     assert_eq!(
-        session.text("one__echo", &json!({"message": "good"})),
+        session.call_text("one__echo", &json!({"message": "good"})),
         "good"
     );
-    // Without a condition, names of arguments are the tool's own affair.
+    // Without a condition, argument names belong to the tool.
     let free = r#"{"jsonrpc":"2.0","id":6,"method":"tools/call","params":{"name":"one__add","arguments":{"a":1,"b":2,"A":3}}}"#;
     let answer = session.post_raw(free.as_bytes()).json();
     assert_eq!(answer["result"]["content"][0]["text"], "3", "{answer}");

@@ -1,23 +1,23 @@
-//! What a token is bound to when it is made: its end, and a profile.
+//! Bounds of a token at its creation: expiry and profile.
 
 use serde_json::{Value, json};
 
-use crate::harness::modern::Modern;
-use crate::harness::{Gateway, fixture};
+use crate::harness::modern_client::ModernClient;
+use crate::harness::{Gateway, fixture_config};
 
 const ROLES: &str = "[roles.reader]\nallow = [\"*\"]\n";
 
-/// Seconds from making to expiry of a new token; none where it has no end.
-fn life_of(gateway: &Gateway, more: &Value) -> Option<u64> {
+/// Lifetime of a new token in seconds; `None` without expiry.
+fn token_lifetime(gateway: &Gateway, more: &Value) -> Option<u64> {
     let mut wanted = json!({"principal": "ann", "role": "reader"});
     let more = more.as_object().unwrap().clone();
     wanted.as_object_mut().unwrap().extend(more);
-    let made = gateway.ask_api("POST", "/api/v1/tokens", &wanted);
+    let made = gateway.send_api("POST", "/api/v1/tokens", &wanted);
     assert_eq!(made.status, 200, "{}", made.text());
-    seconds(&made.json())
+    lifetime_seconds(&made.json())
 }
 
-fn seconds(token: &Value) -> Option<u64> {
+fn lifetime_seconds(token: &Value) -> Option<u64> {
     let end = token["expires_at_ms"].as_u64()?;
     Some((end - token["created_at_ms"].as_u64().unwrap()) / 1_000)
 }
@@ -25,15 +25,18 @@ fn seconds(token: &Value) -> Option<u64> {
 #[test]
 fn sec_104_tokens_expire_by_default() {
     const DAY: u64 = 24 * 3_600;
-    let mut gateway = Gateway::up(ROLES);
-    assert_eq!(life_of(&gateway, &json!({})), Some(90 * DAY));
-    assert_eq!(life_of(&gateway, &json!({"expires_s": 60})), Some(60));
-    assert_eq!(life_of(&gateway, &json!({"expires": "never"})), None);
+    let mut gateway = Gateway::start(ROLES);
+    assert_eq!(token_lifetime(&gateway, &json!({})), Some(90 * DAY));
+    assert_eq!(
+        token_lifetime(&gateway, &json!({"expires_s": 60})),
+        Some(60)
+    );
+    assert_eq!(token_lifetime(&gateway, &json!({"expires": "never"})), None);
     for wrong in [
         json!({"principal": "ann", "role": "reader", "expires": "never", "expires_s": 60}),
         json!({"principal": "ann", "role": "reader", "expires": "later"}),
     ] {
-        let refused = gateway.ask_api("POST", "/api/v1/tokens", &wrong);
+        let refused = gateway.send_api("POST", "/api/v1/tokens", &wrong);
         assert!((400..500).contains(&refused.status), "{}", refused.text());
     }
     let create = ["token", "create", "--principal", "ann", "--role", "reader"];
@@ -42,19 +45,23 @@ fn sec_104_tokens_expire_by_default() {
         (&["--expires", "2d"], "expires    in 2 d"),
         (&["--expires", "never"], "expires    never"),
     ] {
-        let made = gateway.cli(&[&create[..], more].concat());
+        let made = gateway.run_cli(&[&create[..], more].concat());
         let noted = String::from_utf8(made.stderr).unwrap();
         assert!(noted.contains(said), "{more:?}: {noted}");
     }
-    // Another lifetime counts for tokens that are made later, also after a restart.
+    // A changed lifetime applies to later tokens, also after a restart.
     gateway.reconfigure(&format!("{ROLES}[tokens]\nlifetime = \"30d\"\n"));
-    assert_eq!(life_of(&gateway, &json!({})), Some(30 * DAY));
+    assert_eq!(token_lifetime(&gateway, &json!({})), Some(30 * DAY));
     gateway.restart_after_kill();
-    assert_eq!(life_of(&gateway, &json!({})), Some(30 * DAY));
-    let listed = gateway.api("/api/v1/tokens");
-    assert_eq!(seconds(&listed["tokens"][0]), Some(90 * DAY), "{listed}");
+    assert_eq!(token_lifetime(&gateway, &json!({})), Some(30 * DAY));
+    let listed = gateway.get_api("/api/v1/tokens");
+    assert_eq!(
+        lifetime_seconds(&listed["tokens"][0]),
+        Some(90 * DAY),
+        "{listed}"
+    );
     gateway.reconfigure(&format!("{ROLES}[tokens]\nlifetime = \"never\"\n"));
-    assert_eq!(life_of(&gateway, &json!({})), None);
+    assert_eq!(token_lifetime(&gateway, &json!({})), None);
 }
 
 const PROFILES: &str = r#"
@@ -64,14 +71,14 @@ allow = ["one.echo"]
 allow = ["*"]
 "#;
 
-/// The tools that a token is listed at an endpoint, with a session and without; none where the
-/// endpoint is refused. Whatever is listed has its server's name before it.
-fn tools_at(gateway: &Gateway, token: &str, path: &str) -> Vec<String> {
-    let client = Modern {
+/// The tools listed for a token at an endpoint, with and without a session; empty if the endpoint
+/// is refused. Each name has its server's prefix.
+fn listed_tools_at(gateway: &Gateway, token: &str, path: &str) -> Vec<String> {
+    let client = ModernClient {
         token: token.to_owned(),
-        ..gateway.modern(path)
+        ..gateway.modern_client(path)
     };
-    let listed = client.ask("tools/list", &json!({}));
+    let listed = client.send_request("tools/list", &json!({}));
     if listed.status == 404 {
         return Vec::new();
     }
@@ -87,7 +94,7 @@ fn tools_at(gateway: &Gateway, token: &str, path: &str) -> Vec<String> {
         tools.map(name).collect()
     };
     let without_session = names(&listed.json());
-    let mut session = gateway.session_as(token, path);
+    let mut session = gateway.open_session_as(token, path);
     assert_eq!(
         names(&session.request("tools/list", &json!({}))),
         without_session
@@ -95,28 +102,32 @@ fn tools_at(gateway: &Gateway, token: &str, path: &str) -> Vec<String> {
     without_session
 }
 
-/// Whether a call runs at an endpoint, alike with a session and without.
-fn runs_at(gateway: &Gateway, token: &str, path: &str, tool: &str) -> bool {
+/// Whether a call runs at an endpoint, equally with and without a session.
+fn call_runs_at(gateway: &Gateway, token: &str, path: &str, tool: &str) -> bool {
     let arguments = json!({"message": "hi", "a": 1, "b": 2});
-    let client = Modern {
+    let client = ModernClient {
         token: token.to_owned(),
-        ..gateway.modern(path)
+        ..gateway.modern_client(path)
     };
     let params = json!({"name": tool, "arguments": arguments});
-    let ran = client.ask("tools/call", &params);
+    let ran = client.send_request("tools/call", &params);
     let ran = ran.status == 200 && ran.json()["result"].is_object();
-    let mut session = gateway.session_as(token, path);
+    let mut session = gateway.open_session_as(token, path);
     let same = session.call(tool, &arguments);
     assert_eq!(same["result"].is_object(), ran, "{path} {tool}: {same}");
     ran
 }
 
-/// Sees that a token bound to `small` has one tool of one server, whatever it asks.
-fn check_bound(gateway: &Gateway, token: &str) {
+/// Checks that a token bound to `small` has a single tool, on every path.
+fn assert_bound_to_small(gateway: &Gateway, token: &str) {
     for path in ["/mcp", "/mcp/small", "/mcp/wide", "/servers/one/mcp"] {
-        assert_eq!(tools_at(gateway, token, path), ["one__echo"], "{path}");
+        assert_eq!(
+            listed_tools_at(gateway, token, path),
+            ["one__echo"],
+            "{path}"
+        );
     }
-    assert!(tools_at(gateway, token, "/servers/two/mcp").is_empty());
+    assert!(listed_tools_at(gateway, token, "/servers/two/mcp").is_empty());
     for (path, tool, expected) in [
         ("/mcp", "one__echo", true),
         ("/mcp", "one__add", false),
@@ -126,7 +137,7 @@ fn check_bound(gateway: &Gateway, token: &str) {
         ("/servers/one/mcp", "add", false),
     ] {
         assert_eq!(
-            runs_at(gateway, token, path, tool),
+            call_runs_at(gateway, token, path, tool),
             expected,
             "{path} {tool}"
         );
@@ -134,40 +145,40 @@ fn check_bound(gateway: &Gateway, token: &str) {
 }
 
 #[test]
-fn sec_105_profile_of_a_token_holds_on_every_endpoint() {
-    let servers = fixture("one", &[]) + &fixture("two", &[]);
-    let mut gateway = Gateway::up(&format!("{servers}{ROLES}{PROFILES}"));
-    gateway.wait_for("one", "ready");
-    gateway.wait_for("two", "ready");
+fn sec_105_token_profile_holds_on_every_endpoint() {
+    let servers = fixture_config("one", &[]) + &fixture_config("two", &[]);
+    let mut gateway = Gateway::start(&format!("{servers}{ROLES}{PROFILES}"));
+    gateway.wait_for_state("one", "ready");
+    gateway.wait_for_state("two", "ready");
     let wanted = json!({"principal": "ann", "role": "reader", "profile": "small"});
-    let (id, token) = gateway.token_of(&wanted);
-    check_bound(&gateway, &token);
+    let (id, token) = gateway.create_token(&wanted);
+    assert_bound_to_small(&gateway, &token);
     let create = ["token", "create", "--principal", "ann", "--role", "reader"];
-    let made = gateway.cli(&[&create[..], &["--profile", "small"]].concat());
+    let made = gateway.run_cli(&[&create[..], &["--profile", "small"]].concat());
     let by_command = String::from_utf8(made.stdout).unwrap();
-    check_bound(&gateway, by_command.trim_end());
-    let listed = String::from_utf8(gateway.cli(&["token", "ls"]).stdout).unwrap();
+    assert_bound_to_small(&gateway, by_command.trim_end());
+    let listed = String::from_utf8(gateway.run_cli(&["token", "ls"]).stdout).unwrap();
     assert!(listed.contains("profile:small"), "{listed}");
     let unknown = json!({"principal": "ann", "role": "reader", "profile": "smal"});
-    let refused = gateway.ask_api("POST", "/api/v1/tokens", &unknown);
+    let refused = gateway.send_api("POST", "/api/v1/tokens", &unknown);
     assert_eq!(refused.status, 422, "{}", refused.text());
     assert_eq!(refused.json()["error"]["suggestions"], json!(["small"]));
 
-    // What is set and taken away later leaves the profile as it is.
+    // Later changes of contexts leave the profile in place.
     for contexts in [json!(["profile:wide"]), json!([])] {
         let path = format!("/api/v1/tokens/{id}/context");
-        let done = gateway.ask_api("PUT", &path, &json!({"contexts": contexts}));
+        let done = gateway.send_api("PUT", &path, &json!({"contexts": contexts}));
         assert_eq!(done.status, 200, "{}", done.text());
-        check_bound(&gateway, &token);
+        assert_bound_to_small(&gateway, &token);
     }
     gateway.restart_after_kill();
-    gateway.wait_for("one", "ready");
-    gateway.wait_for("two", "ready");
-    check_bound(&gateway, &token);
+    gateway.wait_for_state("one", "ready");
+    gateway.wait_for_state("two", "ready");
+    assert_bound_to_small(&gateway, &token);
 
-    // Without the profile nothing is left of the token.
+    // Without the profile the token sees nothing.
     gateway.reconfigure(&format!("{servers}{ROLES}"));
     for path in ["/mcp", "/mcp/small", "/servers/one/mcp"] {
-        assert!(tools_at(&gateway, &token, path).is_empty(), "{path}");
+        assert!(listed_tools_at(&gateway, &token, path).is_empty(), "{path}");
     }
 }

@@ -1,55 +1,57 @@
-//! An agent that writes numbers, and knows what it was told of each.
+//! An agent that writes numbers and records the reported status of each.
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::{NUMBERS, World};
-use crate::harness::{PATIENCE, last};
+use super::{ChaosSetup, NUMBERS};
+use crate::harness::{WAIT_MAX, sleep_as_stimulus};
 
-/// What an agent was told of one write in the end.
+/// Pause of an agent before it retries a write.
+const RETRY_PAUSE: Duration = Duration::from_millis(20);
+
+/// The final status of a write as reported to the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Told {
-    /// It ran.
+enum WriteStatus {
+    /// The write ran.
     Acknowledged,
-    /// It will run.
+    /// The write is queued.
     Queued,
-    /// Nobody knows.
+    /// The outcome is unknown.
     Unknown,
 }
 
-/// What came of one try.
+/// The result of an attempt.
 #[derive(Debug)]
-enum Try {
-    Told(Told),
-    /// It did not start, so it may be tried again by anybody.
+enum AttemptResult {
+    Reported(WriteStatus),
+    /// The write did not start, so every agent may retry it.
     NotStarted,
-    /// No answer, or one that says that it may have run.
+    /// No response, or a response that says the write may have run.
     Unsure,
 }
 
-/// One principal with one session, which outlives every gateway.
+/// A principal with a session that outlives every gateway.
 #[derive(Debug)]
-pub(super) struct Agent {
+pub(super) struct WriteAgent {
     pub(super) server: &'static str,
     pub(super) tool: &'static str,
-    first: u64,
+    first_number: u64,
     count: u64,
     token: String,
     session: String,
     connection: Option<(SocketAddr, BufReader<TcpStream>)>,
-    told: Vec<Told>,
-    pub(super) tally: Tally,
+    statuses: Vec<WriteStatus>,
+    pub(super) counts: WriteCounts,
 }
 
-/// What is counted of one agent, or of all.
+/// Counts of an agent, or of all.
 #[derive(Debug, Default)]
-pub(super) struct Tally {
+pub(super) struct WriteCounts {
     pub(super) sent: u64,
     acknowledged: u64,
     queued: u64,
@@ -59,67 +61,69 @@ pub(super) struct Tally {
     twice: u64,
 }
 
-impl Agent {
+impl WriteAgent {
     pub(super) fn new(
-        (server, tool): (&'static str, &'static str),
-        (first, count): (u64, u64),
+        server: &'static str,
+        tool: &'static str,
+        first_number: u64,
+        count: u64,
         token: String,
         session: String,
     ) -> Self {
         Self {
             server,
             tool,
-            first,
+            first_number,
             count,
             token,
             session,
             connection: None,
-            told: Vec::new(),
-            tally: Tally::default(),
+            statuses: Vec::new(),
+            counts: WriteCounts::default(),
         }
     }
 
-    pub(super) fn owns(&self, number: u64) -> bool {
-        (self.first..self.first + NUMBERS).contains(&number)
+    pub(super) fn is_own_number(&self, number: u64) -> bool {
+        (self.first_number..self.first_number + NUMBERS).contains(&number)
     }
 
-    fn repeats(&self) -> bool {
+    fn can_retry(&self) -> bool {
         self.tool == "write_once"
     }
 
-    /// Writes all its numbers.
-    pub(super) fn work(&mut self, world: &World) {
-        for number in self.first..self.first + self.count {
-            let told = self.write(world, number);
-            self.told.push(told);
-            self.tally.sent += 1;
+    /// Writes all numbers.
+    pub(super) fn write_all(&mut self, world: &ChaosSetup) {
+        for number in self.first_number..self.first_number + self.count {
+            let told = self.write_number(world, number);
+            self.statuses.push(told);
+            self.counts.sent += 1;
             match told {
-                Told::Acknowledged => self.tally.acknowledged += 1,
-                Told::Queued => self.tally.queued += 1,
-                Told::Unknown => self.tally.unknown += 1,
+                WriteStatus::Acknowledged => self.counts.acknowledged += 1,
+                WriteStatus::Queued => self.counts.queued += 1,
+                WriteStatus::Unknown => self.counts.unknown += 1,
             }
-            world.done.fetch_add(1, Ordering::SeqCst);
+            world.completed_writes.add_one();
         }
     }
 
-    /// Writes one number, again where it may, until it is told what became of it.
-    fn write(&mut self, world: &World, number: u64) -> Told {
-        let end = Instant::now() + PATIENCE;
+    /// Writes a number, with allowed retries, until the status is known.
+    fn write_number(&mut self, world: &ChaosSetup, number: u64) -> WriteStatus {
+        let end = Instant::now() + WAIT_MAX;
         loop {
-            // Looked up each time: a killed gateway comes back elsewhere.
+            // Looked up each time: a killed gateway restarts at another address.
             let address = world.gateway.lock().unwrap().address;
-            match self.attempt(address, number) {
-                Try::Told(told) => return told,
-                Try::Unsure if !self.repeats() => return Told::Unknown,
-                Try::Unsure | Try::NotStarted => {}
+            match self.attempt_write(address, number) {
+                AttemptResult::Reported(told) => return told,
+                AttemptResult::Unsure if !self.can_retry() => return WriteStatus::Unknown,
+                AttemptResult::Unsure | AttemptResult::NotStarted => {}
             }
-            self.tally.repeated += 1;
+            self.counts.repeated += 1;
             assert!(Instant::now() < end, "{number} gets no answer");
-            last(Duration::from_millis(20));
+            sleep_as_stimulus(RETRY_PAUSE);
         }
     }
 
-    fn attempt(&mut self, address: SocketAddr, number: u64) -> Try {
+    fn attempt_write(&mut self, address: SocketAddr, number: u64) -> AttemptResult {
         if self
             .connection
             .as_ref()
@@ -127,7 +131,7 @@ impl Agent {
         {
             self.connection = match connect(address) {
                 Ok(stream) => Some((address, stream)),
-                Err(_) => return Try::NotStarted,
+                Err(_) => return AttemptResult::NotStarted,
             };
         }
         let body = json!({"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": {
@@ -135,40 +139,40 @@ impl Agent {
             "arguments": {"number": number},
             "_meta": {"dev.bowline/idempotencyKey": format!("key-{number}")},
         }});
-        let answered = self.exchange(address, &body.to_string());
+        let answered = self.exchange_http(address, &body.to_string());
         match answered {
-            Ok((200, answer)) => self.judge(number, &answer),
+            Ok((200, answer)) => self.classify_response(number, &answer),
             Ok((status, answer)) => panic!("{number}: {status} {answer}"),
             Err(_) => {
                 self.connection = None;
-                Try::Unsure
+                AttemptResult::Unsure
             }
         }
     }
 
-    fn judge(&self, number: u64, answer: &Value) -> Try {
+    fn classify_response(&self, number: u64, answer: &Value) -> AttemptResult {
         let said = &answer["result"]["structuredContent"];
         if said["queued"] == true {
-            assert!(self.repeats(), "{answer}");
+            assert!(self.can_retry(), "{answer}");
             assert_eq!(said["idempotencyKey"], format!("key-{number}"), "{answer}");
-            return Try::Told(Told::Queued);
+            return AttemptResult::Reported(WriteStatus::Queued);
         }
         if answer["result"].is_object() {
             assert_eq!(said["number"], number, "{answer}");
-            return Try::Told(Told::Acknowledged);
+            return AttemptResult::Reported(WriteStatus::Acknowledged);
         }
         match answer["error"]["data"]["execution"].as_str() {
-            Some("not_started") => Try::NotStarted,
-            Some("unknown") => Try::Unsure,
+            Some("not_started") => AttemptResult::NotStarted,
+            Some("unknown") => AttemptResult::Unsure,
             _ => panic!("{number}: {answer}"),
         }
     }
 
-    fn exchange(&mut self, address: SocketAddr, body: &str) -> io::Result<(u16, Value)> {
+    fn exchange_http(&mut self, address: SocketAddr, body: &str) -> io::Result<(u16, Value)> {
         let Some((_, stream)) = &mut self.connection else {
             return Err(io::ErrorKind::NotConnected.into());
         };
-        // Without streams an answer is one piece of JSON.
+        // Without a stream, a response is a JSON body.
         let request = format!(
             "POST /mcp HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {}\r\n\
              Mcp-Session-Id: {}\r\nMCP-Protocol-Version: 2025-11-25\r\n\
@@ -179,24 +183,24 @@ impl Agent {
             body.len()
         );
         stream.get_mut().write_all(request.as_bytes())?;
-        read(stream)
+        read_response(stream)
     }
 
-    /// Holds what the ledger shows against what it was told.
-    pub(super) fn check(&self, executed: &[u64]) {
-        let numbers = self.first..self.first + self.count;
-        if self.repeats() {
+    /// Compares the ledger with the reported statuses.
+    pub(super) fn assert_executed(&self, executed: &[u64]) {
+        let numbers = self.first_number..self.first_number + self.count;
+        if self.can_retry() {
             let all: Vec<u64> = numbers.collect();
-            assert!(!self.told.contains(&Told::Unknown));
+            assert!(!self.statuses.contains(&WriteStatus::Unknown));
             assert_eq!(executed, all, "{}: each once, and in order", self.server);
             return;
         }
-        for (number, told) in numbers.zip(&self.told) {
+        for (number, told) in numbers.zip(&self.statuses) {
             let times = executed.iter().filter(|one| **one == number).count();
             let may = match told {
-                Told::Acknowledged => 1..=1,
-                Told::Unknown => 0..=1,
-                Told::Queued => panic!("{number} was queued"),
+                WriteStatus::Acknowledged => 1..=1,
+                WriteStatus::Unknown => 0..=1,
+                WriteStatus::Queued => panic!("{number} was queued"),
             };
             assert!(
                 may.contains(&times),
@@ -209,12 +213,12 @@ impl Agent {
 
 pub(super) fn connect(address: SocketAddr) -> io::Result<BufReader<TcpStream>> {
     let stream = TcpStream::connect(address)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(WAIT_MAX))?;
     stream.set_nodelay(true)?;
     Ok(BufReader::new(stream))
 }
 
-pub(super) fn read(stream: &mut BufReader<TcpStream>) -> io::Result<(u16, Value)> {
+pub(super) fn read_response(stream: &mut BufReader<TcpStream>) -> io::Result<(u16, Value)> {
     let mut line = String::new();
     stream.read_line(&mut line)?;
     let status = line.split_whitespace().nth(1);
@@ -237,7 +241,7 @@ pub(super) fn read(stream: &mut BufReader<TcpStream>) -> io::Result<(u16, Value)
     Ok((status, answer.map_err(|_| io::ErrorKind::InvalidData)?))
 }
 
-impl Tally {
+impl WriteCounts {
     pub(super) fn add(&mut self, other: &Self, executed: &[u64]) {
         let distinct: BTreeSet<_> = executed.iter().collect();
         self.sent += other.sent;
@@ -250,7 +254,7 @@ impl Tally {
     }
 }
 
-impl fmt::Display for Tally {
+impl fmt::Display for WriteCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             sent,

@@ -1,26 +1,25 @@
-//! What is killed while agents write, and when.
+//! The kills during the writes: targets and times.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::process::Command;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::World;
-use crate::harness::network::Weather;
-use crate::harness::{PATIENCE, last};
+use super::ChaosSetup;
+use crate::harness::faulty_network::NetworkState;
+use crate::harness::{WAIT_MAX, sleep_as_stimulus};
 
-/// Kills by chance, the same ones for the same seed.
+/// Random kills, reproducible by seed.
 #[derive(Debug)]
-pub(super) struct Kills {
+pub(super) struct KillSchedule {
     random: u64,
     by_kind: BTreeMap<&'static str, u64>,
 }
 
-/// How often the operator looks whether a server was given up.
-const OPERATOR: Duration = Duration::from_secs(1);
+/// Interval at which the operator looks for an ejected server.
+const OPERATOR_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Everything that can be killed.
+/// All targets.
 const KINDS: [&str; 6] = [
     "gateway",
     "server over HTTP",
@@ -30,7 +29,7 @@ const KINDS: [&str; 6] = [
     "answers lost",
 ];
 
-impl Kills {
+impl KillSchedule {
     pub(super) fn new(seed: u64) -> Self {
         Self {
             random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
@@ -38,62 +37,62 @@ impl Kills {
         }
     }
 
-    pub(super) fn total(&self) -> u64 {
+    pub(super) fn total_kills(&self) -> u64 {
         self.by_kind.values().sum()
     }
 
-    /// Kills so many times, spread over the writes.
-    pub(super) fn run(&mut self, world: &World, calls: u64, kills: u64) {
+    /// Performs `kills` kills, spread over the writes.
+    pub(super) fn run_kills(&mut self, world: &ChaosSetup, calls: u64, kills: u64) {
         for nth in 0..kills {
             let due = calls * (nth + 1) / (kills + 1);
-            wait_for(world, due);
-            // Each kind comes up, whatever chance says.
+            wait_for_writes(world, due);
+            // Each kind occurs at least once, for every seed.
             let kind = match KINDS.get(usize::try_from(nth).unwrap()) {
                 Some(kind) => kind,
-                None => KINDS[usize::try_from(self.below(KINDS.len() as u64)).unwrap()],
+                None => KINDS[usize::try_from(self.random_below(KINDS.len() as u64)).unwrap()],
             };
-            self.kill(world, kind);
+            self.kill_one(world, kind);
             *self.by_kind.entry(kind).or_default() += 1;
         }
         // The operator stays until the last write is done.
-        wait_for(world, calls);
+        wait_for_writes(world, calls);
     }
 
-    fn kill(&mut self, world: &World, kind: &str) {
-        let pause = Duration::from_millis(self.below(300));
+    fn kill_one(&mut self, world: &ChaosSetup, kind: &str) {
+        let pause = Duration::from_millis(self.random_below(300));
         match kind {
             "gateway" => world.gateway.lock().unwrap().restart_after_kill(),
             "server over HTTP" => {
-                let mut web = world.web.lock().unwrap();
+                let mut web = world.http_server.lock().unwrap();
                 web.kill();
-                last(pause);
+                sleep_as_stimulus(pause);
                 web.restart();
             }
             "server over pipes" => {
-                let status = world.gateway.lock().unwrap().status("pipe");
-                // It may just be starting, or have died with another kill.
+                let status = world.gateway.lock().unwrap().server_status("pipe");
+                // The process may just be starting, or have died with another kill.
                 if let Some(pid) = status["pid"].as_u64() {
                     let mut kill = Command::new("kill");
                     let _gone = kill.args(["-KILL", &pid.to_string()]).output();
                 }
             }
-            "connections cut" => world.network.cut(),
+            "connections cut" => world.network.cut_connections(),
             "network down" => {
-                world.network.turn(Weather::Down);
-                last(pause);
-                world.network.turn(Weather::Fair);
+                world.network.set_state(NetworkState::Down);
+                sleep_as_stimulus(pause);
+                world.network.set_state(NetworkState::Up);
             }
             "answers lost" => {
-                world.network.turn(Weather::Mute);
-                last(pause);
-                world.network.cut();
-                world.network.turn(Weather::Fair);
+                world.network.set_state(NetworkState::ResponsesLost);
+                sleep_as_stimulus(pause);
+                world.network.cut_connections();
+                world.network.set_state(NetworkState::Up);
             }
             other => panic!("{other}"),
         }
     }
 
-    fn below(&mut self, limit: u64) -> u64 {
+    fn random_below(&mut self, limit: u64) -> u64 {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
@@ -101,30 +100,25 @@ impl Kills {
     }
 }
 
-/// Waits until so many writes are done.
-fn wait_for(world: &World, due: u64) {
-    let mut seen = (world.done.load(Ordering::SeqCst), Instant::now());
-    let mut looked = Instant::now();
+/// Waits until this many writes are done.
+fn wait_for_writes(world: &ChaosSetup, due: u64) {
+    let (mut seen, mut progressed) = (world.completed_writes.count(), Instant::now());
     loop {
-        if looked.elapsed() > OPERATOR {
-            world.start_ejected_server();
-            looked = Instant::now();
-        }
-        let done = world.done.load(Ordering::SeqCst);
+        let done = world.completed_writes.wait_for(due, OPERATOR_INTERVAL);
         if done >= due {
             return;
         }
-        if done > seen.0 {
-            seen = (done, Instant::now());
+        world.restart_ejected_server();
+        if done > seen {
+            (seen, progressed) = (done, Instant::now());
         }
-        assert!(seen.1.elapsed() < PATIENCE, "stuck at {done} of {due}");
-        last(Duration::from_millis(1));
+        assert!(progressed.elapsed() < WAIT_MAX, "stuck at {done} of {due}");
     }
 }
 
-impl fmt::Display for Kills {
+impl fmt::Display for KillSchedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} in all", self.total())?;
+        write!(f, "{} in all", self.total_kills())?;
         let mut kinds = self.by_kind.iter();
         kinds.try_for_each(|(kind, count)| write!(f, ", {kind} {count}"))
     }

@@ -1,7 +1,7 @@
-//! Writes at a steady rate while their server goes away and comes back, with the shipped defaults.
+//! Writes at a steady rate during outages of their server, with the shipped defaults.
 //!
-//! Senders do not wait for one another: a write is sent when it is due, whatever became of the one
-//! before it. So a queue that drains more slowly than writes arrive never gets empty, and shows.
+//! Senders are independent: each write is sent when due, regardless of earlier writes. A queue that
+//! drains more slowly than writes arrive therefore never becomes empty, and the test detects it.
 
 use std::collections::BTreeMap;
 use std::io::{BufReader, Write};
@@ -12,54 +12,54 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::agent::{connect, read};
-use super::{await_empty_outbox, tools};
-use crate::harness::network::{Network, Weather};
-use crate::harness::served::Served;
-use crate::harness::{Gateway, last};
+use super::agent::{connect, read_response};
+use super::{tool_config, wait_until_outbox_empty};
+use crate::harness::faulty_network::{FaultyNetwork, NetworkState};
+use crate::harness::fixture_server::FixtureServer;
+use crate::harness::{Gateway, sleep_as_stimulus};
 
-/// Writes that are due each second, of all sessions together.
+/// Writes due each second, of all sessions together.
 const WRITES_PER_SECOND: u32 = 95;
 
-/// How long the server takes over one write.
+/// Server time of a write.
 const WRITE_MS: u64 = 20;
 
-/// Connections of each session, so that its writes are in flight together as they are due.
+/// Connections of each session, so its writes are in flight concurrently.
 const CONNECTIONS: usize = 16;
 
-/// How long the server is away.
+/// Duration of an outage.
 const OUTAGE: Duration = Duration::from_secs(1);
 
-/// The time from the end of the last outage in which answers become live again.
-const LIVE_AGAIN: Duration = Duration::from_secs(5);
+/// Time from the end of the last outage until responses must be live again.
+const LIVE_AGAIN_MAX: Duration = Duration::from_secs(5);
 
-/// The load goes on for this long after the last outage.
+/// Duration of the load after the last outage.
 const LOAD_AFTER: Duration = Duration::from_secs(8);
 
-/// Numbers of one session.
+/// Number range of a session.
 const NUMBERS: u64 = 1_000_000;
 
-/// What a sender was told.
+/// The reply to a write.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Answer {
+enum WriteReply {
     Live,
     Queued,
     /// Refused with this code; the write did not start.
     Refused(String),
 }
 
-/// One write that was answered.
+/// An answered write.
 #[derive(Clone, Debug)]
-struct Sent {
+struct WriteRecord {
     number: u64,
     sent: Instant,
     answered: Instant,
-    answer: Answer,
+    answer: WriteReply,
 }
 
-/// One session whose writes are due at a steady rate.
+/// A session whose writes are due at a steady rate.
 #[derive(Debug)]
-struct Session {
+struct WriteSession {
     address: SocketAddr,
     token: String,
     id: String,
@@ -69,11 +69,11 @@ struct Session {
     end: Instant,
     /// The next write, counted from 0.
     next: Mutex<u32>,
-    sent: Mutex<Vec<Sent>>,
+    sent: Mutex<Vec<WriteRecord>>,
 }
 
-impl Session {
-    /// Sends writes as they are due until the end, over one connection.
+impl WriteSession {
+    /// Sends due writes until the end, over a single connection.
     fn send_due_writes(&self) {
         let mut stream = connect(self.address).unwrap();
         loop {
@@ -86,13 +86,13 @@ impl Session {
             if due >= self.end {
                 return;
             }
-            last(due.saturating_duration_since(Instant::now()));
-            let sent = self.write(&mut stream, self.first + u64::from(nth));
+            sleep_as_stimulus(due.saturating_duration_since(Instant::now()));
+            let sent = self.write_number(&mut stream, self.first + u64::from(nth));
             self.sent.lock().unwrap().push(sent);
         }
     }
 
-    fn write(&self, stream: &mut BufReader<TcpStream>, number: u64) -> Sent {
+    fn write_number(&self, stream: &mut BufReader<TcpStream>, number: u64) -> WriteRecord {
         let body = json!({"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": {
             "name": "web__write_once",
             "arguments": {"number": number, "ms": WRITE_MS},
@@ -110,27 +110,28 @@ impl Session {
         );
         let sent = Instant::now();
         stream.get_mut().write_all(request.as_bytes()).unwrap();
-        let (status, answer) = read(stream).unwrap();
+        let (status, answer) = read_response(stream).unwrap();
         assert_eq!(status, 200, "{answer}");
-        Sent {
+        WriteRecord {
             number,
             sent,
             answered: Instant::now(),
-            answer: classify(&answer),
+            answer: classify_response(&answer),
         }
     }
 
-    /// Checks that each write ran as often as it was told, and that none overtook one that was
-    /// answered before it was sent.
-    fn check(&self, executed: &[u64]) {
+    /// Checks that each write ran as reported, and that no write overtook an earlier answered
+    /// write.
+    fn assert_executed(&self, executed: &[u64]) {
         let sent = self.sent.lock().unwrap();
-        let by_number: BTreeMap<u64, &Sent> = sent.iter().map(|one| (one.number, one)).collect();
+        let by_number: BTreeMap<u64, &WriteRecord> =
+            sent.iter().map(|one| (one.number, one)).collect();
         for one in sent.iter() {
             let times = executed.iter().filter(|number| **number == one.number);
-            let wanted = usize::from(!matches!(one.answer, Answer::Refused(_)));
+            let wanted = usize::from(!matches!(one.answer, WriteReply::Refused(_)));
             assert_eq!(times.count(), wanted, "executions of {one:?}");
         }
-        let mut latest: Option<&Sent> = None;
+        let mut latest: Option<&WriteRecord> = None;
         for number in executed {
             let one = by_number[number];
             if let Some(before) = latest {
@@ -143,39 +144,39 @@ impl Session {
     }
 }
 
-fn classify(answer: &Value) -> Answer {
+fn classify_response(answer: &Value) -> WriteReply {
     if answer["result"]["structuredContent"]["queued"] == true {
-        return Answer::Queued;
+        return WriteReply::Queued;
     }
     if answer["result"].is_object() {
-        return Answer::Live;
+        return WriteReply::Live;
     }
     let data = &answer["error"]["data"];
     assert_eq!(data["execution"], "not_started", "{answer}");
-    Answer::Refused(data["code"].as_str().unwrap().to_owned())
+    WriteReply::Refused(data["code"].as_str().unwrap().to_owned())
 }
 
 /// Runs the load of `sessions` sessions through outages that begin at these times after the start.
-fn run(sessions: u64, outages: &[Duration]) {
+fn run_outages(sessions: u64, outages: &[Duration]) {
     let dir = tempfile::tempdir().unwrap();
     let ledger = dir.path().join("web");
-    let web = Served::start(&["--toolset", "writes", "--ledger", ledger.to_str().unwrap()]);
-    let network = Network::to(web.address());
+    let web = FixtureServer::start(&["--toolset", "writes", "--ledger", ledger.to_str().unwrap()]);
+    let network = FaultyNetwork::start(web.address());
     let config = [
         "[roles.agent]\nallow = [\"*\"]\n".to_owned(),
         format!("[servers.web]\nurl = \"http://{}/mcp\"\n", network.address),
-        tools("web", "header:Idempotency-Key"),
+        tool_config("web", "header:Idempotency-Key"),
     ];
-    let gateway = Gateway::up(&config.concat());
-    gateway.wait_for("web", "ready");
+    let gateway = Gateway::start(&config.concat());
+    gateway.wait_for_state("web", "ready");
     let start = Instant::now();
     let back = start + *outages.last().unwrap() + OUTAGE;
     let agents = (0..sessions).map(|nth| {
         let wanted = json!({"principal": format!("agent-{nth}"), "role": "agent"});
-        let (_, token) = gateway.token_of(&wanted);
-        Session {
+        let (_, token) = gateway.create_token(&wanted);
+        WriteSession {
             address: gateway.address,
-            id: gateway.session_as(&token, "/mcp").id,
+            id: gateway.open_session_as(&token, "/mcp").id,
             token,
             first: nth * NUMBERS,
             every: Duration::from_secs(sessions) / WRITES_PER_SECOND,
@@ -185,7 +186,7 @@ fn run(sessions: u64, outages: &[Duration]) {
             sent: Mutex::default(),
         }
     });
-    let agents: Vec<Session> = agents.collect();
+    let agents: Vec<WriteSession> = agents.collect();
     std::thread::scope(|scope| {
         for agent in &agents {
             for _ in 0..CONNECTIONS {
@@ -193,50 +194,50 @@ fn run(sessions: u64, outages: &[Duration]) {
             }
         }
         for begin in outages {
-            last((start + *begin).saturating_duration_since(Instant::now()));
-            network.turn(Weather::Down);
-            last(OUTAGE);
-            network.turn(Weather::Fair);
+            sleep_as_stimulus((start + *begin).saturating_duration_since(Instant::now()));
+            network.set_state(NetworkState::Down);
+            sleep_as_stimulus(OUTAGE);
+            network.set_state(NetworkState::Up);
         }
     });
-    assert_ne!(gateway.status("web")["state"], "ejected");
-    await_empty_outbox(&gateway);
-    check_answers(&agents, back, &ledger);
+    assert_ne!(gateway.server_status("web")["state"], "ejected");
+    wait_until_outbox_empty(&gateway);
+    assert_replies(&agents, back, &ledger);
 }
 
-fn check_answers(agents: &[Session], back: Instant, ledger: &Path) {
+fn assert_replies(agents: &[WriteSession], back: Instant, ledger: &Path) {
     let ledger = std::fs::read_to_string(ledger).unwrap();
-    let executed = super::numbers(&ledger);
+    let executed = super::ledger_numbers(&ledger);
     let mut latest = Duration::ZERO;
     let mut counts: BTreeMap<String, u64> = BTreeMap::new();
     for agent in agents {
         let own = |number: &&u64| (agent.first..agent.first + NUMBERS).contains(*number);
         let executed: Vec<u64> = executed.iter().filter(own).copied().collect();
-        agent.check(&executed);
+        agent.assert_executed(&executed);
         for one in agent.sent.lock().unwrap().iter() {
             *counts.entry(format!("{:?}", one.answer)).or_default() += 1;
-            if one.answer != Answer::Live {
+            if one.answer != WriteReply::Live {
                 latest = latest.max(one.answered.saturating_duration_since(back));
             }
         }
     }
     eprintln!("outage: {counts:?}; the last answer that was not live came {latest:?} after it");
     assert!(counts.contains_key("Queued"), "no outage: {counts:?}");
-    assert!(latest < LIVE_AGAIN, "not live again: {latest:?}");
+    assert!(latest < LIVE_AGAIN_MAX, "not live again: {latest:?}");
 }
 
 #[test]
-fn outage_of_one_session_ends_with_live_answers() {
-    run(1, &[Duration::from_secs(2)]);
+fn outage_of_one_session_ends_with_live_responses() {
+    run_outages(1, &[Duration::from_secs(2)]);
 }
 
 #[test]
-fn outage_of_many_sessions_ends_with_live_answers() {
-    run(8, &[Duration::from_secs(2)]);
+fn outage_of_many_sessions_ends_with_live_responses() {
+    run_outages(8, &[Duration::from_secs(2)]);
 }
 
 #[test]
 fn flapping_server_is_not_ejected_and_recovers() {
     let begins = (0..7).map(|nth| Duration::from_millis(1_000 + nth * 3_600));
-    run(4, &begins.collect::<Vec<_>>());
+    run_outages(4, &begins.collect::<Vec<_>>());
 }

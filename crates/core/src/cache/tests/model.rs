@@ -1,89 +1,94 @@
-//! Ten thousand random steps against a machine that keeps one list and looks through it.
+//! Ten thousand random steps against a model with a plain list.
 
 use super::*;
 
 const STEPS: usize = 10_000;
 const SEEDS: u64 = 8;
 const WHO: [&str; 3] = ["ann", "bob", "cy"];
-const KINDS: [Kind; 3] = [Kind::Tool, Kind::Prompt, Kind::Resource];
+const KINDS: [FeatureKind; 3] = [
+    FeatureKind::Tool,
+    FeatureKind::Prompt,
+    FeatureKind::Resource,
+];
 
-/// All answers, the oldest first; looked through from end to end each time.
-struct Naive {
+/// All results, oldest first, searched linearly.
+struct ModelCache {
     limits: CacheLimits,
-    list: Vec<Row>,
+    entries: Vec<ModelEntry>,
     evictions: u64,
 }
 
 #[derive(Clone, Debug)]
-struct Row {
-    thing: usize,
+struct ModelEntry {
+    subject: usize,
     nth: usize,
-    /// Whose it is; nobody's where it is for all.
+    /// The owner; `None` for public results.
     owner: Option<usize>,
     expires: u64,
     result: Bytes,
 }
 
-impl Naive {
+impl ModelCache {
     fn sweep(&mut self, now: u64) {
-        self.list.retain(|row| row.expires > now);
+        self.entries.retain(|row| row.expires > now);
     }
 
     fn bytes(&self) -> usize {
-        self.list.iter().map(|row| row.result.len()).sum()
+        self.entries.iter().map(|row| row.result.len()).sum()
     }
 
     fn evict(&mut self, at: Option<usize>) {
         if let Some(at) = at {
-            self.list.remove(at);
+            self.entries.remove(at);
             self.evictions += 1;
         }
     }
 
-    fn keep(&mut self, row: Row, now: u64) -> bool {
-        if row.expires <= now || row.result.len() > self.limits.answer_bytes_max {
+    fn store(&mut self, row: ModelEntry, now: u64) -> bool {
+        if row.expires <= now || row.result.len() > self.limits.result_bytes_max {
             return false;
         }
         self.sweep(now);
-        let name = |row: &Row| (row.thing, row.nth, row.owner);
-        self.list.retain(|other| name(other) != name(&row));
-        let of_tool = |other: &Row| other.thing == row.thing;
-        while self.list.iter().filter(|other| of_tool(other)).count() >= self.limits.per_tool_max {
-            self.evict(self.list.iter().position(of_tool));
+        let name = |row: &ModelEntry| (row.subject, row.nth, row.owner);
+        self.entries.retain(|other| name(other) != name(&row));
+        let of_tool = |other: &ModelEntry| other.subject == row.subject;
+        while self.entries.iter().filter(|other| of_tool(other)).count() >= self.limits.per_tool_max
+        {
+            self.evict(self.entries.iter().position(of_tool));
         }
-        while self.list.len() >= self.limits.entries_max
+        while self.entries.len() >= self.limits.entries_max
             || self.bytes() + row.result.len() > self.limits.bytes_max
         {
             self.evict(Some(0));
         }
-        self.list.push(row);
+        self.entries.push(row);
         true
     }
 
-    fn find(&self, thing: usize, nth: usize, who: usize, now: u64) -> Option<&Row> {
+    fn find(&self, thing: usize, nth: usize, who: usize, now: u64) -> Option<&ModelEntry> {
         let find = |owner: Option<usize>| {
-            let mut rows = self.list.iter();
+            let mut rows = self.entries.iter();
             rows.find(|row| {
-                (row.thing, row.nth, row.owner) == (thing, nth, owner) && row.expires > now
+                (row.subject, row.nth, row.owner) == (thing, nth, owner) && row.expires > now
             })
         };
         find(None).or_else(|| find(Some(who)))
     }
 }
 
-fn things() -> Vec<Calls> {
+fn subjects() -> Vec<CacheFixture> {
     let mut all = Vec::new();
     for server in ["s", "t"] {
         for kind in KINDS {
-            all.extend(["a", "b"].map(|name| Calls::of(server, kind, name)));
+            all.extend(["a", "b"].map(|name| CacheFixture::new(server, kind, name)));
         }
     }
     all
 }
 
-fn row(rng: &mut fastrand::Rng, now: u64) -> Row {
-    Row {
-        thing: rng.usize(..12),
+fn random_entry(rng: &mut fastrand::Rng, now: u64) -> ModelEntry {
+    ModelEntry {
+        subject: rng.usize(..12),
         nth: rng.usize(..6),
         owner: [None, Some(0), Some(1), Some(2)][rng.usize(..4)],
         expires: now + rng.u64(..300),
@@ -91,18 +96,18 @@ fn row(rng: &mut fastrand::Rng, now: u64) -> Row {
     }
 }
 
-fn landing(things: &[Calls], row: &Row, era: u64) -> Landing {
-    let keys = things[row.thing].keys(row.nth, row.owner.map_or("", |who| WHO[who]));
+fn to_insertion(things: &[CacheFixture], row: &ModelEntry, era: u64) -> CacheInsertion {
+    let keys = things[row.subject].keys(row.nth, row.owner.map_or("", |who| WHO[who]));
     let (key, sharing) = match row.owner {
-        None => (keys.public.unwrap(), Sharing::Public),
-        Some(_) => (keys.private.unwrap(), Sharing::Private),
+        None => (keys.public.unwrap(), CacheScope::Public),
+        Some(_) => (keys.private.unwrap(), CacheScope::Private),
     };
-    Landing {
+    CacheInsertion {
         key,
-        sharing,
-        era,
-        expires: Now(row.expires),
-        answer: Answer {
+        scope: sharing,
+        purge_epoch: era,
+        expires_at: MonotonicTime(row.expires),
+        cached: CachedResult {
             result: row.result.clone(),
             ttl_at: 0..0,
             era: Era::Legacy,
@@ -110,19 +115,19 @@ fn landing(things: &[Calls], row: &Row, era: u64) -> Landing {
     }
 }
 
-fn play(seed: u64) {
+fn compare_with_model(seed: u64) {
     let limits = CacheLimits {
         entries_max: 14,
         bytes_max: 400,
         per_tool_max: 3,
-        answer_bytes_max: 50,
+        result_bytes_max: 50,
         ttl_max: SECOND,
     };
-    let (mut cache, things) = (Cache::new(limits), things());
+    let (mut cache, things) = (ResultCache::new(limits), subjects());
     let mut rng = fastrand::Rng::with_seed(seed);
-    let mut naive = Naive {
+    let mut naive = ModelCache {
         limits,
-        list: Vec::new(),
+        entries: Vec::new(),
         evictions: 0,
     };
     let (mut now, mut hits) = (0, 0);
@@ -131,22 +136,30 @@ fn play(seed: u64) {
         match rng.usize(..20) {
             0 => {
                 let (server, kind) = (["s", "t"][rng.usize(..2)], KINDS[rng.usize(..3)]);
-                cache.purge(&server.into(), Stale::Of(kind));
-                let goes = |thing: &Calls| *thing.server == *server && thing.kind == kind;
-                naive.list.retain(|row| !goes(&things[row.thing]));
+                cache.purge_server(&server.into(), PurgeScope::Kind(kind));
+                let goes = |thing: &CacheFixture| *thing.server == *server && thing.kind == kind;
+                naive.entries.retain(|row| !goes(&things[row.subject]));
             }
             1..10 => {
-                let row = row(&mut rng, now);
-                let landing = landing(&things, &row, cache.era());
-                let kept = cache.keep(things[row.thing].about(), landing, Now(now));
-                assert_eq!(kept, naive.keep(row, now), "seed {seed} step {step}");
+                let row = random_entry(&mut rng, now);
+                let landing = to_insertion(&things, &row, cache.purge_epoch());
+                let kept =
+                    cache.store_result(things[row.subject].subject(), landing, MonotonicTime(now));
+                assert_eq!(kept, naive.store(row, now), "seed {seed} step {step}");
             }
             _ => {
                 let (thing, nth, who) = (rng.usize(..12), rng.usize(..6), rng.usize(..3));
-                let (about, keys) = (things[thing].about(), things[thing].keys(nth, WHO[who]));
-                let found = match cache.enter(about, keys, cache.era(), Now(now)) {
-                    Entered::Hit(hit) => Some(hit.answer.result),
-                    Entered::Lead(_) | Entered::Follow(_) | Entered::Alone => None,
+                let (about, keys) = (things[thing].subject(), things[thing].keys(nth, WHO[who]));
+                let found = match cache.begin_lookup(
+                    about,
+                    keys,
+                    cache.purge_epoch(),
+                    MonotonicTime(now),
+                ) {
+                    LookupOutcome::Hit(hit) => Some(hit.cached.result),
+                    LookupOutcome::Lead(_) | LookupOutcome::Follow(_) | LookupOutcome::Bypass => {
+                        None
+                    }
                 };
                 hits += usize::from(found.is_some());
                 let want = naive.find(thing, nth, who, now).map(|row| &row.result);
@@ -155,9 +168,9 @@ fn play(seed: u64) {
         }
         if step % 16 == 0 {
             naive.sweep(now);
-            let view = cache.view(Now(now));
+            let view = cache.total_view(MonotonicTime(now));
             let seen = (view.entries, view.bytes, view.evictions);
-            let want = (naive.list.len(), naive.bytes(), naive.evictions);
+            let want = (naive.entries.len(), naive.bytes(), naive.evictions);
             assert_eq!(seen, want, "seed {seed} step {step}");
         }
     }
@@ -165,8 +178,8 @@ fn play(seed: u64) {
 }
 
 #[test]
-fn random_steps_end_as_those_of_a_naive_machine() {
+fn random_steps_match_model_cache() {
     for seed in 0..SEEDS {
-        play(seed);
+        compare_with_model(seed);
     }
 }

@@ -1,215 +1,220 @@
-//! Remembers what workers offer over a restart of the hub, in values of the journal.
+//! Remembers worker offers across a restart of the hub, as journal values.
 //!
-//! One task writes, so that the newest offer of a mailbox is the one that stays. What a worker
-//! offered goes when it is gone for so long that its servers go from the catalog.
+//! A single task writes, so the newest offer of a mailbox wins. An offer is removed together with
+//! the worker's servers, after the retention time of an absent worker.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bowline_core::call::Principal;
-use bowline_core::mailbox::Mailbox;
+use bowline_core::mailbox::MailboxName;
 use bowline_core::sync::lock;
-use bowline_core::time::Now;
-use bowline_journal::{Expect, JournalError};
+use bowline_core::time::MonotonicTime;
+use bowline_journal::{ExpectedRevision, JournalError};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::Notify;
 
-use super::{Admitted, Rights, Shared, offer};
-use crate::who::Who;
+use super::{AdmittedPeer, HubShared, PeerRights, peer_offers};
+use crate::principal_record::PrincipalRecord;
 
-/// How the keys of remembered offers begin; the mailbox follows.
-const PREFIX: &str = "broker/offer/";
+/// Key prefix of stored offers; the mailbox follows.
+const KEY_PREFIX: &str = "broker/offer/";
 
-/// Workers whose offers are remembered.
+/// Workers with a stored offer.
 const OFFERS_MAX: usize = 256;
 
-/// The largest offer that is remembered, in bytes.
-const OFFER_BYTES_MAX: usize = 512 * 1024;
+/// Largest stored offer, in bytes.
+const STORED_OFFER_BYTES_MAX: usize = 512 * 1024;
 
-/// The form in which offers are written.
-const VERSION: u32 = 1;
+/// Version of the stored form.
+const FORMAT_VERSION: u32 = 1;
 
-/// What is remembered, and what is still to be written of it.
+/// Stored offers and pending writes.
 #[derive(Debug, Default)]
 pub(super) struct OfferStore {
-    state: Mutex<State>,
-    /// Wakes the task that writes.
-    poke: Notify,
+    state: Mutex<OfferStoreState>,
+    /// Wakes the writer task.
+    wake: Notify,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    /// What the journal holds, or will hold.
-    kept: HashMap<Mailbox, Kept>,
-    /// The newest offer of each mailbox that is not written yet; nothing where it is forgotten.
-    unwritten: HashMap<Mailbox, Option<Bytes>>,
+struct OfferStoreState {
+    /// Offers that the journal holds or will hold.
+    offers: HashMap<MailboxName, StoredOffer>,
+    /// Newest unwritten value of each mailbox; `None` deletes the offer.
+    unwritten: HashMap<MailboxName, Option<Bytes>>,
 }
 
 #[derive(Debug)]
-struct Kept {
-    /// Tells two offers apart.
+struct StoredOffer {
+    /// Digest of the offer, to detect changes.
     digest: [u8; 32],
-    /// Since when the worker is away.
-    away_since: Option<Now>,
+    /// Start of the worker's absence.
+    away_since: Option<MonotonicTime>,
 }
 
-/// The first line of a remembered offer: who made it. The servers follow as they were offered.
+/// First line of a stored offer: the offering peer. The servers follow as received.
 #[derive(Debug, Serialize, Deserialize)]
-struct Head {
+struct StoredOfferHead {
     v: u32,
-    who: Who,
+    who: PrincipalRecord,
     role: Option<Arc<str>>,
 }
 
 impl OfferStore {
-    /// Remembers an offer in place of the one before.
-    pub(super) fn remember(&self, peer: &Admitted, servers: &Bytes) {
+    /// Stores an offer in place of the previous offer.
+    pub(super) fn store_offer(&self, peer: &AdmittedPeer, servers: &Bytes) {
         let mailbox = &peer.mailbox;
         let mut state = lock(&self.state);
-        if servers.len() > OFFER_BYTES_MAX {
-            tracing::warn!(peer = %mailbox, bytes = servers.len(), "an offer is not remembered");
-            return self.forget(&mut state, mailbox);
+        if servers.len() > STORED_OFFER_BYTES_MAX {
+            tracing::warn!(peer = %mailbox, bytes = servers.len(), "offer too large to store");
+            return self.forget_offer(&mut state, mailbox);
         }
-        let is_new = !state.kept.contains_key(mailbox);
-        if is_new && state.kept.len() >= OFFERS_MAX {
-            tracing::warn!(peer = %mailbox, max = OFFERS_MAX, "an offer is not remembered");
+        let is_new = !state.offers.contains_key(mailbox);
+        if is_new && state.offers.len() >= OFFERS_MAX {
+            tracing::warn!(peer = %mailbox, max = OFFERS_MAX, "too many stored offers");
             return;
         }
-        let bytes = write(peer, servers);
-        let kept = Kept {
+        let bytes = encode_offer(peer, servers);
+        let stored = StoredOffer {
             digest: Sha256::digest(&bytes).into(),
             away_since: None,
         };
-        let digest = kept.digest;
-        let before = state.kept.insert(mailbox.clone(), kept);
+        let digest = stored.digest;
+        let before = state.offers.insert(mailbox.clone(), stored);
         if before.is_none_or(|before| before.digest != digest) {
             state.unwritten.insert(mailbox.clone(), Some(bytes));
-            self.poke.notify_one();
+            self.wake.notify_one();
         }
     }
 
-    /// Notes that a worker is away.
-    pub(super) fn note_away(&self, mailbox: &Mailbox, now: Now) {
-        if let Some(kept) = lock(&self.state).kept.get_mut(mailbox) {
+    /// Marks a worker as absent.
+    pub(super) fn mark_away(&self, mailbox: &MailboxName, now: MonotonicTime) {
+        if let Some(kept) = lock(&self.state).offers.get_mut(mailbox) {
             kept.away_since.get_or_insert(now);
         }
     }
 
-    /// Forgets the offers of workers that are away for longer than `keep`.
-    pub(super) fn sweep(&self, now: Now, keep: Duration) {
+    /// Removes the offers of workers absent for longer than `keep`.
+    pub(super) fn sweep(&self, now: MonotonicTime, keep: Duration) {
         let mut state = lock(&self.state);
-        let is_over = |kept: &Kept| kept.away_since.is_some_and(|away| away.plus(keep) <= now);
-        let over = state.kept.iter().filter(|(_, kept)| is_over(kept));
-        let over: Vec<Mailbox> = over.map(|(mailbox, _)| mailbox.clone()).collect();
-        for mailbox in over {
-            self.forget(&mut state, &mailbox);
+        let is_over =
+            |kept: &StoredOffer| kept.away_since.is_some_and(|away| away.plus(keep) <= now);
+        let expired = state.offers.iter().filter(|(_, kept)| is_over(kept));
+        let expired: Vec<MailboxName> = expired.map(|(mailbox, _)| mailbox.clone()).collect();
+        for mailbox in expired {
+            self.forget_offer(&mut state, &mailbox);
         }
     }
 
-    fn forget(&self, state: &mut State, mailbox: &Mailbox) {
-        if state.kept.remove(mailbox).is_some() {
+    fn forget_offer(&self, state: &mut OfferStoreState, mailbox: &MailboxName) {
+        if state.offers.remove(mailbox).is_some() {
             state.unwritten.insert(mailbox.clone(), None);
-            self.poke.notify_one();
+            self.wake.notify_one();
         }
     }
 
-    fn take_unwritten(&self) -> Option<(Mailbox, Option<Bytes>)> {
+    fn take_unwritten(&self) -> Option<(MailboxName, Option<Bytes>)> {
         let mut state = lock(&self.state);
         let mailbox = state.unwritten.keys().next()?.clone();
         let bytes = state.unwritten.remove(&mailbox)?;
         Some((mailbox, bytes))
     }
 
-    /// Has the next offer of a mailbox written, whatever it is.
-    fn lose(&self, mailbox: &Mailbox) {
-        lock(&self.state).kept.remove(mailbox);
+    /// Forgets a failed write, so that the next offer of the mailbox is written again.
+    fn mark_unstored(&self, mailbox: &MailboxName) {
+        lock(&self.state).offers.remove(mailbox);
     }
 }
 
-/// Writes what is to be remembered until the hub goes down.
-pub(super) async fn run(shared: Arc<Shared>) {
-    let closed = shared.closed();
+/// Writes pending offers until the hub shuts down.
+pub(super) async fn run_writer(shared: Arc<HubShared>) {
+    let closed = shared.wait_closing();
     tokio::pin!(closed);
     loop {
-        flush(&shared).await;
+        write_pending(&shared).await;
         tokio::select! {
             biased;
-            () = shared.offer_store.poke.notified() => {}
+            () = shared.offer_store.wake.notified() => {}
             () = &mut closed => return,
         }
     }
 }
 
-async fn flush(shared: &Shared) {
+async fn write_pending(shared: &HubShared) {
     while let Some((mailbox, bytes)) = shared.offer_store.take_unwritten() {
-        let key = format!("{PREFIX}{mailbox}");
-        if let Err(error) = shared.journal.put(&key, bytes, Expect::Any).await {
-            tracing::warn!(peer = %mailbox, %error, "an offer is not remembered");
-            shared.offer_store.lose(&mailbox);
+        let key = format!("{KEY_PREFIX}{mailbox}");
+        if let Err(error) = shared
+            .journal
+            .put_value(&key, bytes, ExpectedRevision::Any)
+            .await
+        {
+            tracing::warn!(peer = %mailbox, %error, "cannot store offer");
+            shared.offer_store.mark_unstored(&mailbox);
         }
     }
 }
 
-/// Brings back the servers of workers that were there when the hub went down, as far as `rights`
-/// still lets their principals bring them.
-pub(super) async fn restore(
-    shared: &Arc<Shared>,
-    rights: impl Fn(&Principal) -> Option<Rights> + Send,
+/// Restores the servers of workers connected at the last shutdown, as far as `rights` still allows
+/// the principal to offer each server.
+pub(super) async fn restore_offers(
+    shared: &Arc<HubShared>,
+    rights: impl Fn(&Principal) -> Option<PeerRights> + Send,
 ) -> Result<(), JournalError> {
-    let remembered = shared.journal.list(PREFIX, OFFERS_MAX).await?;
-    for (key, value) in remembered {
-        let mailbox = key.strip_prefix(PREFIX).map(Mailbox::parse);
+    let values = shared.journal.list_values(KEY_PREFIX, OFFERS_MAX).await?;
+    for (key, value) in values {
+        let mailbox = key.strip_prefix(KEY_PREFIX).map(MailboxName::parse);
         let Some(Ok(mailbox)) = mailbox else {
             continue;
         };
-        let known = read(&mailbox, &value.bytes, &rights);
-        let kept = Kept {
+        let known = decode_offer(&mailbox, &value.bytes, &rights);
+        let stored = StoredOffer {
             digest: Sha256::digest(&value.bytes).into(),
             away_since: Some(shared.now()),
         };
         let mut state = lock(&shared.offer_store.state);
-        state.kept.insert(mailbox.clone(), kept);
+        state.offers.insert(mailbox.clone(), stored);
         match known {
             Some((peer, servers)) => {
                 drop(state);
-                offer::bring(shared, &peer, 0, &servers);
+                peer_offers::apply_offer(shared, &peer, 0, &servers);
             }
-            None => shared.offer_store.forget(&mut state, &mailbox),
+            None => shared.offer_store.forget_offer(&mut state, &mailbox),
         }
     }
     Ok(())
 }
 
-fn write(peer: &Admitted, servers: &Bytes) -> Bytes {
-    let head = Head {
-        v: VERSION,
-        who: Who::from(&*peer.principal),
+fn encode_offer(peer: &AdmittedPeer, servers: &Bytes) -> Bytes {
+    let head = StoredOfferHead {
+        v: FORMAT_VERSION,
+        who: PrincipalRecord::from(&*peer.principal),
         role: peer.role.clone(),
     };
-    // Text and lists of it can always be written, and never hold a bare line end.
+    // Strings and string lists always serialize, and JSON escapes line ends.
     let mut out = serde_json::to_vec(&head).unwrap_or_default();
     out.push(b'\n');
     out.extend_from_slice(servers);
     out.into()
 }
 
-/// Reads an offer; nothing where it is of another form, or its principal is no peer any more.
-fn read(
-    mailbox: &Mailbox,
+/// Decodes an offer; `None` for an unknown form or a principal that is no peer any more.
+fn decode_offer(
+    mailbox: &MailboxName,
     bytes: &Bytes,
-    rights: impl Fn(&Principal) -> Option<Rights>,
-) -> Option<(Admitted, Bytes)> {
+    rights: impl Fn(&Principal) -> Option<PeerRights>,
+) -> Option<(AdmittedPeer, Bytes)> {
     let end = memchr::memchr(b'\n', bytes)?;
-    let head: Head = serde_json::from_slice(bytes.get(..end)?).ok()?;
-    if head.v != VERSION {
+    let head: StoredOfferHead = serde_json::from_slice(bytes.get(..end)?).ok()?;
+    if head.v != FORMAT_VERSION {
         return None;
     }
-    let principal = head.who.principal();
+    let principal = head.who.to_principal();
     let rights = rights(&principal)?;
-    let peer = Admitted {
+    let peer = AdmittedPeer {
         principal: Arc::new(principal),
         mailbox: mailbox.clone(),
         role: head.role,

@@ -1,174 +1,179 @@
-//! Pushes what waits in a mailbox to whoever subscribed to it, and takes back what was not done.
+//! Pushes mailbox messages to the subscriber, and returns unacknowledged messages to the mailbox.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_core::sync::lock;
-use bowline_core::time::{Now, millis};
-use bowline_journal::{Delivery, Lane, Order, Receipt};
-use bowline_wire::broker::{Frame, Letter};
+use bowline_core::time::{MonotonicTime, to_millis};
+use bowline_journal::{LaneName, LeaseOrder, LeaseReceipt, LeasedMessage};
+use bowline_wire::broker::{BrokerFrame, MailboxMessage};
 
-use super::counts::one;
-use super::mailbox;
-use super::peers::{Peer, Pushed, Subscribed};
+use super::hub_counts::increment;
+use super::peer_registry::{ConnectedPeer, PushedMessage, SubscribeOutcome};
 use super::rights::refusal;
-use super::{FENCED, Shared};
+use super::stored_message;
+use super::{CLOSE_FENCED, HubShared};
 
-/// Bytes that are taken out of a mailbox at a time, or one message.
+/// Bytes leased from a mailbox at a time, or a single message.
 const BATCH_BYTES_MAX: usize = 2 * 1024 * 1024;
 
-/// Messages that are taken out of a mailbox at a time.
+/// Messages leased from a mailbox at a time.
 const BATCH_MAX: usize = 32;
 
-/// How long a pump waits after the journal failed.
-const FAULT_WAIT: Duration = Duration::from_secs(1);
+/// Wait after a journal error.
+const JOURNAL_RETRY_WAIT: Duration = Duration::from_secs(1);
 
-/// The longest that a message may be put off.
+/// Longest delay of a returned message.
 pub(super) const DELAY_MAX: Duration = Duration::from_secs(60 * 60);
 
-/// Why a message is a dead letter that cannot be read.
+/// Dead-letter reason of an unreadable message.
 pub(super) const UNREADABLE: &str = "it is written in a form that is not known";
 
-/// Gives a peer the messages of its mailbox. Whoever had them is told, and closed.
-pub(super) fn subscribe(shared: &Arc<Shared>, peer: &Arc<Peer>) {
-    let Ok(lane) = mailbox::lane(peer.mailbox(), "") else {
+/// Makes a peer the subscriber of its mailbox. The former subscriber is fenced and closed.
+pub(super) fn subscribe_peer(shared: &Arc<HubShared>, peer: &Arc<ConnectedPeer>) {
+    let Ok(lane) = stored_message::mailbox_lane(peer.mailbox(), "") else {
         let reason = "the name of the mailbox is too long";
-        peer.try_send(&Frame::Error(refusal("bad_name", reason, None)));
+        peer.try_send(&BrokerFrame::Error(refusal("bad_name", reason, None)));
         return;
     };
-    let Subscribed::First(fenced) = lock(&shared.peers).subscribe(peer) else {
+    let SubscribeOutcome::Started(fenced) = lock(&shared.peers).subscribe(peer) else {
         return;
     };
     if let Some(old) = fenced {
-        tracing::warn!(mailbox = %peer.mailbox(), "a newer connection takes over a mailbox");
-        one(&shared.counts.fenced);
-        shared.tell(&old, "fenced");
-        stop(shared, &old);
+        tracing::warn!(mailbox = %peer.mailbox(), "newer connection takes over a mailbox");
+        increment(&shared.counters.fenced);
+        shared.emit_peer_event(&old, "fenced");
+        stop_delivery(shared, &old);
         let reason = "a newer connection has subscribed to this mailbox";
-        old.end(FENCED, refusal("fenced", reason, None));
+        old.close_with(CLOSE_FENCED, refusal("fenced", reason, None));
     }
-    super::remote::tell(shared, peer.mailbox());
+    super::remote_peer::notify_connection_change(shared, peer.mailbox());
     let (shared, peer) = (Arc::clone(shared), Arc::clone(peer));
     let tasks = shared.tasks().clone();
-    tasks.spawn(
-        "mailbox pump",
-        async move { run(&shared, &peer, &lane).await },
-    );
+    tasks.spawn("mailbox pump", async move {
+        run_pump(&shared, &peer, &lane).await
+    });
 }
 
-/// Pushes nothing more to a peer, and gives back what it has not acknowledged.
-pub(super) fn stop(shared: &Arc<Shared>, peer: &Arc<Peer>) {
+/// Stops pushing to a peer and returns the unacknowledged messages.
+pub(super) fn stop_delivery(shared: &Arc<HubShared>, peer: &Arc<ConnectedPeer>) {
     let pushed = {
-        let mut books = lock(&peer.books);
-        books.over = true;
-        books.asked.clear();
-        std::mem::take(&mut books.pushed)
+        let mut state = lock(&peer.state);
+        state.is_over = true;
+        state.pending.clear();
+        std::mem::take(&mut state.pushed)
     };
-    peer.put.end();
-    peer.poke.notify_one();
+    peer.server_requests.cancel_all();
+    peer.pump_wake.notify_one();
     if pushed.is_empty() {
         return;
     }
     let (shared, mailbox) = (Arc::clone(shared), peer.mailbox().clone());
     let tasks = shared.tasks().clone();
-    shared.returning.send_modify(|left| *left += 1);
+    shared.returning_peers.send_modify(|left| *left += 1);
     tasks.spawn("mailbox return", async move {
         for one in pushed.values() {
-            give_back(&shared, one.receipt, Duration::ZERO).await;
+            return_message(&shared, one.receipt, Duration::ZERO).await;
         }
         shared
-            .returning
+            .returning_peers
             .send_modify(|left| *left = left.saturating_sub(1));
-        // A newer subscriber is given them.
-        shared.wake(&mailbox, "");
+        // A newer subscriber gets the returned messages.
+        shared.wake_mailbox(&mailbox, "");
     });
 }
 
-async fn give_back(shared: &Shared, receipt: Receipt, delay: Duration) {
-    let back = shared.journal.nak(receipt, delay, shared.at()).await;
+async fn return_message(shared: &HubShared, receipt: LeaseReceipt, delay: Duration) {
+    let back = shared
+        .journal
+        .nak(receipt, delay, shared.timestamps())
+        .await;
     if let Err(error) = back {
-        tracing::warn!(id = receipt.id.0, %error, "a message cannot be given back yet");
+        tracing::warn!(id = receipt.id.0, %error, "cannot return a message to the mailbox");
     }
 }
 
-async fn run(shared: &Shared, peer: &Arc<Peer>, lane: &Lane) {
-    // Messages that have the id of another that is not acknowledged yet: ids are unique for each
-    // sender only, and an acknowledgement names nothing else.
+async fn run_pump(shared: &HubShared, peer: &Arc<ConnectedPeer>, lane: &LaneName) {
+    // Messages with the same id as an unacknowledged message: ids are unique only per sender, and
+    // an ack names only the id.
     let mut aside = Vec::new();
     let mut batch = 1;
     loop {
         let waited = std::mem::take(&mut aside);
-        for (pushed, letter) in waited {
-            push(shared, peer, pushed, letter, &mut aside).await;
+        for (pushed, message) in waited {
+            push_message(shared, peer, pushed, message, &mut aside).await;
         }
         let room = {
-            let mut books = lock(&peer.books);
-            // What was not acknowledged for so long is anybody's again.
+            let mut state = lock(&peer.state);
+            // Expired leases are free for redelivery.
             let now = shared.now();
-            books.pushed.retain(|_, one| one.until > now);
-            let taken = books.pushed.len().saturating_add(aside.len());
-            (!books.over).then(|| shared.limits.unacked_max.saturating_sub(taken))
+            state.pushed.retain(|_, one| one.lease_until > now);
+            let taken = state.pushed.len().saturating_add(aside.len());
+            (!state.is_over).then(|| shared.limits.unacked_max.saturating_sub(taken))
         };
         let Some(room) = room else {
             break;
         };
         let max = room.min(batch);
         if max > 0 {
-            let got = take(shared, peer, lane, max, &mut aside).await;
+            let got = push_batch(shared, peer, lane, max, &mut aside).await;
             match got {
                 Some((got, largest)) if got >= max => {
-                    // Twice as many as before, unless they are large.
+                    // Double the batch, unless the messages are large.
                     let fits = BATCH_BYTES_MAX / largest.max(1);
                     batch = (batch * 2).min(fits).clamp(1, BATCH_MAX);
                     continue;
                 }
                 Some(_) => {}
-                None => tokio::time::sleep(FAULT_WAIT).await,
+                None => tokio::time::sleep(JOURNAL_RETRY_WAIT).await,
             }
         }
-        let due = due(shared, peer);
+        let due = next_wakeup(shared, peer);
         tokio::select! {
-            () = peer.poke.notified() => {}
-            () = until(shared, due), if due.is_some() => {}
+            () = peer.pump_wake.notified() => {}
+            () = sleep_until_due(shared, due), if due.is_some() => {}
         }
     }
     for (pushed, _) in aside {
-        give_back(shared, pushed.receipt, Duration::ZERO).await;
+        return_message(shared, pushed.receipt, Duration::ZERO).await;
     }
-    // What was taken out when the peer went, here or above, may be all that a newer subscriber
-    // waits for.
-    shared.wake(peer.mailbox(), "");
+    // Messages leased during the disconnect may be the only work for a newer subscriber.
+    shared.wake_mailbox(peer.mailbox(), "");
 }
 
-async fn until(shared: &Shared, due: Option<Now>) {
+async fn sleep_until_due(shared: &HubShared, due: Option<MonotonicTime>) {
     if let Some(due) = due {
         tokio::time::sleep_until(shared.clock().instant(due)).await;
     }
 }
 
-/// When there may be something to push again.
-fn due(shared: &Shared, peer: &Peer) -> Option<Now> {
+/// Returns the next time when a push may be possible.
+fn next_wakeup(shared: &HubShared, peer: &ConnectedPeer) -> Option<MonotonicTime> {
     let later = lock(&shared.peers).next_due(peer.mailbox(), shared.now());
-    let lapse = lock(&peer.books).pushed.values().map(|one| one.until).min();
+    let lapse = lock(&peer.state)
+        .pushed
+        .values()
+        .map(|one| one.lease_until)
+        .min();
     later.into_iter().chain(lapse).min()
 }
 
-/// Takes messages out of the mailbox and pushes them; returns how many, and the bytes of the
-/// largest, or nothing where the journal failed.
-async fn take(
-    shared: &Shared,
-    peer: &Arc<Peer>,
-    lane: &Lane,
+/// Leases messages and pushes them; returns the count and the size of the largest message, or
+/// `None` after a journal error.
+async fn push_batch(
+    shared: &HubShared,
+    peer: &Arc<ConnectedPeer>,
+    lane: &LaneName,
     max: usize,
-    aside: &mut Vec<(Pushed, Letter)>,
+    aside: &mut Vec<(PushedMessage, MailboxMessage)>,
 ) -> Option<(usize, usize)> {
-    let (hold, at) = (shared.limits.hold, shared.at());
+    let (hold, at) = (shared.limits.ack_wait, shared.timestamps());
     let until = at.now.plus(hold);
-    let lease = shared.journal.lease(lane, Order::Any, max, hold, at);
+    let lease = shared.journal.lease(lane, LeaseOrder::Any, max, hold, at);
     let batch = match lease.await {
         Ok(batch) => batch,
         Err(error) => {
-            tracing::error!(%lane, %error, "a mailbox cannot be read");
+            tracing::error!(%lane, %error, "cannot read a mailbox");
             return None;
         }
     };
@@ -176,128 +181,159 @@ async fn take(
     let largest = batch.iter().map(|delivery| delivery.body.len()).max();
     for delivery in batch {
         let receipt = delivery.receipt;
-        one(&shared.counts.pushed);
+        increment(&shared.counters.pushed);
         if delivery.attempts > 1 {
-            one(&shared.counts.redelivered);
+            increment(&shared.counters.redelivered);
         }
-        match sound(shared, &delivery) {
-            Ok(letter) => push(shared, peer, Pushed { receipt, until }, letter, aside).await,
-            Err(reason) => bury(shared, receipt, reason).await,
+        match check_delivery(shared, &delivery) {
+            Ok(letter) => {
+                push_message(
+                    shared,
+                    peer,
+                    PushedMessage {
+                        receipt,
+                        lease_until: until,
+                    },
+                    letter,
+                    aside,
+                )
+                .await
+            }
+            Err(reason) => dead_letter_message(shared, receipt, reason).await,
         }
     }
     Some((count, largest.unwrap_or_default()))
 }
 
-/// Returns the letter of a delivery as it is pushed, or why it is none.
-fn sound(shared: &Shared, delivery: &Delivery) -> Result<Letter, Arc<str>> {
-    if is_worn_out(shared, delivery) {
+/// Decodes a leased message for the push, or returns the dead-letter reason.
+fn check_delivery(
+    shared: &HubShared,
+    delivery: &LeasedMessage,
+) -> Result<MailboxMessage, Arc<str>> {
+    if is_delivery_limit_reached(shared, delivery) {
         let times = delivery.attempts.saturating_sub(1);
         return Err(format!("it was handed out {times} times and never acknowledged").into());
     }
-    let letter = mailbox::read(&delivery.body).ok_or(UNREADABLE)?.letter;
-    Ok(match delivery.left {
-        Some(left) => letter.lasting(millis(left)),
-        None => letter,
+    let message = stored_message::decode_message(&delivery.body)
+        .ok_or(UNREADABLE)?
+        .message;
+    Ok(match delivery.remaining {
+        Some(left) => message.with_ttl(to_millis(left)),
+        None => message,
     })
 }
 
-/// Whether a message was handed out too often. One that a person put back is given as many tries
-/// again, for the count goes on.
-pub(super) const fn is_worn_out(shared: &Shared, delivery: &Delivery) -> bool {
+/// Whether a message was delivered too often. The count continues after a manual requeue, which
+/// grants the same number of deliveries again.
+pub(super) const fn is_delivery_limit_reached(
+    shared: &HubShared,
+    delivery: &LeasedMessage,
+) -> bool {
     let round = shared.limits.deliveries_max.saturating_add(1);
     delivery.attempts > 0 && delivery.attempts.is_multiple_of(round)
 }
 
-/// Makes a dead letter of a message that is held.
-pub(super) async fn bury(shared: &Shared, receipt: Receipt, reason: Arc<str>) {
-    one(&shared.counts.dead);
-    tracing::warn!(id = receipt.id.0, %reason, "a message becomes a dead letter");
-    if let Err(error) = shared.journal.bury(receipt, reason, shared.at()).await {
-        tracing::error!(id = receipt.id.0, %error, "a message cannot be made a dead letter");
+/// Turns a leased message into a dead letter.
+pub(super) async fn dead_letter_message(
+    shared: &HubShared,
+    receipt: LeaseReceipt,
+    reason: Arc<str>,
+) {
+    increment(&shared.counters.dead);
+    tracing::warn!(id = receipt.id.0, %reason, "message becomes a dead letter");
+    if let Err(error) = shared
+        .journal
+        .dead_letter(receipt, reason, shared.timestamps())
+        .await
+    {
+        tracing::error!(id = receipt.id.0, %error, "cannot store a dead letter");
     }
 }
 
-async fn push(
-    shared: &Shared,
-    peer: &Arc<Peer>,
-    pushed: Pushed,
-    letter: Letter,
-    aside: &mut Vec<(Pushed, Letter)>,
+async fn push_message(
+    shared: &HubShared,
+    peer: &Arc<ConnectedPeer>,
+    pushed: PushedMessage,
+    message: MailboxMessage,
+    aside: &mut Vec<(PushedMessage, MailboxMessage)>,
 ) {
-    enum Step {
+    enum PushStep {
         Send,
         Wait,
-        Return,
+        GiveBack,
     }
     let step = {
-        let mut books = lock(&peer.books);
-        match books.pushed.get(&letter.id) {
-            _ if books.over => Step::Return,
-            Some(other) if other.receipt.id != pushed.receipt.id => Step::Wait,
+        let mut state = lock(&peer.state);
+        match state.pushed.get(&message.id) {
+            _ if state.is_over => PushStep::GiveBack,
+            Some(other) if other.receipt.id != pushed.receipt.id => PushStep::Wait,
             Some(_) | None => {
-                books.pushed.insert(Arc::clone(&letter.id), pushed);
-                Step::Send
+                state.pushed.insert(Arc::clone(&message.id), pushed);
+                PushStep::Send
             }
         }
     };
     match step {
-        // Where it is gone, whoever notices gives back what is on its books.
-        Step::Send => drop(peer.send(&Frame::Message(letter)).await),
-        Step::Wait => aside.push((pushed, letter)),
-        Step::Return => give_back(shared, pushed.receipt, Duration::ZERO).await,
+        // After a disconnect, `stop_delivery` returns every pushed message.
+        PushStep::Send => drop(peer.send(&BrokerFrame::Message(message)).await),
+        PushStep::Wait => aside.push((pushed, message)),
+        PushStep::GiveBack => return_message(shared, pushed.receipt, Duration::ZERO).await,
     }
 }
 
-/// What became of a message that a peer says was dealt with.
-pub(super) enum Outcome {
-    /// It was removed.
+/// Result of an ack.
+pub(super) enum AckOutcome {
+    /// The message was removed.
     Removed,
-    /// There is nothing of that id on its books.
+    /// The peer holds no message of this id.
     Unknown,
     /// The journal failed.
     Failed,
 }
 
-/// Ends a message that was pushed.
-pub(super) async fn ack(shared: &Shared, peer: &Peer, id: &str) -> Outcome {
-    let Some(pushed) = take_off(peer, id) else {
-        return Outcome::Unknown;
+/// Removes an acknowledged message.
+pub(super) async fn ack_message(shared: &HubShared, peer: &ConnectedPeer, id: &str) -> AckOutcome {
+    let Some(pushed) = take_pushed(peer, id) else {
+        return AckOutcome::Unknown;
     };
-    let ended = shared.journal.ack(pushed.receipt, None, shared.at()).await;
-    peer.poke.notify_one();
+    let ended = shared
+        .journal
+        .ack(pushed.receipt, None, shared.timestamps())
+        .await;
+    peer.pump_wake.notify_one();
     match ended {
-        Ok(()) => Outcome::Removed,
-        Err(bowline_journal::JournalError::Lapsed) => Outcome::Unknown,
+        Ok(()) => AckOutcome::Removed,
+        Err(bowline_journal::JournalError::LeaseLost) => AckOutcome::Unknown,
         Err(error) => {
-            tracing::error!(%error, "an acknowledgement is not stored");
-            Outcome::Failed
+            tracing::error!(%error, "cannot store an acknowledgement");
+            AckOutcome::Failed
         }
     }
 }
 
-/// Gives a message back that was pushed, or makes it a dead letter.
-pub(super) async fn nak(shared: &Shared, peer: &Peer, id: &str, how: Return) {
-    let Some(pushed) = take_off(peer, id) else {
+/// Returns a pushed message to the mailbox, or turns it into a dead letter.
+pub(super) async fn nak_message(shared: &HubShared, peer: &ConnectedPeer, id: &str, mode: NakMode) {
+    let Some(pushed) = take_pushed(peer, id) else {
         return;
     };
-    match how {
-        Return::Later(delay) => {
+    match mode {
+        NakMode::Later(delay) => {
             let delay = delay.min(DELAY_MAX);
-            give_back(shared, pushed.receipt, delay).await;
+            return_message(shared, pushed.receipt, delay).await;
             let due = shared.now().plus(delay);
-            lock(&shared.peers).is_due(peer.mailbox(), due);
+            lock(&shared.peers).schedule_delivery(peer.mailbox(), due);
         }
-        Return::Dead(reason) => bury(shared, pushed.receipt, reason).await,
+        NakMode::Dead(reason) => dead_letter_message(shared, pushed.receipt, reason).await,
     }
-    peer.poke.notify_one();
+    peer.pump_wake.notify_one();
 }
 
-/// How a message is given back.
-pub(super) enum Return {
+/// What a nak does with the message.
+pub(super) enum NakMode {
     Later(Duration),
     Dead(Arc<str>),
 }
 
-fn take_off(peer: &Peer, id: &str) -> Option<Pushed> {
-    lock(&peer.books).pushed.remove(id)
+fn take_pushed(peer: &ConnectedPeer, id: &str) -> Option<PushedMessage> {
+    lock(&peer.state).pushed.remove(id)
 }

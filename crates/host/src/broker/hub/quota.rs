@@ -1,130 +1,142 @@
-//! What one principal may have of the hub: bytes in work, bytes a second, bytes in the journal.
+//! Limits of one principal at the hub: bytes in work, bytes per second, bytes in the journal.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_core::budget::{Cost, Refused};
+use bowline_core::budget::{BudgetRefusal, CallCost};
 use bowline_core::call::{Principal, Role};
-use bowline_core::mailbox::Mailbox;
-use bowline_core::rates::{Pace, RequestCost, WAIT_MAX};
-use bowline_core::shares::Resource;
+use bowline_core::mailbox::MailboxName;
+use bowline_core::rate_limiter::{RateDecision, RequestCost, WAIT_MAX};
+use bowline_core::shares::SharedResource;
 use bowline_core::sync::lock;
-use bowline_core::time::Now;
-use bowline_journal::{JournalError, Lane};
+use bowline_core::time::MonotonicTime;
+use bowline_journal::{JournalError, LaneName};
 use foldhash::fast::RandomState;
 
-use super::{Shared, mailbox};
-use crate::accounts::Share;
+use super::{HubShared, stored_message};
+use crate::accounts::ResourceShare;
 
-/// In how many copies a delivery is held at the most while it is stored and answered: as it came,
-/// stamped, as it is written, on its way into the file, and the same when it is taken up.
-const COPIES: u64 = 8;
+/// Most copies of a delivery in memory while stored and answered: received, stamped, encoded,
+/// being written, and the same again when leased.
+const COPIES_MAX: u64 = 8;
 
-/// How often the journal is asked at the most how many bytes mailboxes have.
-const COUNT_EVERY: Duration = Duration::from_secs(1);
+/// Minimum interval between byte counts of the journal.
+const COUNT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Bytes in the journal by the principals whose mailboxes they are in.
+/// Journal bytes by mailbox owner.
 #[derive(Debug, Default)]
-pub(super) struct Stored {
-    /// What the journal said when it was last asked, and all that was stored since; what was
-    /// acknowledged since is still among it.
+pub(super) struct StoredBytes {
+    /// The last count of the journal plus all bytes stored since; acknowledged bytes are not
+    /// subtracted until the next count.
     bytes: HashMap<Arc<str>, u64, RandomState>,
     total: u64,
-    /// When it was asked; absent where it was not yet.
-    counted: Option<Now>,
+    /// Time of the last count, if any.
+    counted_at: Option<MonotonicTime>,
 }
 
-impl Stored {
-    fn count(&mut self, lanes: &[(Lane, u64)], now: Now) {
+impl StoredBytes {
+    fn reset_counts(&mut self, lanes: &[(LaneName, u64)], now: MonotonicTime) {
         self.bytes.clear();
         self.total = 0;
-        self.counted = Some(now);
+        self.counted_at = Some(now);
         for (lane, bytes) in lanes {
             self.total = self.total.saturating_add(*bytes);
-            if let Some(whose) = mailbox::account_of(lane) {
-                *self.bytes.entry(whose).or_default() += bytes;
+            if let Some(principal) = stored_message::lane_account(lane) {
+                *self.bytes.entry(principal).or_default() += bytes;
             }
         }
     }
 
-    fn is_stale(&self, now: Now) -> bool {
-        let counted = self.counted;
-        counted.is_none_or(|then| now >= then.plus(COUNT_EVERY))
+    fn is_stale(&self, now: MonotonicTime) -> bool {
+        let counted = self.counted_at;
+        counted.is_none_or(|then| now >= then.plus(COUNT_INTERVAL))
     }
 }
 
-/// Bytes of a delivery that is in work; dropped, there is room for the next.
+/// Memory share of a delivery in work, released on drop.
 #[derive(Debug)]
-pub(super) struct InWork {
-    shared: Arc<Shared>,
-    share: Option<Share>,
+pub(super) struct DeliveryPermit {
+    shared: Arc<HubShared>,
+    share: Option<ResourceShare>,
 }
 
-impl Drop for InWork {
+impl Drop for DeliveryPermit {
     fn drop(&mut self) {
         drop(self.share.take());
-        self.shared.room.notify_waiters();
+        self.shared.room_freed.notify_waiters();
     }
 }
 
-impl Shared {
-    /// Waits until there is room for a frame of so many bytes among what is in work of this
-    /// principal. A frame that is larger than the share has it for itself.
-    pub(super) async fn in_work(self: &Arc<Self>, principal: &Principal, bytes: usize) -> InWork {
-        let mut freed = std::pin::pin!(self.room.notified());
-        loop {
-            // Before the look: what is freed after it is not missed.
-            freed.as_mut().enable();
-            if let Some(in_work) = self.try_in_work(principal, bytes) {
-                return in_work;
-            }
-            freed.as_mut().await;
-            freed.set(self.room.notified());
-        }
-    }
-
-    /// The same, and nothing where there is no room.
-    pub(super) fn try_in_work(
+impl HubShared {
+    /// Waits for memory for a frame of `bytes` within the principal's share. A frame larger than
+    /// the share takes the whole share.
+    pub(super) async fn acquire_delivery(
         self: &Arc<Self>,
         principal: &Principal,
         bytes: usize,
-    ) -> Option<InWork> {
+    ) -> DeliveryPermit {
+        let mut freed = std::pin::pin!(self.room_freed.notified());
+        loop {
+            // Enable before the check, so that a release in between is not missed.
+            freed.as_mut().enable();
+            if let Some(permit) = self.try_acquire_delivery(principal, bytes) {
+                return permit;
+            }
+            freed.as_mut().await;
+            freed.set(self.room_freed.notified());
+        }
+    }
+
+    /// Like [`acquire_delivery`](Self::acquire_delivery), but returns `None` instead of waiting.
+    pub(super) fn try_acquire_delivery(
+        self: &Arc<Self>,
+        principal: &Principal,
+        bytes: usize,
+    ) -> Option<DeliveryPermit> {
         let accounts = self.host.accounts();
-        let share_max = accounts.limit(Resource::DeliveryBytes).per_principal;
-        let wanted = (bytes as u64).saturating_mul(COPIES).min(share_max);
-        let share = accounts.take(principal, Resource::DeliveryBytes, wanted);
-        Some(InWork {
+        let share_max = accounts.limit(SharedResource::DeliveryBytes).per_principal;
+        let wanted = (bytes as u64).saturating_mul(COPIES_MAX).min(share_max);
+        let share = accounts.take_share(principal, SharedResource::DeliveryBytes, wanted);
+        Some(DeliveryPermit {
             shared: Arc::clone(self),
             share: Some(share.ok()?),
         })
     }
 
-    /// Charges a frame to the rate at which its principal may send anything to this gateway, and
-    /// waits as long as that says. Frames that are refused later are charged as well.
-    pub(super) async fn keep_rate(&self, principal: &Principal, cost: RequestCost) {
+    /// Charges a frame to the rate at which the principal may send to this gateway, and waits
+    /// accordingly. Frames refused later are charged too.
+    pub(super) async fn charge_rate(&self, principal: &Principal, cost: RequestCost) {
         loop {
-            match self.host.accounts().charge(principal, cost, || self.now()) {
-                Pace::Now => return,
-                Pace::Wait(wait) => return tokio::time::sleep(wait).await,
-                Pace::Refused(wait) => tokio::time::sleep(wait.min(WAIT_MAX)).await,
+            match self
+                .host
+                .accounts()
+                .charge_request(principal, cost, || self.now())
+            {
+                RateDecision::Immediate => return,
+                RateDecision::Wait(wait) => return tokio::time::sleep(wait).await,
+                RateDecision::Refused(wait) => tokio::time::sleep(wait.min(WAIT_MAX)).await,
             }
         }
     }
 
-    /// Waits until a principal may deliver one message more, whatever connection it comes over,
-    /// and charges its bytes.
-    pub(super) async fn slow(&self, principal: &Principal, bytes: usize) {
+    /// Waits until the principal may deliver another message, over any connection, and charges the
+    /// bytes.
+    pub(super) async fn throttle_delivery(&self, principal: &Principal, bytes: usize) {
         let name = &principal.name;
         loop {
             let now = self.now();
-            let mut wait = lock(&self.bytes_pace).wait(name, now);
+            let mut wait = lock(&self.byte_rates).wait_time(name, now);
             if wait.is_zero() {
-                let (mut pace, allowance) = (lock(&self.pace), self.allowance);
-                let charged = pace.charge((name, &Arc::default()), allowance, Cost::FollowUp, now);
+                let (mut pace, allowance) = (lock(&self.delivery_rates), self.delivery_allowance);
+                let charged =
+                    pace.charge_cost(name, &Arc::default(), allowance, CallCost::FollowUp, now);
                 match charged {
                     Ok(_) => break,
-                    Err(Refused::TooFast { after } | Refused::Spent { after, .. }) => wait = after,
+                    Err(
+                        BudgetRefusal::RateExceeded { after }
+                        | BudgetRefusal::BudgetExceeded { after, .. },
+                    ) => wait = after,
                 }
             }
             tokio::time::sleep(wait.max(Duration::from_millis(1))).await;
@@ -132,76 +144,79 @@ impl Shared {
         self.charge_bytes(name, bytes);
     }
 
-    /// Charges bytes that were stored for a principal.
+    /// Charges bytes stored for a principal.
     pub(super) fn charge_bytes(&self, principal: &Arc<str>, bytes: usize) {
-        lock(&self.bytes_pace).charge(principal, bytes as u64, self.now());
+        lock(&self.byte_rates).charge_bytes(principal, bytes as u64, self.now());
     }
 
-    /// Makes room for a message in a mailbox, and counts it.
+    /// Reserves journal bytes for a message. Returns `false` at the owner's limit.
     ///
     /// # Errors
-    /// The principal whose mailbox it is has as many bytes in the journal as it may have, or the
-    /// journal cannot say.
-    pub(super) async fn make_room(
+    /// The journal cannot be read.
+    pub(super) async fn reserve_bytes(
         &self,
-        whose: &Arc<str>,
+        principal: &Arc<str>,
         bytes: usize,
     ) -> Result<bool, JournalError> {
-        if self.has_room(whose, bytes) {
+        if self.try_reserve_bytes(principal, bytes) {
             return Ok(true);
         }
         let now = self.now();
-        if !lock(&self.stored).is_stale(now) {
+        if !lock(&self.stored_bytes).is_stale(now) {
             return Ok(false);
         }
-        let lanes = self.journal.lane_bytes(mailbox::LANES).await?;
-        lock(&self.stored).count(&lanes, now);
-        Ok(self.has_room(whose, bytes))
+        let lanes = self.journal.lane_bytes(stored_message::LANE_PREFIX).await?;
+        lock(&self.stored_bytes).reset_counts(&lanes, now);
+        Ok(self.try_reserve_bytes(principal, bytes))
     }
 
-    fn has_room(&self, whose: &Arc<str>, bytes: usize) -> bool {
-        let limit = self.host.accounts().limit(Resource::JournalBytes);
-        let (own_max, all_max) = match &**whose == OWNER {
+    fn try_reserve_bytes(&self, principal: &Arc<str>, bytes: usize) -> bool {
+        let limit = self.host.accounts().limit(SharedResource::JournalBytes);
+        let (own_max, all_max) = match &**principal == OWNER_NAME {
             true => (limit.total, limit.total),
             false => (
                 limit.per_principal,
                 limit.total.saturating_sub(limit.owner_reserve),
             ),
         };
-        let mut stored = lock(&self.stored);
-        if stored.counted.is_none() {
+        let mut stored = lock(&self.stored_bytes);
+        if stored.counted_at.is_none() {
             return false;
         }
         let bytes = bytes as u64;
-        let own = stored.bytes.get(whose).copied().unwrap_or_default();
+        let own = stored.bytes.get(principal).copied().unwrap_or_default();
         let fits =
             own.saturating_add(bytes) <= own_max && stored.total.saturating_add(bytes) <= all_max;
         if fits {
             stored.total += bytes;
-            *stored.bytes.entry(Arc::clone(whose)).or_default() += bytes;
+            *stored.bytes.entry(Arc::clone(principal)).or_default() += bytes;
         }
         fits
     }
 
-    /// Whether a principal may have this mailbox: one that it has, or one more than it has.
+    /// Returns whether a principal may have this mailbox: an existing mailbox, or a further mailbox
+    /// below the limit.
     ///
     /// # Errors
-    /// The journal cannot say.
-    pub(super) async fn may_have(
+    /// The journal cannot be read.
+    pub(super) async fn check_mailbox_limit(
         &self,
         principal: &Principal,
-        wanted: &Mailbox,
+        wanted: &MailboxName,
     ) -> Result<bool, JournalError> {
-        // The mailbox of its own name is always there.
+        // The mailbox named like the principal always exists.
         if principal.role == Role::Owner || wanted.as_str() == &principal.name {
             return Ok(true);
         }
-        let lanes = self.journal.lanes(mailbox::LANES, self.at()).await?;
-        let mut known = lock(&self.peers).mailboxes_of(&principal.name);
+        let lanes = self
+            .journal
+            .lane_stats(stored_message::LANE_PREFIX, self.timestamps())
+            .await?;
+        let mut known = lock(&self.peers).principal_mailboxes(&principal.name);
         for lane in &lanes {
-            let name = match mailbox::sender_of(&lane.lane) {
-                Some(sender) => Mailbox::parse(sender).ok(),
-                None => mailbox::mailbox_of(&lane.lane),
+            let name = match stored_message::lane_sender(&lane.lane) {
+                Some(sender) => MailboxName::parse(sender).ok(),
+                None => stored_message::lane_mailbox(&lane.lane),
             };
             known.extend(name.filter(|name| name.principal() == &*principal.name));
         }
@@ -209,5 +224,5 @@ impl Shared {
     }
 }
 
-/// Whose mailboxes may have all that there is.
-const OWNER: &str = "owner";
+/// Owner of the mailboxes that may use all of the journal.
+const OWNER_NAME: &str = "owner";

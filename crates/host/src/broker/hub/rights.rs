@@ -1,49 +1,50 @@
-//! What a peer may do: decided by its credential, whatever its frames say.
+//! Checks of a peer's rights: the credential decides, never the claims in frames.
 
 use std::sync::Arc;
 
 use bowline_core::call::Role;
-use bowline_core::mailbox::{HUB, Mailbox};
-use bowline_wire::broker::{From, Hello, REPLY, REQUEST, Refusal};
+use bowline_core::mailbox::{HUB, MailboxName};
+use bowline_wire::broker::{BrokerHello, BrokerRefusal, MessageSender, REPLY_KIND, REQUEST_KIND};
 
-use super::Admitted;
+use super::AdmittedPeer;
 
-/// Says that something is not allowed, in the same words whatever it was, and repeats nothing.
-pub(super) fn not_allowed(id: Option<&Arc<str>>) -> Refusal {
+/// Returns the uniform refusal for anything not allowed; echoes no details.
+pub(super) fn not_allowed(id: Option<&Arc<str>>) -> BrokerRefusal {
     refusal("not_allowed", "this is not allowed", id)
 }
 
-/// Says no.
-pub(super) fn refusal(code: &str, reason: &str, id: Option<&Arc<str>>) -> Refusal {
-    Refusal {
+/// Builds a refusal.
+pub(super) fn refusal(code: &str, reason: &str, id: Option<&Arc<str>>) -> BrokerRefusal {
+    BrokerRefusal {
         reason: reason.into(),
         id: id.cloned(),
         code: Some(code.into()),
     }
 }
 
-impl Admitted {
-    /// Returns what is stamped on all that it sends.
-    pub(super) fn stamp(&self) -> From {
-        From {
+impl AdmittedPeer {
+    /// Returns the sender stamped on every message of the peer.
+    pub(super) fn sender_stamp(&self) -> MessageSender {
+        MessageSender {
             session_id: Arc::clone(self.mailbox.as_str()),
             role: self.role.clone(),
             principal: None,
         }
     }
 
-    /// Whether what it claimed at first is what its credential says.
-    pub(super) fn owns_up(&self, hello: &Hello) -> bool {
+    /// Whether the claims in `hello` match the credential.
+    pub(super) fn matches_hello(&self, hello: &BrokerHello) -> bool {
         let whose = &self.principal.name;
         let is_own = self.mailbox.principal() == &**whose;
-        let same_mailbox = hello.session_id.is_empty()
-            || Mailbox::claimed(whose, &hello.session_id).as_ref() == Some(&self.mailbox);
-        let same_role = hello.role.is_none() || hello.role == self.role;
+        let same_mailbox = hello.claimed_mailbox.is_empty()
+            || MailboxName::from_claim(whose, &hello.claimed_mailbox).as_ref()
+                == Some(&self.mailbox);
+        let same_role = hello.claimed_role.is_none() || hello.claimed_role == self.role;
         is_own && self.mailbox.principal() != HUB && same_mailbox && same_role
     }
 
-    /// Whether a sender that it claims is itself.
-    pub(super) fn is(&self, claimed: Option<&From>) -> bool {
+    /// Whether a claimed sender is the peer itself.
+    pub(super) fn matches_sender(&self, claimed: Option<&MessageSender>) -> bool {
         claimed.is_none_or(|claimed| {
             let mailbox = self.mailbox.as_str();
             let same_mailbox = claimed.session_id.is_empty() || claimed.session_id == *mailbox;
@@ -52,33 +53,34 @@ impl Admitted {
         })
     }
 
-    /// Whether it may know of a mailbox, and send to it.
-    pub(super) fn reaches(&self, to: &Mailbox) -> bool {
+    /// Whether the peer may see a mailbox and send to it.
+    pub(super) fn can_reach(&self, to: &MailboxName) -> bool {
         let whose = to.principal();
         let named = |name: &Arc<str>| &**name == "*" || &**name == whose;
         whose == HUB || self.principal.role == Role::Owner || self.rights.to.iter().any(named)
     }
 
-    /// Whether it may see that somebody is there.
-    pub(super) fn sees(&self, other: &Mailbox) -> bool {
-        other.principal() == self.mailbox.principal() || self.reaches(other)
+    /// Whether the peer may see that the mailbox is connected.
+    pub(super) fn can_see(&self, other: &MailboxName) -> bool {
+        other.principal() == self.mailbox.principal() || self.can_reach(other)
     }
 
-    /// Whether it may send a message of this kind there.
-    pub(super) fn sends(&self, to: &Mailbox, kind: &str) -> bool {
-        let plain = matches!(kind, REQUEST | REPLY);
+    /// Whether the peer may send a message of this kind.
+    pub(super) fn can_send(&self, to: &MailboxName, kind: &str) -> bool {
+        let plain = matches!(kind, REQUEST_KIND | REPLY_KIND);
         let kinds = &self.rights.kinds;
         let listed = kinds.iter().any(|listed| &**listed == kind);
         let kind_fits = match to.principal() == HUB {
             true => plain || listed,
             false => listed || (kinds.is_empty() && plain) || self.principal.role == Role::Owner,
         };
-        self.reaches(to) && kind_fits
+        self.can_reach(to) && kind_fits
     }
 
-    /// Whether it may bring a server of this name.
-    pub(super) fn brings(&self, server: &str) -> bool {
-        let fits = |pattern: &bowline_core::policy::Pattern| pattern.fits(server, "*");
+    /// Whether the peer may offer a server of this name.
+    pub(super) fn can_offer(&self, server: &str) -> bool {
+        let fits =
+            |pattern: &bowline_core::policy::FeaturePattern| pattern.matches_feature(server, "*");
         self.principal.role == Role::Owner || self.rights.offers.iter().any(fits)
     }
 }
@@ -86,66 +88,85 @@ impl Admitted {
 #[cfg(test)]
 mod tests {
     use bowline_core::call::Principal;
-    use bowline_core::policy::Pattern;
+    use bowline_core::policy::FeaturePattern;
 
-    use super::super::Rights;
+    use super::super::PeerRights;
     use super::*;
 
-    fn peer(role: Role, rights: Rights) -> Admitted {
-        Admitted {
+    fn peer(role: Role, rights: PeerRights) -> AdmittedPeer {
+        AdmittedPeer {
             principal: Arc::new(Principal::new("w", role)),
-            mailbox: Mailbox::parse("w#mcp").unwrap(),
+            mailbox: MailboxName::parse("w#mcp").unwrap(),
             role: Some("builder".into()),
             rights,
         }
     }
 
-    fn from(session_id: &str, role: Option<&str>) -> From {
-        From {
+    fn sender(session_id: &str, role: Option<&str>) -> MessageSender {
+        MessageSender {
             session_id: session_id.into(),
             role: role.map(Into::into),
             principal: None,
         }
     }
 
-    fn to(name: &str) -> Mailbox {
-        Mailbox::parse(name).unwrap()
+    fn mailbox(name: &str) -> MailboxName {
+        MailboxName::parse(name).unwrap()
     }
 
     #[test]
-    fn nothing_is_granted_by_default_but_to_reach_the_hub() {
-        let plain = peer(Role::None, Rights::default());
-        assert!(plain.sends(&to("hub"), REQUEST) && plain.sends(&to("hub"), REPLY));
-        assert!(!plain.sends(&to("hub"), "chat"));
-        assert!(!plain.sends(&to("other"), REQUEST) && !plain.sees(&to("other")));
-        assert!(plain.sees(&to("w")) && !plain.brings("build-1"));
-        let owner = peer(Role::Owner, Rights::default());
-        assert!(owner.sends(&to("other#x"), "chat") && owner.brings("any"));
+    fn default_rights_reach_only_the_hub() {
+        let plain = peer(Role::None, PeerRights::default());
+        assert!(
+            plain.can_send(&mailbox("hub"), REQUEST_KIND)
+                && plain.can_send(&mailbox("hub"), REPLY_KIND)
+        );
+        assert!(!plain.can_send(&mailbox("hub"), "chat"));
+        assert!(
+            !plain.can_send(&mailbox("other"), REQUEST_KIND) && !plain.can_see(&mailbox("other"))
+        );
+        assert!(plain.can_see(&mailbox("w")) && !plain.can_offer("build-1"));
+        let owner = peer(Role::Owner, PeerRights::default());
+        assert!(owner.can_send(&mailbox("other#x"), "chat") && owner.can_offer("any"));
     }
 
     #[test]
-    fn rights_name_principals_kinds_and_servers() {
-        let rights = Rights {
+    fn rights_restrict_principals_kinds_and_servers() {
+        let rights = PeerRights {
             to: vec!["other".into()],
             kinds: vec!["chat".into()],
-            offers: vec![Pattern::parse("build-*").unwrap()],
+            offers: vec![FeaturePattern::parse("build-*").unwrap()],
         };
         let some = peer(Role::None, rights);
-        assert!(some.sends(&to("other#part"), "chat") && some.sends(&to("hub"), "chat"));
-        assert!(!some.sends(&to("other"), REQUEST), "kinds are a list");
-        assert!(!some.sends(&to("others"), "chat"));
-        assert!(some.brings("build-1") && !some.brings("rebuild-1"));
+        assert!(
+            some.can_send(&mailbox("other#part"), "chat") && some.can_send(&mailbox("hub"), "chat")
+        );
+        assert!(
+            !some.can_send(&mailbox("other"), REQUEST_KIND),
+            "kinds are a list"
+        );
+        assert!(!some.can_send(&mailbox("others"), "chat"));
+        assert!(some.can_offer("build-1") && !some.can_offer("rebuild-1"));
     }
 
     #[test]
-    fn whatever_differs_from_the_credential_is_a_claim() {
-        let some = peer(Role::None, Rights::default());
-        assert!(some.is(None) && some.is(Some(&from("w#mcp", Some("builder")))));
-        assert!(some.is(Some(&from("", None))));
-        assert!(!some.is(Some(&from("w", None))) && !some.is(Some(&from("victim", None))));
-        assert!(!some.is(Some(&from("w#mcp", Some("owner")))));
-        let mut lent = from("w#mcp", None);
+    fn claims_must_match_the_credential() {
+        let some = peer(Role::None, PeerRights::default());
+        assert!(
+            some.matches_sender(None)
+                && some.matches_sender(Some(&sender("w#mcp", Some("builder"))))
+        );
+        assert!(some.matches_sender(Some(&sender("", None))));
+        assert!(
+            !some.matches_sender(Some(&sender("w", None)))
+                && !some.matches_sender(Some(&sender("victim", None)))
+        );
+        assert!(!some.matches_sender(Some(&sender("w#mcp", Some("owner")))));
+        let mut lent = sender("w#mcp", None);
         lent.principal = Some("ann".into());
-        assert!(!some.is(Some(&lent)), "only the hub asks for others");
+        assert!(
+            !some.matches_sender(Some(&lent)),
+            "only the hub asks for others"
+        );
     }
 }

@@ -1,84 +1,90 @@
-//! What the hub does by itself from time to time: ends what is past its time, and tells peers
-//! whose view of the catalog is another now.
+//! Periodic work of the hub: expires messages, and notifies peers of catalog changes.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use bowline_core::call::Scope;
-use bowline_core::mailbox::Mailbox;
+use bowline_core::call::EndpointScope;
+use bowline_core::mailbox::MailboxName;
 use bowline_core::sync::lock;
-use bowline_journal::Entry;
-use bowline_wire::broker::{Answer, Frame, REQUEST, Said};
+use bowline_journal::MessageView;
+use bowline_wire::broker::{BrokerFrame, BrokerResponse, REQUEST_KIND, ResultForm};
 
-use super::counts::one;
-use super::mailbox::{self, LANES};
-use super::peers::Peer;
-use super::{Shared, own};
-use crate::broker::{Manifest, expired};
+use super::hub_counts::increment;
+use super::peer_registry::ConnectedPeer;
+use super::stored_message::{self, LANE_PREFIX};
+use super::{HubShared, hub_inbox};
+use crate::broker::{PeerManifest, request_expired};
 use crate::catalog::ListKind;
 
-/// Ends what is past its time until the hub goes down.
-pub(super) async fn run(shared: Arc<Shared>) {
-    let closed = shared.closed();
+/// Runs expiry sweeps until shutdown.
+pub(super) async fn run_sweeps(shared: Arc<HubShared>) {
+    let closed = shared.wait_closing();
     tokio::pin!(closed);
     loop {
-        let next = shared.now().plus(shared.limits.sweep_every);
+        let next = shared.now().plus(shared.limits.sweep_interval);
         tokio::select! {
             () = &mut closed => return,
             () = tokio::time::sleep_until(shared.clock().instant(next)) => {}
         }
-        lock(&shared.peers).sweep(shared.now());
-        if let Some(keep) = shared.offers.keep() {
+        lock(&shared.peers).prune_all(shared.now());
+        if let Some(keep) = shared.offer_handler.retention() {
             shared.offer_store.sweep(shared.now(), keep);
         }
-        // Each look makes a bounded number of dead letters.
-        while sweep(&shared).await > 0 {}
+        // Each pass expires a bounded number of messages.
+        while expire_messages(&shared).await > 0 {}
     }
 }
 
-async fn sweep(shared: &Shared) -> usize {
-    let past = match shared.journal.expire(LANES, shared.at()).await {
+async fn expire_messages(shared: &HubShared) -> usize {
+    let past = match shared
+        .journal
+        .expire_messages(LANE_PREFIX, shared.timestamps())
+        .await
+    {
         Ok(past) => past,
         Err(error) => {
-            tracing::error!(%error, "mailboxes cannot be looked through");
+            tracing::error!(%error, "cannot expire messages");
             return 0;
         }
     };
     for entry in &past {
-        one(&shared.counts.dead);
-        answer(shared, entry).await;
+        increment(&shared.counters.dead);
+        reply_expired(shared, entry).await;
     }
     past.len()
 }
 
-/// Tells whoever sent a request that it is past its time and was not carried out.
-async fn answer(shared: &Shared, entry: &Entry) {
-    let Some(mailbox::StoredMessage { letter, alias, .. }) = mailbox::read(&entry.body) else {
+/// Replies to the sender of an expired request: the request did not run.
+async fn reply_expired(shared: &HubShared, entry: &MessageView) {
+    let Some(stored_message::StoredMessage { message, alias, .. }) =
+        stored_message::decode_message(&entry.body)
+    else {
         return;
     };
-    let from = letter
-        .from
+    let from = message
+        .sender
         .as_ref()
-        .map(|from| Mailbox::parse(&from.session_id));
-    let Some(Ok(from)) = from.filter(|_| &*letter.kind == REQUEST) else {
+        .map(|from| MailboxName::parse(&from.session_id));
+    let Some(Ok(from)) = from.filter(|_| &*message.kind == REQUEST_KIND) else {
         return;
     };
-    // Whoever was given it may have carried it out, and answers itself.
-    if from == Mailbox::hub() || entry.attempts > 0 {
+    // After a delivery the receiver may have run the request, and replies.
+    if from == MailboxName::new_hub() || entry.attempts > 0 {
         return;
     }
     let mut body = Vec::new();
-    Answer::Failed(expired()).write(Said::Whole, &mut body);
-    if let Err(error) = own::reply(shared, &from, (&letter.id, alias.as_ref()), &body.into()).await
-    {
-        tracing::warn!(%from, %error, "that a request expired cannot be told");
+    BrokerResponse::Failed(request_expired()).write(ResultForm::Whole, &mut body);
+    let (alias, body) = (alias.as_ref(), body.into());
+    let stored = hub_inbox::store_hub_reply(shared, &from, &message.id, alias, &body);
+    if let Err(error) = stored.await {
+        tracing::warn!(%from, %error, "cannot reply to an expired request");
     }
 }
 
-/// Tells peers whose view of the catalog changed, until the hub goes down.
-pub(super) async fn tell_changes(shared: Arc<Shared>) {
+/// Notifies peers whose view of the catalog changed, until shutdown.
+pub(super) async fn notify_changes(shared: Arc<HubShared>) {
     let (mut catalog, mut policy) = (shared.host.catalog_changes(), shared.host.policy_changes());
-    let closed = shared.closed();
+    let closed = shared.wait_closing();
     tokio::pin!(closed);
     loop {
         tokio::select! {
@@ -86,45 +92,52 @@ pub(super) async fn tell_changes(shared: Arc<Shared>) {
             changed = catalog.changed() => if changed.is_err() { return },
             changed = policy.changed() => if changed.is_err() { return },
         }
-        let here: Vec<_> = lock(&shared.peers).here().map(Arc::clone).collect();
-        // Whoever sees the same has the same manifest.
+        let here: Vec<_> = lock(&shared.peers)
+            .iter_connected()
+            .map(Arc::clone)
+            .collect();
+        // Peers with equal views share a manifest.
         let mut revisions = HashMap::new();
         for peer in here {
-            tell(&shared, &peer, &mut revisions).await;
+            notify_peer(&shared, &peer, &mut revisions).await;
         }
     }
 }
 
-async fn tell(shared: &Shared, peer: &Arc<Peer>, revisions: &mut HashMap<[u8; 32], u64>) {
+async fn notify_peer(
+    shared: &HubShared,
+    peer: &Arc<ConnectedPeer>,
+    revisions: &mut HashMap<[u8; 32], u64>,
+) {
     let principal = &peer.admitted.principal;
-    let seen = shared
+    let fingerprint = shared
         .host
-        .view(principal, &Scope::All, ListKind::Tools)
+        .list_for(principal, &EndpointScope::All, ListKind::Tools)
         .fingerprint;
-    let before = std::mem::replace(&mut lock(&peer.books).seen, seen);
-    if before == seen {
+    let before = std::mem::replace(&mut lock(&peer.state).catalog_fingerprint, fingerprint);
+    if before == fingerprint {
         return;
     }
-    let revision = match revisions.get(&seen) {
+    let revision = match revisions.get(&fingerprint) {
         Some(revision) => *revision,
         None => {
-            let manifest = shared.serving.manifest(&peer.stamp, Some(principal)).await;
-            let Ok(Manifest { revision, .. }) = manifest else {
+            let manifest = shared.engine.manifest(&peer.stamp, Some(principal)).await;
+            let Ok(PeerManifest { revision, .. }) = manifest else {
                 return;
             };
-            revisions.insert(seen, revision);
+            revisions.insert(fingerprint, revision);
             revision
         }
     };
-    let changed = Frame::Changed { revision };
-    if peer.try_send(&changed) || std::mem::replace(&mut lock(&peer.books).telling, true) {
+    let changed = BrokerFrame::Changed { revision };
+    if peer.try_send(&changed) || std::mem::replace(&mut lock(&peer.state).is_notifying, true) {
         return;
     }
-    // It does not read; whoever waits for that keeps nobody else waiting. What it is told may be
-    // older than what it then asks for.
+    // The peer does not read. A separate task waits, so that other peers are not delayed; the
+    // announced revision may be older than the manifest fetched later.
     let peer = Arc::clone(peer);
     shared.tasks().spawn("peer change", async move {
         peer.send(&changed).await;
-        lock(&peer.books).telling = false;
+        lock(&peer.state).is_notifying = false;
     });
 }

@@ -1,4 +1,4 @@
-//! Finds out when a server can be reached again whose breaker is open.
+//! Probes a server with an open breaker, to close the breaker soon after recovery.
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -6,32 +6,32 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_core::backoff::Backoff;
-use bowline_core::breaker::{Breaker, CheckPolicy, Checkup};
+use bowline_core::breaker::{Breaker, CheckPolicy, ReachabilityCheck};
 use bowline_core::era::Era;
-use bowline_core::error::Class;
+use bowline_core::error::FailureClass;
 use bowline_core::sync::lock;
-use bowline_link::{BoxFuture, Link, LinkError, Request};
+use bowline_link::{BoxFuture, Link, LinkError, LinkRequest};
 use bowline_wire::mcp::method;
 use tokio::time::sleep_until;
 
-use super::super::Shared;
-use crate::callpath::{ResponseWait, explain};
-use crate::spec::{Reach, ServerSpec};
+use super::super::SupervisorShared;
+use crate::callpath::{ResponseWait, to_call_error};
+use crate::spec::{ServerSpec, ServerTransport};
 
-/// The waits between checks: callers are refused for about as long once the server is back.
+/// Delays between checks: bounds how long callers are refused after recovery.
 const CHECK_BACKOFF: Backoff = Backoff {
     base: Duration::from_millis(100),
     cap: Duration::from_millis(750),
 };
 
-/// How long a server may take to answer a check.
+/// Response timeout of a check.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Returns the breaker of a server. Only a server that runs elsewhere is checked: a process that
-/// we start is reached by starting it.
-pub(in super::super) fn breaker(spec: &ServerSpec) -> Breaker {
-    match spec.reach {
-        Reach::Remote(_) | Reach::Peer(_) => {
+/// Creates the breaker of a server. Only remote servers are probed: a child process is reached by
+/// starting it.
+pub(in super::super) fn new_breaker(spec: &ServerSpec) -> Breaker {
+    match spec.transport {
+        ServerTransport::Remote(_) | ServerTransport::Peer(_) => {
             let mut mixer = DefaultHasher::new();
             spec.name.hash(&mut mixer);
             let checks = CheckPolicy {
@@ -40,49 +40,50 @@ pub(in super::super) fn breaker(spec: &ServerSpec) -> Breaker {
             };
             Breaker::with_checks(spec.breaker, checks)
         }
-        Reach::Child(_) | Reach::Placed(_) | Reach::InProcess(_) => Breaker::new(spec.breaker),
+        ServerTransport::Child(_)
+        | ServerTransport::Executor(_)
+        | ServerTransport::InProcess(_) => Breaker::new(spec.breaker),
     }
 }
 
-/// Carries out the reachability checks over one link, one at a time.
+/// Runs the reachability checks over a link, a single check at a time.
 #[derive(Default)]
-pub(super) struct Reachability {
-    /// A check on its way.
-    asked: Option<(Checkup, BoxFuture<'static, bool>)>,
+pub(super) struct ReachabilityProbe {
+    /// The check in flight.
+    in_flight: Option<(ReachabilityCheck, BoxFuture<'static, bool>)>,
 }
 
-impl Reachability {
-    /// Carries out checks while the breaker asks for them. Dropped, it goes on when it is called
-    /// again.
-    pub(super) async fn watch(&mut self, link: &Arc<dyn Link>, shared: &Shared) {
+impl ReachabilityProbe {
+    /// Runs the checks due by the breaker. Cancel-safe: a later call continues.
+    pub(super) async fn run_checks(&mut self, link: &Arc<dyn Link>, shared: &SupervisorShared) {
         loop {
-            if let Some((checkup, asked)) = &mut self.asked {
+            if let Some((checkup, asked)) = &mut self.in_flight {
                 let is_reached = asked.await;
                 let (checkup, now) = (*checkup, shared.clock.now());
-                self.asked = None;
+                self.in_flight = None;
                 shared.with_breaker(now, |breaker| {
                     breaker.record_check(checkup, is_reached, now);
                 });
             }
             let next = lock(&shared.breaker).next_check();
             match next {
-                None => shared.opened.notified().await,
+                None => shared.breaker_opened.notified().await,
                 Some(checkup) if checkup.due > shared.clock.now() => tokio::select! {
                     biased;
-                    () = shared.opened.notified() => {}
+                    () = shared.breaker_opened.notified() => {}
                     () = sleep_until(shared.clock.instant(checkup.due)) => {}
                 },
                 Some(checkup) => {
-                    let asked = ask(Arc::clone(link), shared);
-                    self.asked = Some((checkup, asked));
+                    let asked = send_check(Arc::clone(link), shared);
+                    self.in_flight = Some((checkup, asked));
                 }
             }
         }
     }
 }
 
-/// Sends the cheapest request that the server answers.
-fn ask(link: Arc<dyn Link>, shared: &Shared) -> BoxFuture<'static, bool> {
+/// Sends the cheapest request supported by the server.
+fn send_check(link: Arc<dyn Link>, shared: &SupervisorShared) -> BoxFuture<'static, bool> {
     let deadline = shared.clock.now().plus(CHECK_TIMEOUT);
     let deadline = shared.clock.instant(deadline);
     Box::pin(async move {
@@ -90,7 +91,7 @@ fn ask(link: Arc<dyn Link>, shared: &Shared) -> BoxFuture<'static, bool> {
             Era::Legacy => method::PING,
             Era::Modern => method::DISCOVER,
         };
-        let request = Request::own(method, None, deadline);
+        let request = LinkRequest::new_internal(method, None, deadline);
         match link.request(request).await {
             Ok(_) => true,
             Err(error) => is_reached(&error),
@@ -98,31 +99,31 @@ fn ask(link: Arc<dyn Link>, shared: &Shared) -> BoxFuture<'static, bool> {
     })
 }
 
-/// Whether a server that answers a check so is there: any answer of its own will do.
+/// True if the error proves the server reachable: any response of its own suffices.
 fn is_reached(error: &LinkError) -> bool {
     let wait = ResponseWait::for_server(0);
-    match explain(error, &Arc::default(), None, wait).class() {
-        Class::Unavailable
-        | Class::ConnectFailed
-        | Class::SendFailed
-        | Class::ConnectionLost
-        | Class::Timeout
-        | Class::Throttled => false,
-        Class::Denied
-        | Class::NotFound
-        | Class::Invalid
-        | Class::AuthRequired
-        | Class::ScopeRequired
-        | Class::ProtocolError
-        | Class::Truncated
-        | Class::Cancelled => true,
+    match to_call_error(error, &Arc::default(), None, wait).failure_class() {
+        FailureClass::Unavailable
+        | FailureClass::ConnectFailed
+        | FailureClass::SendFailed
+        | FailureClass::ConnectionLost
+        | FailureClass::Timeout
+        | FailureClass::Throttled => false,
+        FailureClass::Denied
+        | FailureClass::NotFound
+        | FailureClass::Invalid
+        | FailureClass::AuthRequired
+        | FailureClass::ScopeRequired
+        | FailureClass::ProtocolError
+        | FailureClass::Truncated
+        | FailureClass::Cancelled => true,
     }
 }
 
-impl fmt::Debug for Reachability {
+impl fmt::Debug for ReachabilityProbe {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reachability")
-            .field("is_asked", &self.asked.is_some())
+        f.debug_struct("ReachabilityProbe")
+            .field("is_asked", &self.in_flight.is_some())
             .finish()
     }
 }

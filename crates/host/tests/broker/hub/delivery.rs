@@ -1,35 +1,35 @@
-//! What becomes of a message between its receipt and its acknowledgement.
+//! A message between receipt and ack.
 
 use std::time::Duration;
 
 use bowline_host::broker::HubLimits;
 use bowline_journal::engine::LANE_MESSAGES_MAX;
-use bowline_journal::{At, Draft, Filter, Lane};
-use bowline_link::websocket::SocketLimits;
+use bowline_journal::{LaneName, MessageDraft, MessageFilter, Timestamps};
+use bowline_link::websocket::WebSocketLimits;
 use bytes::Bytes;
 use serde_json::json;
 
-use super::rig::{Make, Rig, call, letter, request, soon};
+use super::hub_rig::{HubRig, HubRigOptions, call, message_json, request};
 
-/// Runs one life of a process: whatever it left undone is dropped at its end, like by a kill.
+/// Runs one process lifetime: unfinished work is dropped at the end, as by a kill.
 fn life<T>(work: impl Future<Output = T>) -> T {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     runtime.enable_all().build().unwrap().block_on(work)
 }
 
 #[test]
-fn a_receipt_means_that_the_message_is_there_after_a_kill() {
+fn receipted_message_survives_a_kill() {
     let place = tempfile::tempdir().unwrap();
     let path = place.path().join("journal");
     life(async {
-        let rig = Make::at(&path).start().await;
-        rig.doors.may_reach("ann", &["bob"]);
+        let rig = HubRigOptions::at(&path).start().await;
+        rig.authenticator.grant_reach("ann", &["bob"]);
         let mut ann = rig.join("ann").await;
-        ann.delivered("bob", letter("m1", "mcp_request", json!({"n": 1.5})))
+        ann.delivered("bob", message_json("m1", "mcp_request", json!({"n": 1.5})))
             .await;
     });
     life(async {
-        let rig = Make::at(&path).start().await;
+        let rig = HubRigOptions::at(&path).start().await;
         let mut bob = rig.subscribe("bob").await;
         let message = bob.next_of("message").await["message"].clone();
         assert_eq!(message["id"], "m1");
@@ -47,15 +47,15 @@ fn a_receipt_means_that_the_message_is_there_after_a_kill() {
         );
     });
     life(async {
-        let rig = Make::at(&path).start().await;
+        let rig = HubRigOptions::at(&path).start().await;
         assert!(rig.hub.mailboxes().await.unwrap().is_empty(), "it is done");
     });
 }
 
 #[tokio::test]
-async fn what_waits_is_pushed_in_order_and_then_what_comes() {
-    let rig = Rig::new().await;
-    rig.doors.may_reach("ann", &["bob"]);
+async fn messages_are_pushed_in_order() {
+    let rig = HubRig::new().await;
+    rig.authenticator.grant_reach("ann", &["bob"]);
     let mut ann = rig.join("ann").await;
     for nth in 0..100 {
         ann.deliver("bob", request(&format!("m{nth}"), json!(nth)))
@@ -73,9 +73,9 @@ async fn what_waits_is_pushed_in_order_and_then_what_comes() {
 }
 
 #[tokio::test]
-async fn what_was_not_acknowledged_is_pushed_again_after_the_connection_is_lost() {
-    let rig = Rig::new().await;
-    rig.doors.may_reach("ann", &["bob"]);
+async fn unacked_message_is_redelivered_after_disconnect() {
+    let rig = HubRig::new().await;
+    rig.authenticator.grant_reach("ann", &["bob"]);
     let mut ann = rig.join("ann").await;
     ann.delivered("bob", request("m1", json!(1))).await;
     ann.delivered("bob", request("m2", json!(2))).await;
@@ -85,16 +85,16 @@ async fn what_was_not_acknowledged_is_pushed_again_after_the_connection_is_lost(
     bob.send(json!({"kind": "ack", "id": "m1"})).await;
     bob.settle().await;
     bob.hang_up();
-    rig.left("bob").await;
+    rig.wait_left("bob").await;
     let mut bob = rig.subscribe("bob").await;
     let message = bob.next_of("message").await;
     assert_eq!(message["message"]["id"], "m2");
 }
 
 #[tokio::test]
-async fn the_same_message_again_is_stored_once_and_another_of_its_id_is_refused() {
-    let rig = Rig::new().await;
-    rig.doors.may_reach("ann", &["bob"]);
+async fn duplicate_message_is_stored_once() {
+    let rig = HubRig::new().await;
+    rig.authenticator.grant_reach("ann", &["bob"]);
     let mut ann = rig.join("ann").await;
     for _ in 0..3 {
         ann.delivered("bob", request("m1", json!({"a": 1}))).await;
@@ -110,10 +110,10 @@ async fn the_same_message_again_is_stored_once_and_another_of_its_id_is_refused(
 }
 
 #[tokio::test]
-async fn two_senders_may_use_one_id_and_neither_is_lost() {
-    let rig = Rig::new().await;
-    rig.doors.may_reach("ann", &["bob"]);
-    rig.doors.may_reach("eve", &["bob"]);
+async fn two_senders_may_share_a_message_id() {
+    let rig = HubRig::new().await;
+    rig.authenticator.grant_reach("ann", &["bob"]);
+    rig.authenticator.grant_reach("eve", &["bob"]);
     let mut bob = rig.subscribe("bob").await;
     for name in ["ann", "eve"] {
         let mut one = rig.join(name).await;
@@ -128,25 +128,28 @@ async fn two_senders_may_use_one_id_and_neither_is_lost() {
     assert!(rig.hub.mailboxes().await.unwrap().is_empty());
 }
 
-/// Fills a mailbox to its brim.
-async fn fill(rig: &Rig, mailbox: &str) {
+/// Fills a mailbox to the limit.
+async fn fill(rig: &HubRig, mailbox: &str) {
     for nth in 0..LANE_MESSAGES_MAX {
-        let draft = Draft {
-            lane: Lane::new(&format!("mbx/{mailbox}")).unwrap(),
+        let draft = MessageDraft {
+            lane: LaneName::new(&format!("mbx/{mailbox}")).unwrap(),
             dedupe: format!("x/{nth}").into(),
             digest: [0; 32],
             body: Bytes::from_static(b"x"),
             ttl: None,
-            hold: None,
+            lease: None,
         };
-        rig.journal.publish(draft, At::default()).await.unwrap();
+        rig.journal
+            .publish(draft, Timestamps::default())
+            .await
+            .unwrap();
     }
 }
 
 #[tokio::test]
-async fn one_full_mailbox_is_told_to_its_sender_and_disturbs_nobody() {
-    let rig = Rig::new().await;
-    rig.doors.may_reach("ann", &["bob", "cid"]);
+async fn full_mailbox_refuses_only_its_senders() {
+    let rig = HubRig::new().await;
+    rig.authenticator.grant_reach("ann", &["bob", "cid"]);
     fill(&rig, "bob").await;
     let mut ann = rig.join("ann").await;
     ann.deliver("bob", request("m1", json!(1))).await;
@@ -159,8 +162,8 @@ async fn one_full_mailbox_is_told_to_its_sender_and_disturbs_nobody() {
 }
 
 #[tokio::test]
-async fn a_reply_into_a_full_mailbox_is_a_dead_letter_and_stops_nobody() {
-    let rig = Rig::new().await;
+async fn reply_to_full_mailbox_is_dead_letter() {
+    let rig = HubRig::new().await;
     fill(&rig, "ann").await;
     let mut ann = rig.join("ann").await;
     ann.delivered("hub", request("m1", call("count", &json!({}))))
@@ -168,39 +171,30 @@ async fn a_reply_into_a_full_mailbox_is_a_dead_letter_and_stops_nobody() {
     let mut bob = rig.subscribe("bob").await;
     let reply = bob.ask("m1", call("echo", &json!({"a": 1}))).await;
     assert_eq!(reply["result"]["success"], true);
-    let dead = async {
-        loop {
-            let dead = rig.hub.dead(0, 10).await.unwrap();
-            if let Some(dead) = dead.into_iter().next() {
-                return dead;
-            }
-            tokio::task::yield_now().await;
-        }
-    };
-    let dead = soon(dead).await;
+    let dead = rig.wait_dead_letters(1).await.remove(0);
     assert_eq!((&*dead.id, &*dead.from), ("m1", "ann"));
     assert!(dead.reason.contains("full"), "{}", dead.reason);
 }
 
 #[tokio::test]
-async fn a_message_that_is_never_acknowledged_becomes_a_dead_letter() {
+async fn never_acked_message_becomes_dead_letter() {
     let limits = HubLimits {
         deliveries_max: 3,
         ..HubLimits::default()
     };
-    let make = Make {
+    let make = HubRigOptions {
         limits,
-        ..Make::default()
+        ..HubRigOptions::default()
     };
     let rig = make.start().await;
-    rig.doors.may_reach("ann", &["bob"]);
+    rig.authenticator.grant_reach("ann", &["bob"]);
     let mut ann = rig.join("ann").await;
     ann.delivered("bob", request("bad", json!(1))).await;
     for _ in 0..3 {
         let mut bob = rig.subscribe("bob").await;
         assert_eq!(bob.next_of("message").await["message"]["id"], "bad");
         bob.hang_up();
-        rig.left("bob").await;
+        rig.wait_left("bob").await;
     }
     let mut bob = rig.subscribe("bob").await;
     ann.delivered("bob", request("good", json!(2))).await;
@@ -211,31 +205,23 @@ async fn a_message_that_is_never_acknowledged_becomes_a_dead_letter() {
     let reason = dead["letters"][0]["reason"].as_str().unwrap();
     assert!(reason.contains("3 times"), "{reason}");
 
-    let number = rig.hub.dead(0, 10).await.unwrap()[0].number;
-    rig.hub.revive(number).await.unwrap();
+    let number = rig.hub.dead_letters(0, 10).await.unwrap()[0].number;
+    rig.hub.requeue(number).await.unwrap();
     assert_eq!(bob.next_of("message").await["message"]["id"], "bad");
     bob.send(json!({"kind": "nak", "id": "bad", "dead": true, "reason": "no good"}))
         .await;
     bob.settle().await;
-    let dead = soon(async {
-        loop {
-            match rig.hub.dead(0, 10).await.unwrap().pop() {
-                Some(dead) => return dead,
-                None => tokio::task::yield_now().await,
-            }
-        }
-    })
-    .await;
+    let dead = rig.wait_dead_letters(1).await.remove(0);
     assert_eq!(&*dead.reason, "no good");
     rig.hub.discard(dead.number).await.unwrap();
-    assert!(rig.hub.dead(0, 10).await.unwrap().is_empty());
+    assert!(rig.hub.dead_letters(0, 10).await.unwrap().is_empty());
     assert!(rig.hub.discard(dead.number).await.is_err());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_message_that_is_given_back_comes_again_after_its_delay() {
-    let rig = Rig::new().await;
-    rig.doors.may_reach("ann", &["bob"]);
+async fn naked_message_returns_after_delay() {
+    let rig = HubRig::new().await;
+    rig.authenticator.grant_reach("ann", &["bob"]);
     let mut ann = rig.join("ann").await;
     let mut bob = rig.subscribe("bob").await;
     ann.delivered("bob", request("m1", json!(1))).await;
@@ -244,22 +230,22 @@ async fn a_message_that_is_given_back_comes_again_after_its_delay() {
     bob.send(json!({"kind": "nak", "id": "m1", "delay_ms": 3_000}))
         .await;
     bob.next_of("message").await;
-    let took = began.until(rig.host.clock().now());
+    let took = began.duration_until(rig.host.clock().now());
     assert!(took >= Duration::from_secs(3), "{took:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_message_that_is_held_too_long_is_pushed_again() {
+async fn expired_lease_is_redelivered() {
     let limits = HubLimits {
-        hold: Duration::from_secs(5),
+        ack_wait: Duration::from_secs(5),
         ..HubLimits::default()
     };
-    let make = Make {
+    let make = HubRigOptions {
         limits,
-        ..Make::default()
+        ..HubRigOptions::default()
     };
     let rig = make.start().await;
-    rig.doors.may_reach("ann", &["bob"]);
+    rig.authenticator.grant_reach("ann", &["bob"]);
     let mut ann = rig.join("ann").await;
     let mut bob = rig.subscribe("bob").await;
     ann.delivered("bob", request("m1", json!(1))).await;
@@ -271,18 +257,18 @@ async fn a_message_that_is_held_too_long_is_pushed_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_sender_that_is_too_fast_is_slowed_and_loses_nothing() {
+async fn fast_sender_is_throttled_without_loss() {
     let limits = HubLimits {
         deliver_per_second: 10,
         deliver_burst: 10,
         ..HubLimits::default()
     };
-    let make = Make {
+    let make = HubRigOptions {
         limits,
-        ..Make::default()
+        ..HubRigOptions::default()
     };
     let rig = make.start().await;
-    rig.doors.may_reach("ann", &["bob"]);
+    rig.authenticator.grant_reach("ann", &["bob"]);
     let mut ann = rig.join("ann").await;
     let began = rig.host.clock().now();
     for nth in 0..40 {
@@ -293,7 +279,7 @@ async fn a_sender_that_is_too_fast_is_slowed_and_loses_nothing() {
         let receipt = ann.next_of("delivered").await;
         assert_eq!(receipt["id"], format!("m{nth}"));
     }
-    let took = began.until(rig.host.clock().now());
+    let took = began.duration_until(rig.host.clock().now());
     assert!(
         (Duration::from_secs(2)..Duration::from_secs(5)).contains(&took),
         "{took:?}"
@@ -302,19 +288,19 @@ async fn a_sender_that_is_too_fast_is_slowed_and_loses_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_sender_that_is_slowed_still_gets_its_messages() {
+async fn throttled_sender_still_receives() {
     let limits = HubLimits {
         deliver_per_second: 1,
         deliver_burst: 1,
         ..HubLimits::default()
     };
-    let make = Make {
+    let make = HubRigOptions {
         limits,
-        ..Make::default()
+        ..HubRigOptions::default()
     };
     let rig = make.start().await;
-    rig.doors.may_reach("ann", &["bob"]);
-    rig.doors.may_reach("eve", &["ann"]);
+    rig.authenticator.grant_reach("ann", &["bob"]);
+    rig.authenticator.grant_reach("eve", &["ann"]);
     let mut ann = rig.subscribe("ann").await;
     let mut eve = rig.join("eve").await;
     let began = rig.host.clock().now();
@@ -324,7 +310,7 @@ async fn a_sender_that_is_slowed_still_gets_its_messages() {
     }
     eve.delivered("ann", request("x", json!(1))).await;
     ann.next_of("message").await;
-    let took = began.until(rig.host.clock().now());
+    let took = began.duration_until(rig.host.clock().now());
     assert!(took < Duration::from_secs(5), "{took:?}");
     for _ in 1..10 {
         ann.next_of("delivered").await;
@@ -332,17 +318,17 @@ async fn a_sender_that_is_slowed_still_gets_its_messages() {
 }
 
 #[tokio::test]
-async fn a_subscriber_is_given_only_so_many_that_it_has_not_acknowledged() {
+async fn unacked_messages_are_limited() {
     let limits = HubLimits {
         unacked_max: 3,
         ..HubLimits::default()
     };
-    let make = Make {
+    let make = HubRigOptions {
         limits,
-        ..Make::default()
+        ..HubRigOptions::default()
     };
     let rig = make.start().await;
-    rig.doors.may_reach("ann", &["bob"]);
+    rig.authenticator.grant_reach("ann", &["bob"]);
     let mut ann = rig.join("ann").await;
     let mut bob = rig.subscribe("bob").await;
     for nth in 0..5 {
@@ -353,7 +339,7 @@ async fn a_subscriber_is_given_only_so_many_that_it_has_not_acknowledged() {
         let message = bob.next_of("message").await;
         assert_eq!(message["message"]["id"], format!("m{nth}"));
     }
-    rig.seen("bob", |peer| peer.unacked == 3).await;
+    rig.wait_seen("bob", |peer| peer.unacked == 3).await;
     bob.send(json!({"kind": "list_connected"})).await;
     assert_eq!(bob.next().await["kind"], "connected", "no more is pushed");
     bob.send(json!({"kind": "ack", "id": "m0"})).await;
@@ -361,18 +347,18 @@ async fn a_subscriber_is_given_only_so_many_that_it_has_not_acknowledged() {
 }
 
 #[tokio::test]
-async fn a_subscriber_that_does_not_read_disturbs_nobody() {
-    let rig = Rig::new().await;
-    rig.doors.may_reach("ann", &["slow", "bob"]);
+async fn stalled_subscriber_blocks_no_other_peer() {
+    let rig = HubRig::new().await;
+    rig.authenticator.grant_reach("ann", &["slow", "bob"]);
     let (near, far) = tokio::io::duplex(1 << 10);
-    let limits = SocketLimits {
+    let limits = WebSocketLimits {
         queue_max: 2,
-        ..SocketLimits::default()
+        ..WebSocketLimits::default()
     };
-    let mut slow = rig.over(near, far, limits);
+    let mut slow = rig.connect_over(near, far, limits);
     slow.hello("slow").await;
     slow.send(json!({"kind": "subscribe"})).await;
-    rig.seen("slow", |peer| peer.subscribed).await;
+    rig.wait_seen("slow", |peer| peer.subscribed).await;
     let mut bob = rig.subscribe("bob").await;
     let mut ann = rig.join("ann").await;
     let large = "x".repeat(4_096);
@@ -389,9 +375,9 @@ async fn a_subscriber_that_does_not_read_disturbs_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_past_its_time_is_answered_so_and_never_pushed() {
-    let rig = Rig::new().await;
-    rig.doors.may_reach("ann", &["bob"]);
+async fn expired_request_is_answered_not_pushed() {
+    let rig = HubRig::new().await;
+    rig.authenticator.grant_reach("ann", &["bob"]);
     let mut ann = rig.subscribe("ann").await;
     let mut late = request("m1", json!({"op": "manifest"}));
     late["ttl_ms"] = json!(1_000);
@@ -410,9 +396,9 @@ async fn a_request_past_its_time_is_answered_so_and_never_pushed() {
 }
 
 #[tokio::test]
-async fn a_mailbox_in_which_nothing_is_is_none() {
-    let rig = Rig::new().await;
-    rig.doors.may_reach("ann", &["bob"]);
+async fn empty_mailbox_is_not_listed() {
+    let rig = HubRig::new().await;
+    rig.authenticator.grant_reach("ann", &["bob"]);
     let mut ann = rig.join("ann").await;
     let mut bob = rig.subscribe("bob").await;
     ann.delivered("bob", request("m1", json!(1))).await;
@@ -420,11 +406,15 @@ async fn a_mailbox_in_which_nothing_is_is_none() {
     assert_eq!(rig.hub.mailboxes().await.unwrap().len(), 1);
     bob.send(json!({"kind": "ack", "id": "m1"})).await;
     bob.settle().await;
-    let filter = Filter {
+    let filter = MessageFilter {
         lanes: "mbx/".into(),
         limit: 10,
-        ..Filter::default()
+        ..MessageFilter::default()
     };
-    let left = rig.journal.inspect(filter, At::default()).await.unwrap();
+    let left = rig
+        .journal
+        .list_messages(filter, Timestamps::default())
+        .await
+        .unwrap();
     assert!(left.is_empty() && rig.hub.mailboxes().await.unwrap().is_empty());
 }

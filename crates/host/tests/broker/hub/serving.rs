@@ -5,17 +5,17 @@ use std::sync::atomic::Ordering;
 use bowline_host::broker::ServeLimits;
 use serde_json::{Value, json};
 
-use super::rig::{Make, Rig, call, letter, request, soon};
+use super::hub_rig::{HubRig, HubRigOptions, call, message_json, request};
 
-/// Runs one life of a process: whatever it left undone is dropped at its end, like by a kill.
+/// Runs one process lifetime: unfinished work is dropped at the end, as by a kill.
 fn life<T>(work: impl Future<Output = T>) -> T {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     runtime.enable_all().build().unwrap().block_on(work)
 }
 
 #[tokio::test]
-async fn a_peer_that_knows_only_the_first_frames_lists_and_calls_tools() {
-    let rig = Rig::new().await;
+async fn legacy_peer_lists_and_calls_tools() {
+    let rig = HubRig::new().await;
     let mut ann = rig.dial_tcp().await;
     ann.hello("ann").await;
     ann.send(json!({"kind": "subscribe"})).await;
@@ -38,13 +38,13 @@ async fn a_peer_that_knows_only_the_first_frames_lists_and_calls_tools() {
 }
 
 #[tokio::test]
-async fn a_request_that_comes_again_is_answered_again_and_not_run_again() {
-    let rig = Rig::new().await;
+async fn repeated_request_is_replayed_not_rerun() {
+    let rig = HubRig::new().await;
     let mut ann = rig.subscribe("ann").await;
     let first = ann.ask("m1", call("count", &json!({}))).await;
     assert_eq!(first["result"]["result"], "1");
     ann.settle().await;
-    // The same frame on another connection, as somebody who captured it would send it.
+    // The same frame on another connection, as sent by an eavesdropper.
     let mut again = rig.subscribe("ann").await;
     let reply = again.ask("m1", call("count", &json!({}))).await;
     assert_eq!(reply["result"]["result"], "1");
@@ -56,8 +56,8 @@ async fn a_request_that_comes_again_is_answered_again_and_not_run_again() {
 }
 
 #[tokio::test]
-async fn one_id_of_two_senders_names_two_requests() {
-    let rig = Rig::new().await;
+async fn request_ids_are_scoped_to_senders() {
+    let rig = HubRig::new().await;
     for (name, want) in [("ann", "1"), ("bob", "2")] {
         let mut peer = rig.subscribe(name).await;
         let reply = peer.ask("m1", call("count", &json!({}))).await;
@@ -66,19 +66,19 @@ async fn one_id_of_two_senders_names_two_requests() {
 }
 
 #[test]
-fn a_request_that_ran_at_a_kill_is_told_as_unknown_and_not_run_again() {
+fn killed_request_is_unknown_and_not_rerun() {
     let place = tempfile::tempdir().unwrap();
     let path = place.path().join("journal");
     life(async {
-        let rig = Make::at(&path).start().await;
+        let rig = HubRigOptions::at(&path).start().await;
         let mut ann = rig.subscribe("ann").await;
-        // Those that run when the process dies are not known to have run or not.
+        // Requests running at the kill have an unknown outcome.
         ann.delivered("hub", request("m1", call("wait", &json!({}))))
             .await;
-        rig.begun(1).await;
+        rig.wait_begun(1).await;
     });
     life(async {
-        let rig = Make::at(&path).start().await;
+        let rig = HubRigOptions::at(&path).start().await;
         let mut ann = rig.subscribe("ann").await;
         let reply = ann.reply_to("m1").await;
         assert_eq!(reply["failure"]["code"], "outcome_unknown");
@@ -90,20 +90,20 @@ fn a_request_that_ran_at_a_kill_is_told_as_unknown_and_not_run_again() {
 }
 
 #[tokio::test]
-async fn a_cancelled_request_ends_and_one_that_waits_never_runs() {
+async fn cancelled_waiting_request_never_runs() {
     let serve = ServeLimits {
         caller_running_max: 1,
         ..ServeLimits::default()
     };
-    let make = Make {
+    let make = HubRigOptions {
         serve,
-        ..Make::default()
+        ..HubRigOptions::default()
     };
     let rig = make.start().await;
     let mut ann = rig.subscribe("ann").await;
     ann.delivered("hub", request("m1", call("wait", &json!({}))))
         .await;
-    rig.begun(1).await;
+    rig.wait_begun(1).await;
     ann.delivered("hub", request("m2", call("count", &json!({}))))
         .await;
     ann.send(json!({"kind": "cancel", "correlation_id": "m2"}))
@@ -121,12 +121,12 @@ async fn a_cancelled_request_ends_and_one_that_waits_never_runs() {
 }
 
 #[tokio::test]
-async fn nobody_cancels_the_request_of_another() {
-    let rig = Rig::new().await;
+async fn peer_cannot_cancel_foreign_request() {
+    let rig = HubRig::new().await;
     let mut ann = rig.subscribe("ann").await;
     ann.delivered("hub", request("m1", call("wait", &json!({}))))
         .await;
-    rig.begun(1).await;
+    rig.wait_begun(1).await;
     let mut eve = rig.join("eve").await;
     eve.send(json!({"kind": "cancel", "correlation_id": "m1"}))
         .await;
@@ -137,14 +137,14 @@ async fn nobody_cancels_the_request_of_another() {
 }
 
 #[tokio::test]
-async fn one_caller_that_keeps_the_hub_busy_keeps_nobody_else_waiting() {
+async fn busy_caller_delays_no_other_caller() {
     let serve = ServeLimits {
         caller_running_max: 2,
         ..ServeLimits::default()
     };
-    let make = Make {
+    let make = HubRigOptions {
         serve,
-        ..Make::default()
+        ..HubRigOptions::default()
     };
     let rig = make.start().await;
     let mut greedy = rig.subscribe("greedy").await;
@@ -157,7 +157,7 @@ async fn one_caller_that_keeps_the_hub_busy_keeps_nobody_else_waiting() {
     for _ in 0..600 {
         greedy.next_of("delivered").await;
     }
-    rig.begun(2).await;
+    rig.wait_begun(2).await;
     let mut ann = rig.subscribe("ann").await;
     let reply = ann.ask("m1", call("echo", &json!({}))).await;
     assert_eq!(reply["result"]["success"], true);
@@ -171,8 +171,8 @@ async fn one_caller_that_keeps_the_hub_busy_keeps_nobody_else_waiting() {
 }
 
 #[tokio::test]
-async fn what_a_tool_says_before_it_answers_comes_live() {
-    let rig = Rig::new().await;
+async fn tool_notifications_arrive_live() {
+    let rig = HubRig::new().await;
     let mut ann = rig.subscribe("ann").await;
     ann.deliver("hub", request("m1", call("wait", &json!({}))))
         .await;
@@ -184,24 +184,15 @@ async fn what_a_tool_says_before_it_answers_comes_live() {
 }
 
 #[tokio::test]
-async fn a_reply_to_nothing_that_was_asked_is_a_dead_letter() {
-    let rig = Rig::new().await;
+async fn unexpected_reply_becomes_dead_letter() {
+    let rig = HubRig::new().await;
     let mut ann = rig.join("ann").await;
-    let mut reply = letter("m1", "mcp_reply", json!({"error": "x"}));
+    let mut reply = message_json("m1", "mcp_reply", json!({"error": "x"}));
     reply["correlation_id"] = json!("made-up");
     ann.delivered("hub", reply).await;
-    let mut bad = letter("m2", "mcp_reply", json!({"bad": 1}));
+    let mut bad = message_json("m2", "mcp_reply", json!({"bad": 1}));
     bad["correlation_id"] = Value::from("hub-x");
     ann.delivered("hub", bad).await;
-    let dead = soon(async {
-        loop {
-            let dead = rig.hub.dead(0, 10).await.unwrap();
-            if dead.len() == 2 {
-                return dead;
-            }
-            tokio::task::yield_now().await;
-        }
-    })
-    .await;
+    let dead = rig.wait_dead_letters(2).await;
     assert_eq!((&*dead[0].id, &*dead[1].id), ("m1", "m2"));
 }

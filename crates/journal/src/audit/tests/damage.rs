@@ -1,4 +1,4 @@
-//! Damage of every kind is found and named.
+//! Detection of every kind of damage.
 
 use std::path::Path;
 
@@ -6,26 +6,26 @@ use rusqlite::Connection;
 
 use super::*;
 
-/// A row in the middle of the file that is damaged.
+/// Damaged row in the middle of the file.
 const AT: u64 = 20;
 
-/// Writes a trail of one file, does `damage` to it with SQL, and returns what is found.
-async fn found(damage: &str) -> Option<(u64, Damage)> {
+/// Writes a trail of a single file, applies SQL, and returns the damage found.
+async fn find_damage(damage: &str) -> Option<(u64, RowDamage)> {
     let directory = tempfile::tempdir().unwrap();
-    written(directory.path(), 50, Limits::default()).await;
-    edit(directory.path(), damage);
-    let broken = verify(directory.path(), None).unwrap().broken;
+    write_trail(directory.path(), 50, AuditLimits::default()).await;
+    edit_rows(directory.path(), damage);
+    let broken = verify_trail(directory.path(), None).unwrap().broken;
     broken.map(|broken| (broken.seq, broken.damage))
 }
 
-fn edit(directory: &Path, sql: &str) {
-    let file = files::list(directory).unwrap().pop().unwrap();
+fn edit_rows(directory: &Path, sql: &str) {
+    let file = trail_files::list_files(directory).unwrap().pop().unwrap();
     let connection = Connection::open(&file.path).unwrap();
     connection.execute_batch(sql).unwrap();
 }
 
 #[tokio::test]
-async fn sec_50_the_first_row_that_was_changed_removed_moved_or_added_is_named() {
+async fn sec_50_first_damaged_row_is_reported() {
     let swap = "
         CREATE TEMP TABLE t AS SELECT * FROM rows WHERE seq IN (20, 21);
         DELETE FROM rows WHERE seq IN (20, 21);
@@ -45,51 +45,54 @@ async fn sec_50_the_first_row_that_was_changed_removed_moved_or_added_is_named()
     let cases = [
         (
             "UPDATE rows SET body = replace(body, 'w17', 'w18') WHERE seq = 20",
-            Damage::Changed,
+            RowDamage::Changed,
         ),
-        ("UPDATE rows SET body = 'x' WHERE seq = 20", Damage::Changed),
+        (
+            "UPDATE rows SET body = 'x' WHERE seq = 20",
+            RowDamage::Changed,
+        ),
         (
             "UPDATE rows SET hash = zeroblob(32) WHERE seq = 20",
-            Damage::Changed,
+            RowDamage::Changed,
         ),
         (
             "UPDATE rows SET hash = x'00' WHERE seq = 20",
-            Damage::Changed,
+            RowDamage::Changed,
         ),
         (
             "UPDATE rows SET body = hex(zeroblob(2000000)) WHERE seq = 20",
-            Damage::Changed,
+            RowDamage::Changed,
         ),
-        ("DELETE FROM rows WHERE seq = 20", Damage::Removed),
-        (shift_down, Damage::Removed),
-        (swap, Damage::Reordered),
-        (far, Damage::Removed),
-        (shift_up, Damage::Inserted),
-        ("DELETE FROM rows WHERE seq >= 20", Damage::Truncated),
+        ("DELETE FROM rows WHERE seq = 20", RowDamage::Removed),
+        (shift_down, RowDamage::Removed),
+        (swap, RowDamage::Reordered),
+        (far, RowDamage::Removed),
+        (shift_up, RowDamage::Inserted),
+        ("DELETE FROM rows WHERE seq >= 20", RowDamage::Truncated),
     ];
     for (sql, damage) in cases {
-        assert_eq!(found(sql).await, Some((AT, damage)), "{sql}");
+        assert_eq!(find_damage(sql).await, Some((AT, damage)), "{sql}");
     }
     assert_eq!(
-        found("DELETE FROM rows WHERE seq = 1").await,
-        Some((1, Damage::Removed))
+        find_damage("DELETE FROM rows WHERE seq = 1").await,
+        Some((1, RowDamage::Removed))
     );
     assert_eq!(
-        found("DELETE FROM rows").await,
-        Some((1, Damage::Truncated))
+        find_damage("DELETE FROM rows").await,
+        Some((1, RowDamage::Truncated))
     );
     assert_eq!(
-        found("DROP VIEW said; DROP TABLE rows").await,
-        Some((1, Damage::Truncated))
+        find_damage("DROP VIEW said; DROP TABLE rows").await,
+        Some((1, RowDamage::Truncated))
     );
-    assert_eq!(found("SELECT 1").await, None);
+    assert_eq!(find_damage("SELECT 1").await, None);
 }
 
-/// Counts every hash anew from a row on, as somebody would who has all files in hand.
-fn forge(directory: &Path, from: u64) -> Head {
-    let file = files::list(directory).unwrap().pop().unwrap();
+/// Recomputes every hash from a row on, like an attacker with access to all files.
+fn forge_hashes(directory: &Path, from: u64) -> ChainHead {
+    let file = trail_files::list_files(directory).unwrap().pop().unwrap();
     let connection = Connection::open(&file.path).unwrap();
-    let mut head = Head::default();
+    let mut head = ChainHead::default();
     let rows: Vec<(u64, String, Vec<u8>)> = {
         let mut query = connection
             .prepare("SELECT * FROM rows ORDER BY seq")
@@ -104,7 +107,7 @@ fn forge(directory: &Path, from: u64) -> Head {
         rows.unwrap().map(Result::unwrap).collect()
     };
     for (seq, body, _) in rows {
-        head = head.then(body.as_bytes());
+        head = head.advance(body.as_bytes());
         if seq >= from {
             let hash = &head.hash.0[..];
             let set = "UPDATE rows SET hash = ?1 WHERE seq = ?2";
@@ -115,56 +118,65 @@ fn forge(directory: &Path, from: u64) -> Head {
 }
 
 #[tokio::test]
-async fn a_chain_that_was_counted_anew_is_found_by_a_head_that_was_noted() {
+async fn rehashed_chain_is_detected_by_recorded_head() {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
-    written(directory, 50, Limits::default()).await;
-    let noted = verify(directory, None).unwrap().head;
-    edit(
+    write_trail(directory, 50, AuditLimits::default()).await;
+    let noted = verify_trail(directory, None).unwrap().head;
+    edit_rows(
         directory,
         "UPDATE rows SET body = replace(body, 'w17', 'w18') WHERE seq = 20",
     );
-    let forged = forge(directory, AT);
-    let broken = verify(directory, None).unwrap().broken.unwrap();
+    let forged = forge_hashes(directory, AT);
+    let broken = verify_trail(directory, None).unwrap().broken.unwrap();
     assert_eq!(
         (broken.seq, broken.damage),
-        (noted.seq, Damage::Rewritten),
+        (noted.seq, RowDamage::Rewritten),
         "by the anchor"
     );
-    // Whoever writes the anchor as well is found only by what they cannot reach.
-    let (mut anchor, said) = anchor::Anchor::open(directory).unwrap();
-    let said = anchor::Anchored {
+    // An attacker who also rewrites the anchor is detected only by a head stored elsewhere.
+    let (mut anchor, said) = anchor::AnchorFile::open(directory).unwrap();
+    let said = anchor::AnchorRecord {
         head: forged,
         ..said.unwrap()
     };
     anchor.write(said).unwrap();
     anchor.write(said).unwrap();
-    assert_eq!(verify(directory, None).unwrap().broken, None);
-    let broken = verify(directory, Some(noted)).unwrap().broken.unwrap();
-    assert_eq!((broken.seq, broken.damage), (noted.seq, Damage::Rewritten));
-    let further = Head {
+    assert_eq!(verify_trail(directory, None).unwrap().broken, None);
+    let broken = verify_trail(directory, Some(noted))
+        .unwrap()
+        .broken
+        .unwrap();
+    assert_eq!(
+        (broken.seq, broken.damage),
+        (noted.seq, RowDamage::Rewritten)
+    );
+    let further = ChainHead {
         seq: noted.seq + 1,
         ..noted
     };
-    let broken = verify(directory, Some(further)).unwrap().broken.unwrap();
+    let broken = verify_trail(directory, Some(further))
+        .unwrap()
+        .broken
+        .unwrap();
     assert_eq!(
         (broken.seq, broken.damage),
-        (noted.seq + 1, Damage::Truncated)
+        (noted.seq + 1, RowDamage::Truncated)
     );
 }
 
 #[tokio::test]
-async fn a_trail_that_was_cut_goes_on_and_the_hole_stays_visible() {
+async fn truncated_trail_resumes_with_visible_gap() {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
-    written(directory, 50, Limits::default()).await;
-    edit(directory, "DELETE FROM rows WHERE seq >= 20");
-    written(directory, 5, Limits::default()).await;
-    let broken = verify(directory, None).unwrap().broken.unwrap();
-    assert_eq!((broken.seq, broken.damage), (AT, Damage::Removed));
-    let gap = rows(directory)
+    write_trail(directory, 50, AuditLimits::default()).await;
+    edit_rows(directory, "DELETE FROM rows WHERE seq >= 20");
+    write_trail(directory, 5, AuditLimits::default()).await;
+    let broken = verify_trail(directory, None).unwrap().broken.unwrap();
+    assert_eq!((broken.seq, broken.damage), (AT, RowDamage::Removed));
+    let gap = read_rows(directory)
         .into_iter()
-        .find(|row| row.kind == Kind::Gap)
+        .find(|row| row.kind == AuditRowKind::Gap)
         .unwrap();
     assert_eq!(gap.reason.as_deref(), Some("rows 20 to 53 are missing"));
     assert_eq!(
@@ -174,54 +186,54 @@ async fn a_trail_that_was_cut_goes_on_and_the_hole_stays_visible() {
 }
 
 #[tokio::test]
-async fn a_last_row_that_was_forged_stays_visible_when_the_trail_goes_on() {
+async fn forged_last_row_stays_visible_after_resume() {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
-    written(directory, 50, Limits::default()).await;
-    let last = verify(directory, None).unwrap().head.seq;
-    edit(
+    write_trail(directory, 50, AuditLimits::default()).await;
+    let last = verify_trail(directory, None).unwrap().head.seq;
+    edit_rows(
         directory,
         "UPDATE rows SET body = replace(body, 'w17', 'w18') WHERE seq = 20",
     );
-    forge(directory, AT);
-    written(directory, 5, Limits::default()).await;
-    let broken = verify(directory, None).unwrap().broken.unwrap();
-    assert_eq!((broken.seq, broken.damage), (last, Damage::Rewritten));
+    forge_hashes(directory, AT);
+    write_trail(directory, 5, AuditLimits::default()).await;
+    let broken = verify_trail(directory, None).unwrap().broken.unwrap();
+    assert_eq!((broken.seq, broken.damage), (last, RowDamage::Rewritten));
 }
 
 #[tokio::test]
-async fn a_file_or_the_head_that_is_gone_is_named() {
-    let limits = Limits {
+async fn missing_file_or_anchor_is_reported() {
+    let limits = AuditLimits {
         file_bytes_max: 20_000,
         files_max: 9,
-        ..Limits::default()
+        ..AuditLimits::default()
     };
     for nth in 0..3 {
         let directory = tempfile::tempdir().unwrap();
         let directory = directory.path();
-        written(directory, 200, limits).await;
-        let files = files::list(directory).unwrap();
+        write_trail(directory, 200, limits).await;
+        let files = trail_files::list_files(directory).unwrap();
         assert!(files.len() >= 3, "{files:?}");
         let nth = if nth == 2 { files.len() - 1 } else { nth };
-        files::remove(&files[nth]).unwrap();
+        trail_files::delete_trail_file(&files[nth]).unwrap();
         let damage = if nth == files.len() - 1 {
-            Damage::Truncated
+            RowDamage::Truncated
         } else {
-            Damage::Removed
+            RowDamage::Removed
         };
-        let broken = verify(directory, None).unwrap().broken.unwrap();
-        assert_eq!((broken.seq, broken.damage), (files[nth].first, damage));
+        let broken = verify_trail(directory, None).unwrap().broken.unwrap();
+        assert_eq!((broken.seq, broken.damage), (files[nth].first_seq, damage));
     }
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
-    written(directory, 20, limits).await;
+    write_trail(directory, 20, limits).await;
     std::fs::remove_file(directory.join(anchor::NAME)).unwrap();
-    let broken = verify(directory, None).unwrap().broken.unwrap();
-    assert_eq!(broken.damage, Damage::Unanchored);
-    written(directory, 1, limits).await;
-    let gap = rows(directory)
+    let broken = verify_trail(directory, None).unwrap().broken.unwrap();
+    assert_eq!(broken.damage, RowDamage::Unanchored);
+    write_trail(directory, 1, limits).await;
+    let gap = read_rows(directory)
         .into_iter()
-        .find(|row| row.kind == Kind::Gap)
+        .find(|row| row.kind == AuditRowKind::Gap)
         .unwrap();
     assert_eq!(
         gap.reason.as_deref(),
@@ -230,27 +242,27 @@ async fn a_file_or_the_head_that_is_gone_is_named() {
 }
 
 #[tokio::test]
-async fn missing_trail_is_not_whole() {
+async fn missing_trail_is_not_intact() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("audit");
     std::fs::create_dir(&path).unwrap();
-    written(&path, 20, Limits::default()).await;
-    let noted = verify(&path, None).unwrap();
+    write_trail(&path, 20, AuditLimits::default()).await;
+    let noted = verify_trail(&path, None).unwrap();
     assert_eq!(noted.broken, None);
     std::fs::remove_dir_all(&path).unwrap();
     for expect in [None, Some(noted.head)] {
-        let broken = verify(&path, expect).unwrap().broken.unwrap();
-        assert_eq!((broken.seq, broken.damage), (1, Damage::Missing));
+        let broken = verify_trail(&path, expect).unwrap().broken.unwrap();
+        assert_eq!((broken.seq, broken.damage), (1, RowDamage::Missing));
     }
     std::fs::create_dir(&path).unwrap();
-    let broken = verify(&path, None).unwrap().broken.unwrap();
-    assert_eq!(broken.damage, Damage::Missing);
+    let broken = verify_trail(&path, None).unwrap().broken.unwrap();
+    assert_eq!(broken.damage, RowDamage::Missing);
 }
 
-/// Everything that can be read, row by row.
-fn text(directory: &Path) -> Vec<RowText> {
+/// Reads all readable rows.
+fn read_row_texts(directory: &Path) -> Vec<RowText> {
     let mut rows = Vec::new();
-    let _unreadable = span(directory, &Filter::default(), |row| {
+    let _unreadable = export_rows(directory, &AuditFilter::default(), |row| {
         rows.push(row.clone());
         Ok(())
     });
@@ -258,15 +270,21 @@ fn text(directory: &Path) -> Vec<RowText> {
 }
 
 #[tokio::test]
-async fn a_flipped_bit_is_named_or_has_changed_nothing_that_is_read() {
+async fn flipped_bit_is_reported_or_harmless() {
     let whole = tempfile::tempdir().unwrap();
-    written(whole.path(), 150, Limits::default()).await;
-    let file = files::list(whole.path()).unwrap().pop().unwrap();
+    write_trail(whole.path(), 150, AuditLimits::default()).await;
+    let file = trail_files::list_files(whole.path())
+        .unwrap()
+        .pop()
+        .unwrap();
     let bytes = std::fs::read(&file.path).unwrap();
-    let (rows, verdict) = (text(whole.path()), verify(whole.path(), None).unwrap());
+    let (rows, verdict) = (
+        read_row_texts(whole.path()),
+        verify_trail(whole.path(), None).unwrap(),
+    );
     let (mut state, mut named) = (0x9e37_79b9_7f4a_7c15_u64, 0);
     for _ in 0..500 {
-        // A number that looks random and is the same in every run.
+        // Pseudo-random number, the same in every run.
         state = state
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1_442_695_040_888_963_407);
@@ -279,10 +297,13 @@ async fn a_flipped_bit_is_named_or_has_changed_nothing_that_is_read() {
             copy.path().join(anchor::NAME),
         )
         .unwrap();
-        std::fs::write(copy.path().join(file.shown()), &flipped).unwrap();
-        let seen = verify(copy.path(), None).unwrap();
+        std::fs::write(copy.path().join(file.file_name()), &flipped).unwrap();
+        let seen = verify_trail(copy.path(), None).unwrap();
         match seen.broken {
-            None => assert_eq!((text(copy.path()), seen.head), (rows.clone(), verdict.head)),
+            None => assert_eq!(
+                (read_row_texts(copy.path()), seen.head),
+                (rows.clone(), verdict.head)
+            ),
             Some(broken) => {
                 assert!(
                     broken.seq >= 1 && broken.seq <= verdict.head.seq,

@@ -1,4 +1,4 @@
-//! What was changed on the disk is told, and never read as something else.
+//! Damaged rows are reported and never read as valid.
 
 use std::path::Path;
 
@@ -6,56 +6,61 @@ use rusqlite::Connection;
 
 use super::*;
 use crate::engine::{
-    DONE_KEPT, Done, Entry, Filter, Health, LaneView, MessageId, Order, Standing, Value,
+    COMPLETED_TTL, CompletedMessage, JournalHealth, LaneStats, LeaseOrder, MessageFilter,
+    MessageId, MessageStatus, MessageView, VersionedValue,
 };
 
-type Said<T> = Result<T, JournalError>;
+type ReadResult<T> = Result<T, JournalError>;
 
-/// Everything that can be read.
+/// Everything readable in a journal.
 #[derive(Debug)]
-struct Reading {
-    entries: Said<Vec<Entry>>,
-    lanes: Said<Vec<LaneView>>,
-    each: Vec<Said<Option<Entry>>>,
-    results: Vec<Said<Option<Done>>>,
-    values: Vec<Said<Option<Value>>>,
-    listed: Said<Vec<(Arc<str>, Value)>>,
+struct JournalReading {
+    entries: ReadResult<Vec<MessageView>>,
+    lanes: ReadResult<Vec<LaneStats>>,
+    each: Vec<ReadResult<Option<MessageView>>>,
+    results: Vec<ReadResult<Option<CompletedMessage>>>,
+    values: Vec<ReadResult<Option<VersionedValue>>>,
+    listed: ReadResult<Vec<(Arc<str>, VersionedValue)>>,
 }
 
-fn read(journal: &Sqlite) -> Reading {
-    let all = Filter {
+fn read_all(journal: &SqliteJournal) -> JournalReading {
+    let all = MessageFilter {
         limit: 99,
-        ..Filter::default()
+        ..MessageFilter::default()
     };
-    wait(async {
+    block_on(async {
         let mut each = Vec::new();
         for id in 0..15 {
-            each.push(journal.entry(MessageId(id), at(9)).await);
+            each.push(journal.get_message(MessageId(id), moment_at(9)).await);
         }
         let mut results = Vec::new();
         for lane in ["one", "two"] {
             for name in ["done", "dead", "never"] {
-                let lane = Lane::new(lane).unwrap();
-                results.push(journal.result(&lane, name).await);
+                let lane = LaneName::new(lane).unwrap();
+                results.push(journal.get_result(&lane, name).await);
             }
         }
         let mut values = Vec::new();
         for key in ["k/0", "k/1", "k/2", "k/3"] {
-            values.push(journal.get(key).await);
+            values.push(journal.get_value(key).await);
         }
-        Reading {
-            entries: journal.inspect(all, at(9)).await,
-            lanes: journal.lanes("", at(9)).await,
+        JournalReading {
+            entries: journal.list_messages(all, moment_at(9)).await,
+            lanes: journal.lane_stats("", moment_at(9)).await,
             each,
             results,
             values,
-            listed: journal.list("k/", 9).await,
+            listed: journal.list_values("k/", 9).await,
         }
     })
 }
 
-/// An answer is the right one, or says that something is damaged.
-fn right<T: PartialEq + std::fmt::Debug>(is: &Said<T>, was: &Said<T>, what: &str) -> u64 {
+/// Checks that a result is unchanged or reports damage.
+fn count_damaged<T: PartialEq + std::fmt::Debug>(
+    is: &ReadResult<T>,
+    was: &ReadResult<T>,
+    what: &str,
+) -> u64 {
     match is {
         Err(JournalError::Damaged { .. }) => 1,
         is => {
@@ -65,8 +70,8 @@ fn right<T: PartialEq + std::fmt::Debug>(is: &Said<T>, was: &Said<T>, what: &str
     }
 }
 
-/// A message is as it was; its position may be told as unknown.
-fn alike(is: &Entry, was: &Entry, what: &str) -> u64 {
+/// Checks that a message is unchanged; its position may be unknown.
+fn assert_same_message(is: &MessageView, was: &MessageView, what: &str) -> u64 {
     let is_unknown = is.position == 0 && was.position != 0;
     let mut was = was.clone();
     if is_unknown {
@@ -76,56 +81,56 @@ fn alike(is: &Entry, was: &Entry, what: &str) -> u64 {
     u64::from(is_unknown)
 }
 
-impl Reading {
-    /// Returns how many answers told of damage; all others must be the same.
-    fn check(&self, before: &Self, what: &str) -> u64 {
+impl JournalReading {
+    /// Returns the number of results that report damage; all remaining results must be unchanged.
+    fn assert_same_or_damaged(&self, before: &Self, what: &str) -> u64 {
         let mut told = 0;
         if let (Ok(is), Ok(was)) = (&self.entries, &before.entries) {
             assert_eq!(is.len(), was.len(), "{what}");
             for (is, was) in is.iter().zip(was) {
-                match is.standing {
-                    Standing::Damaged => told += 1,
-                    _ => told += alike(is, was, what),
+                match is.status {
+                    MessageStatus::Damaged => told += 1,
+                    _ => told += assert_same_message(is, was, what),
                 }
             }
         } else {
-            told += right(&self.entries, &before.entries, what);
+            told += count_damaged(&self.entries, &before.entries, what);
         }
-        told += right(&self.lanes, &before.lanes, what);
-        told += right(&self.listed, &before.listed, what);
+        told += count_damaged(&self.lanes, &before.lanes, what);
+        told += count_damaged(&self.listed, &before.listed, what);
         for (is, was) in self.each.iter().zip(&before.each) {
             told += match (is, was) {
-                (Ok(Some(is)), Ok(Some(was))) => alike(is, was, what),
-                _ => right(is, was, what),
+                (Ok(Some(is)), Ok(Some(was))) => assert_same_message(is, was, what),
+                _ => count_damaged(is, was, what),
             };
         }
         for (is, was) in self.results.iter().zip(&before.results) {
-            told += right(is, was, what);
+            told += count_damaged(is, was, what);
         }
         for (is, was) in self.values.iter().zip(&before.values) {
-            told += right(is, was, what);
+            told += count_damaged(is, was, what);
         }
         told
     }
 }
 
-/// What came of one flipped bit.
+/// Outcomes of all bit flips.
 #[derive(Debug, Default)]
-struct Tally {
+struct FlipTally {
     refused: u64,
     told: u64,
     harmless: u64,
 }
 
 #[test]
-fn no_flipped_bit_is_read_as_something_else() {
+fn flipped_bit_is_never_misread() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("state.db");
-    fill(&path);
+    fill_journal(&path);
     let whole = std::fs::read(&path).unwrap();
     let before = {
-        let journal = open(&path);
-        read(&journal)
+        let journal = open_journal(&path);
+        read_all(&journal)
     };
     #[expect(
         clippy::disallowed_methods,
@@ -134,16 +139,16 @@ fn no_flipped_bit_is_read_as_something_else() {
     let flips = std::env::var("BOWLINE_FLIPS").ok();
     let flips = flips.and_then(|flips| flips.parse().ok()).unwrap_or(250);
     let mut rng = fastrand::Rng::with_seed(7);
-    let mut tally = Tally::default();
+    let mut tally = FlipTally::default();
     for flip in 0..flips {
         let bit = rng.usize(..whole.len() * 8);
         let mut bytes = whole.clone();
         bytes[bit / 8] ^= 1 << (bit % 8);
         std::fs::write(&path, &bytes).unwrap();
         let what = format!("flip {flip}, bit {bit} (page {})", bit / 8 / 4096);
-        match Sqlite::open(&path) {
+        match SqliteJournal::open(&path) {
             Err(_) => tally.refused += 1,
-            Ok(journal) => match read(&journal).check(&before, &what) {
+            Ok(journal) => match read_all(&journal).assert_same_or_damaged(&before, &what) {
                 0 => tally.harmless += 1,
                 _ => tally.told += 1,
             },
@@ -153,199 +158,251 @@ fn no_flipped_bit_is_read_as_something_else() {
     assert!(tally.harmless > 0, "{tally:?}");
 }
 
-/// Changes the file behind the journal's back.
-fn meddle(path: &Path, sql: &str) {
+/// Edits the file without the journal's knowledge.
+fn edit_database(path: &Path, sql: &str) {
     let conn = Connection::open(path).unwrap();
     conn.execute_batch(sql).unwrap();
 }
 
-fn lease(journal: &Sqlite, lane: &str, order: Order) -> Said<Vec<String>> {
-    let lane = Lane::new(lane).unwrap();
+fn lease_ids(journal: &SqliteJournal, lane: &str, order: LeaseOrder) -> ReadResult<Vec<String>> {
+    let lane = LaneName::new(lane).unwrap();
     let hold = Duration::from_secs(9);
-    let given = wait(journal.lease(&lane, order, 9, hold, at(20)))?;
-    Ok(given.iter().map(|one| one.dedupe.to_string()).collect())
+    let leased = block_on(journal.lease(&lane, order, 9, hold, moment_at(20)))?;
+    Ok(leased.iter().map(|one| one.dedupe.to_string()).collect())
 }
 
-fn filled(sql: &str) -> (tempfile::TempDir, Sqlite) {
+fn open_edited(sql: &str) -> (tempfile::TempDir, SqliteJournal) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("state.db");
-    fill(&path);
-    meddle(&path, sql);
-    let journal = open(&path);
-    assert_eq!(journal.health(), Health::Good);
+    fill_journal(&path);
+    edit_database(&path, sql);
+    let journal = open_journal(&path);
+    assert_eq!(journal.health(), JournalHealth::Good);
     (directory, journal)
 }
 
 #[test]
-fn a_damaged_row_stops_its_lane_until_it_is_removed() {
+fn damaged_row_stops_lane_until_removed() {
     let (_directory, journal) =
-        filled("UPDATE message SET stored = stored + 1 WHERE lane = 'one' AND dedupe = 'a'");
-    assert!(is_damaged(&lease(&journal, "one", Order::Strict)));
-    assert!(is_damaged(&lease(&journal, "one", Order::Any)));
-    assert!(is_damaged(&wait(
-        journal.publish(draft("one", "new"), at(21))
+        open_edited("UPDATE message SET stored = stored + 1 WHERE lane = 'one' AND dedupe = 'a'");
+    assert!(is_damaged(&lease_ids(&journal, "one", LeaseOrder::Strict)));
+    assert!(is_damaged(&lease_ids(&journal, "one", LeaseOrder::Any)));
+    assert!(is_damaged(&block_on(
+        journal.publish(message_draft("one", "new"), moment_at(21))
     )));
-    assert!(is_damaged(&wait(
-        journal.publish(draft("one", "b"), at(21))
+    assert!(is_damaged(&block_on(
+        journal.publish(message_draft("one", "b"), moment_at(21))
     )));
-    assert_eq!(lease(&journal, "two", Order::Strict).unwrap(), ["a"]);
-    wait(journal.publish(draft("two", "new"), at(21))).unwrap();
-    let all = Filter {
+    assert_eq!(
+        lease_ids(&journal, "two", LeaseOrder::Strict).unwrap(),
+        ["a"]
+    );
+    block_on(journal.publish(message_draft("two", "new"), moment_at(21))).unwrap();
+    let all = MessageFilter {
         limit: 99,
-        ..Filter::default()
+        ..MessageFilter::default()
     };
-    let entries = wait(journal.inspect(all, at(22))).unwrap();
+    let entries = block_on(journal.list_messages(all, moment_at(22))).unwrap();
     let damaged = entries
         .iter()
-        .filter(|one| one.standing == Standing::Damaged);
+        .filter(|one| one.status == MessageStatus::Damaged);
     let ids: Vec<_> = damaged.map(|one| one.id).collect();
     assert_eq!(ids.len(), 1);
-    assert!(is_damaged(&wait(journal.entry(ids[0], at(23)))));
-    wait(journal.remove(ids[0], at(24))).unwrap();
-    assert_eq!(lease(&journal, "one", Order::Strict).unwrap(), ["b"]);
-    wait(journal.publish(draft("one", "new"), at(25))).unwrap();
-    let lanes = wait(journal.lanes("one", at(26))).unwrap();
-    assert_eq!((lanes[0].waiting, lanes[0].dead), (4, 1));
+    assert!(is_damaged(&block_on(
+        journal.get_message(ids[0], moment_at(23))
+    )));
+    block_on(journal.remove_message(ids[0], moment_at(24))).unwrap();
+    assert_eq!(
+        lease_ids(&journal, "one", LeaseOrder::Strict).unwrap(),
+        ["b"]
+    );
+    block_on(journal.publish(message_draft("one", "new"), moment_at(25))).unwrap();
+    let lanes = block_on(journal.lane_stats("one", moment_at(26))).unwrap();
+    assert_eq!((lanes[0].queued, lanes[0].dead_letters), (4, 1));
 }
 
 #[test]
-fn a_damaged_body_is_not_handed_out_and_not_overtaken() {
-    let (_directory, journal) = filled(
+fn damaged_body_is_neither_leased_nor_overtaken() {
+    let (_directory, journal) = open_edited(
         "UPDATE body SET bytes = zeroblob(9) WHERE id IN \
          (SELECT id FROM message WHERE lane = 'one' AND dedupe = 'a')",
     );
-    assert!(is_damaged(&lease(&journal, "one", Order::Strict)));
-    // In a mailbox nobody waits for it.
-    let others = lease(&journal, "one", Order::Any).unwrap();
+    assert!(is_damaged(&lease_ids(&journal, "one", LeaseOrder::Strict)));
+    // A mailbox skips the message.
+    let others = lease_ids(&journal, "one", LeaseOrder::Any).unwrap();
     assert_eq!(others, ["b", "c", "d"]);
-    assert!(is_damaged(&lease(&journal, "one", Order::Any)));
-    let all = Filter {
+    assert!(is_damaged(&lease_ids(&journal, "one", LeaseOrder::Any)));
+    let all = MessageFilter {
         limit: 99,
-        ..Filter::default()
+        ..MessageFilter::default()
     };
-    let entries = wait(journal.inspect(all, at(22))).unwrap();
-    let damaged = entries.iter().find(|one| one.standing == Standing::Damaged);
+    let entries = block_on(journal.list_messages(all, moment_at(22))).unwrap();
+    let damaged = entries
+        .iter()
+        .find(|one| one.status == MessageStatus::Damaged);
     let id = damaged.unwrap().id;
-    wait(journal.remove(id, at(24))).unwrap();
-    assert_eq!(lease(&journal, "one", Order::Any).unwrap(), [""; 0]);
+    block_on(journal.remove_message(id, moment_at(24))).unwrap();
+    assert_eq!(
+        lease_ids(&journal, "one", LeaseOrder::Any).unwrap(),
+        [""; 0]
+    );
 }
 
 #[test]
-fn a_row_that_is_gone_is_missed() {
-    let (_directory, journal) = filled("DELETE FROM message WHERE lane = 'one' AND dedupe = 'b'");
-    let gone = lease(&journal, "one", Order::Strict);
+fn missing_row_is_detected() {
+    let (_directory, journal) =
+        open_edited("DELETE FROM message WHERE lane = 'one' AND dedupe = 'b'");
+    let gone = lease_ids(&journal, "one", LeaseOrder::Strict);
     assert!(is_damaged(&gone), "{gone:?}");
-    assert!(is_damaged(&wait(
-        journal.publish(draft("one", "b"), at(21))
+    assert!(is_damaged(&block_on(
+        journal.publish(message_draft("one", "b"), moment_at(21))
     )));
-    assert!(is_damaged(&wait(journal.entry(MessageId(7), at(21)))));
-    let all = Filter {
+    assert!(is_damaged(&block_on(
+        journal.get_message(MessageId(7), moment_at(21))
+    )));
+    let all = MessageFilter {
         limit: 99,
-        ..Filter::default()
+        ..MessageFilter::default()
     };
-    assert!(is_damaged(&wait(journal.inspect(all, at(22)))));
-    assert_eq!(lease(&journal, "two", Order::Strict).unwrap(), ["a"]);
-}
-
-#[test]
-fn an_end_that_is_gone_is_missed() {
-    let (_directory, journal) = filled("DELETE FROM done WHERE seq = 1");
-    let one = Lane::new("one").unwrap();
-    assert!(is_damaged(&wait(journal.result(&one, "done"))));
-    assert!(is_damaged(&wait(
-        journal.publish(draft("one", "done"), at(21))
+    assert!(is_damaged(&block_on(
+        journal.list_messages(all, moment_at(22))
     )));
-    let two = Lane::new("two").unwrap();
-    assert!(wait(journal.result(&two, "done")).unwrap().is_some());
+    assert_eq!(
+        lease_ids(&journal, "two", LeaseOrder::Strict).unwrap(),
+        ["a"]
+    );
 }
 
 #[test]
-fn a_damaged_end_stops_only_its_lane() {
-    let (_directory, journal) = filled("UPDATE done SET at = at + 1 WHERE seq = 1");
-    assert!(is_damaged(&wait(
-        journal.publish(draft("one", "done"), at(21))
+fn missing_completed_row_is_detected() {
+    let (_directory, journal) = open_edited("DELETE FROM done WHERE seq = 1");
+    let one = LaneName::new("one").unwrap();
+    assert!(is_damaged(&block_on(journal.get_result(&one, "done"))));
+    assert!(is_damaged(&block_on(
+        journal.publish(message_draft("one", "done"), moment_at(21))
     )));
-    wait(journal.publish(draft("two", "new"), at(21))).unwrap();
-    let two = Lane::new("two").unwrap();
-    assert_eq!(wait(journal.result(&two, "new")), Ok(None));
+    let two = LaneName::new("two").unwrap();
+    assert!(
+        block_on(journal.get_result(&two, "done"))
+            .unwrap()
+            .is_some()
+    );
 }
 
 #[test]
-fn end_changed_while_open_is_damaged_not_absent() {
+fn damaged_completed_row_stops_only_lane() {
+    let (_directory, journal) = open_edited("UPDATE done SET at = at + 1 WHERE seq = 1");
+    assert!(is_damaged(&block_on(
+        journal.publish(message_draft("one", "done"), moment_at(21))
+    )));
+    block_on(journal.publish(message_draft("two", "new"), moment_at(21))).unwrap();
+    let two = LaneName::new("two").unwrap();
+    assert_eq!(block_on(journal.get_result(&two, "new")), Ok(None));
+}
+
+#[test]
+fn completed_row_changed_while_open_is_damaged() {
     for sql in [
         "DELETE FROM done WHERE seq = 1",
         "UPDATE done SET at = at + 1 WHERE seq = 1",
     ] {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("state.db");
-        fill(&path);
-        let journal = open(&path);
-        let (one, two) = (Lane::new("one").unwrap(), Lane::new("two").unwrap());
-        assert!(wait(journal.result(&one, "done")).unwrap().is_some());
+        fill_journal(&path);
+        let journal = open_journal(&path);
+        let (one, two) = (LaneName::new("one").unwrap(), LaneName::new("two").unwrap());
+        assert!(
+            block_on(journal.get_result(&one, "done"))
+                .unwrap()
+                .is_some()
+        );
         let intruder = Connection::open(&path).unwrap();
         intruder.execute_batch(sql).unwrap();
-        assert!(is_damaged(&wait(journal.result(&one, "done"))), "{sql}");
-        let again = wait(journal.publish(draft("one", "done"), at(21)));
+        assert!(
+            is_damaged(&block_on(journal.get_result(&one, "done"))),
+            "{sql}"
+        );
+        let again = block_on(journal.publish(message_draft("one", "done"), moment_at(21)));
         assert!(is_damaged(&again), "{sql}: {again:?}");
-        assert!(wait(journal.result(&two, "done")).unwrap().is_some());
+        assert!(
+            block_on(journal.get_result(&two, "done"))
+                .unwrap()
+                .is_some()
+        );
     }
 }
 
 #[test]
-fn damaged_oldest_end_lets_later_ends_expire() {
+fn damaged_oldest_completed_row_allows_expiry() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("state.db");
-    fill(&path);
-    let journal = open(&path);
-    let two = Lane::new("two").unwrap();
-    assert!(wait(journal.result(&two, "done")).unwrap().is_some());
+    fill_journal(&path);
+    let journal = open_journal(&path);
+    let two = LaneName::new("two").unwrap();
+    assert!(
+        block_on(journal.get_result(&two, "done"))
+            .unwrap()
+            .is_some()
+    );
     let intruder = Connection::open(&path).unwrap();
     let sql = "UPDATE done SET at = at + 1 WHERE seq = 1";
     intruder.execute_batch(sql).unwrap();
-    let late = DONE_KEPT + Duration::from_secs(60);
-    let late = at(u64::try_from(late.as_millis()).unwrap());
-    let new = hold(&journal, "three", "new");
-    wait(journal.ack(new, None, late)).unwrap();
-    assert_eq!(wait(journal.result(&two, "done")), Ok(None));
-    let one = Lane::new("one").unwrap();
-    assert!(is_damaged(&wait(journal.result(&one, "done"))));
+    let late = COMPLETED_TTL + Duration::from_secs(60);
+    let late = moment_at(u64::try_from(late.as_millis()).unwrap());
+    let new = publish_leased(&journal, "three", "new");
+    block_on(journal.ack(new, None, late)).unwrap();
+    assert_eq!(block_on(journal.get_result(&two, "done")), Ok(None));
+    let one = LaneName::new("one").unwrap();
+    assert!(is_damaged(&block_on(journal.get_result(&one, "done"))));
 }
 
 #[test]
-fn a_value_that_is_gone_is_missed() {
-    let (_directory, journal) = filled("DELETE FROM value WHERE key = 'k/2'");
-    assert!(is_damaged(&wait(journal.get("k/2"))));
-    assert!(is_damaged(&wait(journal.list("k/", 9))));
-    assert!(wait(journal.get("k/1")).unwrap().is_some());
+fn missing_value_is_detected() {
+    let (_directory, journal) = open_edited("DELETE FROM value WHERE key = 'k/2'");
+    assert!(is_damaged(&block_on(journal.get_value("k/2"))));
+    assert!(is_damaged(&block_on(journal.list_values("k/", 9))));
+    assert!(block_on(journal.get_value("k/1")).unwrap().is_some());
 }
 
 #[test]
-fn a_lane_that_is_gone_is_missed() {
-    let (_directory, journal) = filled("DELETE FROM lane WHERE name = 'one'");
-    assert!(is_damaged(&lease(&journal, "one", Order::Strict)));
-    assert!(is_damaged(&wait(
-        journal.publish(draft("one", "new"), at(21))
+fn missing_lane_is_detected() {
+    let (_directory, journal) = open_edited("DELETE FROM lane WHERE name = 'one'");
+    assert!(is_damaged(&lease_ids(&journal, "one", LeaseOrder::Strict)));
+    assert!(is_damaged(&block_on(
+        journal.publish(message_draft("one", "new"), moment_at(21))
     )));
-    assert!(is_damaged(&wait(journal.lanes("", at(21)))));
-    assert_eq!(lease(&journal, "two", Order::Strict).unwrap(), ["a"]);
+    assert!(is_damaged(&block_on(journal.lane_stats("", moment_at(21)))));
+    assert_eq!(
+        lease_ids(&journal, "two", LeaseOrder::Strict).unwrap(),
+        ["a"]
+    );
 }
 
 #[test]
-fn an_index_that_leads_nowhere_is_made_anew() {
-    let (_directory, journal) = filled(
+fn broken_index_is_rebuilt() {
+    let (_directory, journal) = open_edited(
         "PRAGMA writable_schema = ON; DROP INDEX message_lane; \
          CREATE INDEX message_lane ON message (lane, place) WHERE dedupe <> 'a'; \
          UPDATE sqlite_schema SET sql = 'CREATE INDEX message_lane ON message (lane, place)' \
          WHERE name = 'message_lane';",
     );
-    assert_eq!(lease(&journal, "one", Order::Strict).unwrap(), ["a"]);
-    let all = Filter {
+    assert_eq!(
+        lease_ids(&journal, "one", LeaseOrder::Strict).unwrap(),
+        ["a"]
+    );
+    let all = MessageFilter {
         limit: 99,
-        ..Filter::default()
+        ..MessageFilter::default()
     };
-    assert_eq!(wait(journal.inspect(all, at(22))).unwrap().len(), 10);
-    let lane = Lane::new("two").unwrap();
+    assert_eq!(
+        block_on(journal.list_messages(all, moment_at(22)))
+            .unwrap()
+            .len(),
+        10
+    );
+    let lane = LaneName::new("two").unwrap();
     let hold = Duration::from_secs(9);
-    let given = wait(journal.lease(&lane, Order::Strict, 1, hold, at(23))).unwrap();
-    wait(journal.ack(given[0].receipt, None, at(24))).unwrap();
+    let leased =
+        block_on(journal.lease(&lane, LeaseOrder::Strict, 1, hold, moment_at(23))).unwrap();
+    block_on(journal.ack(leased[0].receipt, None, moment_at(24))).unwrap();
 }

@@ -15,24 +15,24 @@ use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 
-type Answer = Response<BoxBody<Bytes, hyper::Error>>;
+type ProxyResponse = Response<BoxBody<Bytes, hyper::Error>>;
 
-/// A proxy that serves until it is dropped.
-pub(in crate::peers) struct Proxy {
+/// A proxy that serves until dropped.
+pub(in crate::peers) struct TokenProxy {
     pub(in crate::peers) address: SocketAddr,
     stop: Arc<Notify>,
     serving: Option<JoinHandle<()>>,
 }
 
-/// Where requests go, and what they get.
-struct Target {
+/// The upstream gateway and the added credential.
+struct ProxyTarget {
     /// The proxy's own address.
-    own: String,
+    proxy_address: String,
     gateway: SocketAddr,
     authorization: HeaderValue,
 }
 
-impl Proxy {
+impl TokenProxy {
     pub(in crate::peers) fn start(gateway: SocketAddr, token: &str) -> Self {
         let authorization = HeaderValue::try_from(format!("Bearer {token}")).unwrap();
         let stop = Arc::new(Notify::new());
@@ -47,13 +47,13 @@ impl Proxy {
                 let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
                 let own = listener.local_addr().unwrap();
                 sender.send(own).unwrap();
-                let target = Arc::new(Target {
-                    own: own.to_string(),
+                let target = Arc::new(ProxyTarget {
+                    proxy_address: own.to_string(),
                     gateway,
                     authorization,
                 });
                 tokio::select! {
-                    () = accept(listener, target) => {}
+                    () = accept_connections(listener, target) => {}
                     () = stopped.notified() => {}
                 }
             });
@@ -66,21 +66,21 @@ impl Proxy {
     }
 }
 
-impl Drop for Proxy {
+impl Drop for TokenProxy {
     fn drop(&mut self) {
         self.stop.notify_one();
         let _ = self.serving.take().unwrap().join();
     }
 }
 
-async fn accept(listener: TcpListener, target: Arc<Target>) {
+async fn accept_connections(listener: TcpListener, target: Arc<ProxyTarget>) {
     loop {
         let (stream, _) = listener.accept().await.unwrap();
         let target = Arc::clone(&target);
         tokio::spawn(async move {
             let service = service_fn(|request| {
                 let target = Arc::clone(&target);
-                async move { Ok::<_, Infallible>(pass(&target, request).await) }
+                async move { Ok::<_, Infallible>(forward_request(&target, request).await) }
             });
             let builder = server::conn::http1::Builder::new();
             let _ = builder
@@ -90,14 +90,14 @@ async fn accept(listener: TcpListener, target: Arc<Target>) {
     }
 }
 
-async fn pass(target: &Target, mut request: Request<Incoming>) -> Answer {
+async fn forward_request(target: &ProxyTarget, mut request: Request<Incoming>) -> ProxyResponse {
     let headers = request.headers_mut();
     headers.insert(AUTHORIZATION, target.authorization.clone());
-    // Who means the proxy means the gateway; any other name is the gateway's to judge.
+    // The proxy's own name becomes the gateway's; any other name is left for the gateway to check.
     for (name, scheme) in [(HOST, ""), (ORIGIN, "http://")] {
-        rename(headers, &name, scheme, target);
+        rewrite_header(headers, &name, scheme, target);
     }
-    match send(target, request).await {
+    match send_request(target, request).await {
         Ok(response) => response.map(BodyExt::boxed),
         Err(_) => {
             let body = Empty::new().map_err(|never| match never {}).boxed();
@@ -108,17 +108,22 @@ async fn pass(target: &Target, mut request: Request<Incoming>) -> Answer {
     }
 }
 
-fn rename(headers: &mut hyper::HeaderMap, name: &HeaderName, scheme: &str, target: &Target) {
-    let own = format!("{scheme}{}", target.own);
+fn rewrite_header(
+    headers: &mut hyper::HeaderMap,
+    name: &HeaderName,
+    scheme: &str,
+    target: &ProxyTarget,
+) {
+    let own = format!("{scheme}{}", target.proxy_address);
     if headers.get(name).is_some_and(|value| value == own.as_str()) {
         let renamed = format!("{scheme}{}", target.gateway);
         headers.insert(name, HeaderValue::try_from(renamed).unwrap());
     }
 }
 
-/// Sends a request on a connection of its own, which lasts as long as the answer.
-async fn send(
-    target: &Target,
+/// Sends a request on a new connection that lasts as long as the response.
+async fn send_request(
+    target: &ProxyTarget,
     request: Request<Incoming>,
 ) -> Result<Response<Incoming>, Box<dyn std::error::Error + Send + Sync>> {
     let stream = TcpStream::connect(target.gateway).await?;

@@ -1,0 +1,177 @@
+//! `POST /api/v1/call`: a tool call from the command line, through the regular call path.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use axum::{Extension, Json};
+use bowline_core::call::{BodyKind, CallReply, CallRequest, CallSubject, EndpointScope, Principal};
+use bowline_core::client_handle::{NullClient, SessionKey};
+use bowline_core::error::CallError;
+use bowline_wire::era::result_translation::to_legacy;
+use bowline_wire::mcp::method;
+use bowline_wire::scan::{self, KeyPolicy};
+use bowline_wire::splice::write_string;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+use super::{ApiError, EdgeState, upgrade_edge};
+use crate::edge::{Edge, idempotency_key, run_claim, trace_context};
+
+/// Body of `POST /api/v1/call`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ApiCallRequest<'a> {
+    server: &'a str,
+    tool: String,
+    #[serde(borrow, default)]
+    arguments: Option<&'a RawValue>,
+    timeout_ms: Option<u64>,
+    #[serde(default)]
+    idempotency_key: Option<String>,
+}
+
+/// Response of `POST /api/v1/call`; `result` holds the exact bytes of the server.
+#[derive(Debug, Serialize)]
+pub(super) struct ApiCallResponse {
+    v: u8,
+    server: String,
+    tool: String,
+    origin: &'static str,
+    duration_us: u64,
+    result: Box<RawValue>,
+}
+
+/// `POST /api/v1/call`
+pub(super) async fn call_tool(
+    State(edge): EdgeState,
+    Extension(owner): Extension<Arc<Principal>>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Result<Json<ApiCallResponse>, ApiError> {
+    let edge = upgrade_edge(&edge)?;
+    // As strict as the MCP endpoints: parsers disagree on duplicate keys.
+    scan::check_json(&body, KeyPolicy::Unique)
+        .map_err(|fault| ApiError::new(StatusCode::BAD_REQUEST, "invalid", &fault.to_string()))?;
+    let request: ApiCallRequest<'_> = serde_json::from_slice(&body)
+        .map_err(|error| ApiError::new(StatusCode::BAD_REQUEST, "invalid", &error.to_string()))?;
+    edge.host
+        .server(request.server)
+        .map_err(|error| ApiError::from_call_error(&edge, &error, None))?;
+    let run = run_claim::read_run(&headers, None).map_err(|run_claim::InvalidRun| {
+        ApiError::new(StatusCode::BAD_REQUEST, "invalid", run_claim::INVALID_RUN)
+    })?;
+    let key = request
+        .idempotency_key
+        .as_deref()
+        .map(idempotency_key::parse_key)
+        .transpose();
+    let key = key.map_err(|idempotency_key::InvalidKey| {
+        ApiError::new(
+            StatusCode::BAD_REQUEST,
+            "invalid",
+            idempotency_key::INVALID_KEY,
+        )
+    })?;
+    let run = run.map(|run| edge.enter_run(&owner, &run));
+    let clock = edge.host.clock();
+    let started = clock.instant(clock.now());
+    let call = CallRequest {
+        run,
+        idempotency_key: key,
+        ..to_call(&edge, owner, &request, &headers)
+    };
+    let reply = edge
+        .host
+        .call(call)
+        .await
+        .map_err(|error| ApiError::from_call_error(&edge, &error, Some(request.server)))?;
+    let result = extract_result(&reply, request.server)?;
+    Ok(Json(ApiCallResponse {
+        v: 1,
+        server: request.server.to_owned(),
+        tool: request.tool,
+        origin: reply.origin.as_str(),
+        duration_us: u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX),
+        result,
+    }))
+}
+
+fn to_call(
+    edge: &Edge,
+    principal: Arc<Principal>,
+    request: &ApiCallRequest<'_>,
+    headers: &HeaderMap,
+) -> CallRequest {
+    let mut params = Vec::from(&b"{\"name\":"[..]);
+    let start = params.len();
+    write_string(&mut params, &request.tool);
+    let name_at = start..params.len();
+    params.extend_from_slice(b",\"arguments\":");
+    params.extend_from_slice(request.arguments.map_or(b"{}", |raw| raw.get().as_bytes()));
+    params.push(b'}');
+    CallRequest {
+        principal,
+        scope: EndpointScope::Server(request.server.into()),
+        subject: CallSubject::Tool(request.tool.as_str().into()),
+        params: params.into(),
+        name_at,
+        wants_task: false,
+        progress_at: None,
+        id: Bytes::from_static(b"1"),
+        deadline: request
+            .timeout_ms
+            .map(|wait| edge.host.clock().now().plus(Duration::from_millis(wait))),
+        client: Some(Arc::new(NullClient::new(SessionKey(0)))),
+        trace: edge
+            .call_tracing
+            .tracer
+            .assign_trace(trace_context::read_trace(headers, None)),
+        run: None,
+        idempotency_key: None,
+        stateless: None,
+    }
+}
+
+fn extract_result(reply: &CallReply, server: &str) -> Result<Box<RawValue>, ApiError> {
+    let text = reply
+        .response
+        .get(reply.body_at.clone())
+        .unwrap_or_default();
+    match reply.body_kind {
+        BodyKind::Result => String::from_utf8(to_legacy(text, method::TOOLS_CALL).into_owned())
+            .ok()
+            .and_then(|text| RawValue::from_string(text).ok())
+            .ok_or_else(|| bad_response_error(server)),
+        BodyKind::Error => {
+            let rpc: Value =
+                serde_json::from_slice(text).map_err(|_| bad_response_error(server))?;
+            let message = rpc
+                .get("message")
+                .and_then(Value::as_str)
+                .unwrap_or("no message");
+            let body = json!({"error": {
+                "code": "protocol_error",
+                "message": format!("server `{server}` refused the call: {message}"),
+                "class": "protocol_error",
+                "execution": "completed",
+                "rpc": rpc,
+            }});
+            Err(ApiError(StatusCode::BAD_GATEWAY, body))
+        }
+    }
+}
+
+fn bad_response_error(server: &str) -> ApiError {
+    let error = CallError::BadResponse {
+        server: server.into(),
+        reason: "it is not JSON".into(),
+    };
+    ApiError(
+        crate::edge::call_errors::http_status(&error),
+        crate::edge::call_errors::api_error_json(&error, &[]),
+    )
+}

@@ -1,0 +1,188 @@
+//! `GET /api/v1/events`: live event stream of server state.
+
+use std::sync::Arc;
+
+use axum::http::StatusCode;
+use axum::response::IntoResponse as _;
+use bowline_host::events::HostEvent;
+use bowline_wire::sse;
+use bytes::Bytes;
+use http_body_util::BodyExt as _;
+use serde::Serialize;
+use serde_json::json;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{broadcast, mpsc, watch};
+use tokio::time::MissedTickBehavior;
+
+use super::ApiError;
+use crate::edge::Edge;
+use crate::edge::event_stream::KEEP_ALIVE_INTERVAL;
+use crate::edge::response_body::{self, EdgeBody, EdgeResponse};
+use crate::edge::watcher_body::WatcherBody;
+
+/// Maximum number of concurrent event stream clients.
+pub(in crate::edge) const WATCHERS_MAX: usize = 64;
+
+/// Events queued per client; a client with a full queue falls behind and skips events.
+const QUEUED_EVENTS_MAX: usize = 32;
+
+/// Opens an event stream that starts with a `hello` snapshot of all servers.
+pub(super) async fn open_event_stream(edge: &Arc<Edge>) -> EdgeResponse {
+    let Ok(place) = Arc::clone(&edge.watcher_permits).try_acquire_owned() else {
+        let message = format!("{WATCHERS_MAX} watch already");
+        let busy = StatusCode::TOO_MANY_REQUESTS;
+        let refused = ApiError::new(busy, "too_many_watchers", &message).into_response();
+        return refused.map(|body| EdgeBody::Api(Box::new(body.boxed_unsync())));
+    };
+    let events = edge.host.events();
+    // Subscribe before the snapshot: an event in between is delivered twice rather than lost.
+    let (heard, ended) = (events.subscribe(), events.subscribe_end());
+    let seq = events.last_seq();
+    let servers = edge.host.status_with_memory().await;
+    let hello = json!({"v": 1, "event": "hello", "seq": seq, "servers": servers});
+    let (sender, receiver) = mpsc::channel(QUEUED_EVENTS_MAX);
+    let pump = EventPump {
+        hello: frame_event(Some(seq), "hello", &hello),
+        events: heard,
+        host_ended: ended,
+        sender,
+    };
+    edge.host.tasks().spawn("watcher", pump.run());
+    response_body::watcher_response(WatcherBody::new(receiver, place))
+}
+
+/// Forwards events to one client at the client's pace.
+#[derive(Debug)]
+struct EventPump {
+    hello: Bytes,
+    events: broadcast::Receiver<HostEvent>,
+    host_ended: watch::Receiver<bool>,
+    sender: mpsc::Sender<Bytes>,
+}
+
+impl EventPump {
+    async fn run(mut self) {
+        if self.sender.send(self.hello).await.is_err() {
+            return;
+        }
+        let mut alive = tokio::time::interval(KEEP_ALIVE_INTERVAL);
+        alive.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        alive.reset();
+        loop {
+            let next = tokio::select! {
+                biased;
+                () = self.sender.closed() => return,
+                heard = self.events.recv() => match heard {
+                    Ok(event) => frame_event(Some(event.seq), event.kind.as_str(), &event),
+                    Err(RecvError::Lagged(missed)) => {
+                        frame_event(None, "missed", &json!({"event": "missed", "missed": missed}))
+                    }
+                    Err(RecvError::Closed) => return,
+                },
+                // A dropped sender also means shutdown.
+                _ = self.host_ended.wait_for(|ended| *ended) => return,
+                _ = alive.tick() => {
+                    let mut comment = Vec::new();
+                    sse::encode_comment(&mut comment, "alive");
+                    comment.into()
+                }
+            };
+            alive.reset();
+            let sent = tokio::select! {
+                sent = self.sender.send(next) => sent,
+                _ = self.host_ended.wait_for(|ended| *ended) => return,
+            };
+            if sent.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+fn frame_event(seq: Option<u64>, name: &str, data: &impl Serialize) -> Bytes {
+    let id = seq.map(|seq| seq.to_string());
+    let data = serde_json::to_vec(data).unwrap_or_default();
+    let mut out = Vec::with_capacity(data.len() + 64);
+    let event = sse::SseEvent {
+        id: id.as_deref(),
+        event: Some(name),
+        data: &data,
+    };
+    // Encoding fails only for line breaks in the id or name, and neither contains any.
+    let _ = sse::encode_event(&mut out, &event);
+    out.into()
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "tests have no task keeper")]
+mod tests {
+    use bowline_host::events::{EventBus, EventKind};
+    use bowline_host::ports::SystemClock;
+    use tokio::task::JoinHandle;
+
+    use super::*;
+
+    fn start_pump() -> (EventBus, mpsc::Receiver<Bytes>) {
+        let (events, receiver, _pump) = spawn_pump();
+        (events, receiver)
+    }
+
+    fn spawn_pump() -> (EventBus, mpsc::Receiver<Bytes>, JoinHandle<()>) {
+        let events = EventBus::new(Arc::new(SystemClock::start()));
+        let (sender, receiver) = mpsc::channel(QUEUED_EVENTS_MAX);
+        let pump = EventPump {
+            hello: frame_event(Some(0), "hello", &json!({})),
+            events: events.subscribe(),
+            host_ended: events.subscribe_end(),
+            sender,
+        };
+        let pump = tokio::spawn(pump.run());
+        (events, receiver, pump)
+    }
+
+    async fn next_frame(receiver: &mut mpsc::Receiver<Bytes>) -> Option<String> {
+        let bytes = receiver.recv().await?;
+        Some(String::from_utf8(bytes.to_vec()).unwrap())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn slow_watcher_receives_missed_count() {
+        let (events, mut receiver) = start_pump();
+        let hello = next_frame(&mut receiver).await.unwrap();
+        assert_eq!(hello, "id: 0\nevent: hello\ndata: {}\n\n");
+        for version in 1..=5_000 {
+            events.publish(EventKind::Catalog { version });
+        }
+        let mut told = 0;
+        let mut missed = 0;
+        while told + missed < 5_000 {
+            let text = next_frame(&mut receiver).await.unwrap();
+            if let Some(data) = text.strip_prefix("event: missed\ndata: ") {
+                let data: serde_json::Value = serde_json::from_str(data.trim()).unwrap();
+                missed += data["missed"].as_u64().unwrap();
+            } else {
+                assert!(text.contains("\nevent: catalog\n"), "{text}");
+                told += 1;
+            }
+        }
+        assert!(missed > 3_000, "{missed}");
+        assert_eq!(told + missed, 5_000);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn idle_stream_sends_keep_alive_until_end() {
+        let (events, mut receiver) = start_pump();
+        next_frame(&mut receiver).await.unwrap();
+        assert_eq!(next_frame(&mut receiver).await.unwrap(), ": alive\n\n");
+        events.close();
+        assert_eq!(next_frame(&mut receiver).await, None);
+    }
+
+    #[tokio::test]
+    async fn pump_stops_when_watcher_leaves() {
+        let (events, receiver, pump) = spawn_pump();
+        drop(receiver);
+        pump.await.unwrap();
+        assert_eq!(events.subscriber_count(), 0);
+    }
+}

@@ -1,0 +1,61 @@
+//! Tool search, and the token cost of tool lists.
+
+use axum::Json;
+use axum::extract::{Query, State};
+use axum::http::StatusCode;
+use bowline_core::call::{EndpointScope, Principal, Role};
+use bowline_host::expose::{FOUND_MAX, FoundTool, estimate_tokens};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::{ApiError, EdgeState, upgrade_edge};
+
+/// Default number of tools in a response.
+const FOUND_DEFAULT: usize = 10;
+
+/// Query of `GET /api/v1/search`.
+#[derive(Debug, Deserialize)]
+pub(super) struct SearchQuery {
+    q: String,
+    limit: Option<usize>,
+}
+
+/// Response of `GET /api/v1/search`.
+#[derive(Debug, Serialize)]
+pub(super) struct SearchResponse {
+    v: u8,
+    tools: Vec<FoundTool>,
+}
+
+/// `GET /api/v1/search`
+pub(super) async fn search_tools(
+    State(edge): EdgeState,
+    Query(query): Query<SearchQuery>,
+) -> Result<Json<SearchResponse>, ApiError> {
+    let edge = upgrade_edge(&edge)?;
+    if query.q.trim().is_empty() {
+        let message = "a search needs words: what the tool should do";
+        return Err(ApiError::new(StatusCode::BAD_REQUEST, "invalid", message));
+    }
+    let owner = Principal::new("owner", Role::Owner);
+    let found_max = query.limit.unwrap_or(FOUND_DEFAULT).clamp(1, FOUND_MAX);
+    let tools = edge.host.find_tools(&owner, &query.q, found_max).await;
+    Ok(Json(SearchResponse { v: 1, tools }))
+}
+
+/// `GET /api/v1/exposure`: tools exposed to the owner on `/mcp`, against all listed tools.
+pub(super) async fn show_exposure(State(edge): EdgeState) -> Result<Json<Value>, ApiError> {
+    let edge = upgrade_edge(&edge)?;
+    let owner = Principal::new("owner", Role::Owner);
+    edge.host.wait_settled().await;
+    edge.host.start_unlisted(&EndpointScope::All).await;
+    let shown = edge.host.exposure_summary(&owner, &EndpointScope::All);
+    Ok(Json(json!({
+        "v": 1,
+        "expose": shown.expose.as_str(),
+        "tools": shown.tools,
+        "tokens": estimate_tokens(shown.bytes),
+        "listed": shown.listed,
+        "listed_tokens": estimate_tokens(shown.listed_bytes),
+    })))
+}

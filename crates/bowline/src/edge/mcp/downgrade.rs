@@ -1,0 +1,196 @@
+//! Translates replies of modern servers for legacy sessions.
+
+use std::borrow::Cow;
+
+use bowline_core::call::{BodyKind, CallReply, CallRequest, CallSubject, TaskOperation};
+use bowline_core::era::Era;
+use bowline_wire::era::error_translation;
+use bowline_wire::era::result_translation::{self, ResultKind};
+use bowline_wire::era::task_translation::{self, ParsedTask, TaskStatus};
+use bowline_wire::jsonrpc::write_result;
+use bowline_wire::mcp::{code, method};
+use bytes::Bytes;
+
+/// Reply body in the legacy era.
+#[derive(Debug, PartialEq, Eq)]
+enum LegacyReply<'a> {
+    Result(Cow<'a, [u8]>),
+    Error(Cow<'a, [u8]>),
+    /// A reply without a legacy equivalent.
+    Unsupported(&'static str),
+}
+
+/// Returns the reply in the legacy era.
+pub(super) fn downgrade_reply(call: &CallRequest, reply: CallReply) -> Bytes {
+    if reply.era == Era::Legacy {
+        return reply.response;
+    }
+    let body = reply
+        .response
+        .get(reply.body_at.clone())
+        .unwrap_or_default();
+    let legacy_reply = match reply.body_kind {
+        BodyKind::Error => {
+            LegacyReply::Error(error_translation::to_legacy(body, call.subject.method()))
+        }
+        BodyKind::Result => downgrade_result(&call.subject, call.wants_task, body),
+    };
+    match legacy_reply {
+        // Unchanged.
+        LegacyReply::Result(Cow::Borrowed(same)) | LegacyReply::Error(Cow::Borrowed(same))
+            if same.len() == body.len() =>
+        {
+            reply.response.clone()
+        }
+        LegacyReply::Result(result) => {
+            let mut out = Vec::with_capacity(result.len() + call.id.len() + ENVELOPE_BYTES);
+            write_result(&mut out, &call.id, &result);
+            out.into()
+        }
+        LegacyReply::Error(error) => error_with_object(&call.id, &error),
+        LegacyReply::Unsupported(words) => {
+            super::error_response(Some(&call.id), code::INTERNAL, words)
+        }
+    }
+}
+
+/// Envelope bytes beyond id and body.
+const ENVELOPE_BYTES: usize = 40;
+
+fn downgrade_result<'a>(
+    subject: &CallSubject,
+    wants_task: bool,
+    body: &'a [u8],
+) -> LegacyReply<'a> {
+    match (result_translation::result_kind(body), subject) {
+        (ResultKind::Complete | ResultKind::Absent, CallSubject::Task { verb, .. }) => {
+            downgrade_task(*verb, body)
+        }
+        (ResultKind::Complete | ResultKind::Absent, _) => {
+            LegacyReply::Result(result_translation::to_legacy(body, subject.method()))
+        }
+        (ResultKind::Task, CallSubject::Tool(_)) if wants_task => {
+            LegacyReply::Result(Cow::Owned(task_translation::created_to_legacy(body)))
+        }
+        (ResultKind::Task, _) => {
+            LegacyReply::Unsupported("the server made a task of a request that did not want one")
+        }
+        (ResultKind::InputRequired, _) => {
+            LegacyReply::Unsupported("the server asks for something, and nobody was asked")
+        }
+        (ResultKind::Unknown, _) => LegacyReply::Unsupported(
+            "the server's result is of a kind that this gateway does not know",
+        ),
+    }
+}
+
+/// Translates the state or result of a task.
+fn downgrade_task(verb: TaskOperation, body: &[u8]) -> LegacyReply<'_> {
+    let Some(task) = ParsedTask::parse(body) else {
+        return LegacyReply::Result(result_translation::to_legacy(body, method::TASKS_GET));
+    };
+    match (verb, task.status) {
+        (TaskOperation::Get | TaskOperation::Cancel | TaskOperation::Update, _) => {
+            LegacyReply::Result(Cow::Owned(task_translation::to_legacy(body)))
+        }
+        (TaskOperation::Result, TaskStatus::Completed) => {
+            let result = task.result.map_or(&b"{}"[..], |at| at.slice(body));
+            let result = result_translation::to_legacy(result, method::TOOLS_CALL);
+            LegacyReply::Result(Cow::Owned(task_translation::with_related_task(
+                &result, &task.id,
+            )))
+        }
+        (TaskOperation::Result, TaskStatus::Failed) => match task.error {
+            Some(at) => LegacyReply::Error(error_translation::to_legacy(
+                at.slice(body),
+                method::TOOLS_CALL,
+            )),
+            None => LegacyReply::Unsupported("the task failed"),
+        },
+        (TaskOperation::Result, TaskStatus::Cancelled) => {
+            LegacyReply::Unsupported("the task was cancelled")
+        }
+        (TaskOperation::Result, TaskStatus::Working | TaskStatus::InputRequired) => {
+            LegacyReply::Unsupported("the task has no result yet")
+        }
+    }
+}
+
+/// Writes a response around an error object.
+fn error_with_object(id: &[u8], error: &[u8]) -> Bytes {
+    let head = &br#"{"jsonrpc":"2.0","id":"#[..];
+    [head, id, br#","error":"#, error, b"}"].concat().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn assert_downgrade(subject: &CallSubject, body: &str, want: &LegacyReply<'_>) {
+        assert_eq!(
+            downgrade_result(subject, true, body.as_bytes()),
+            *want,
+            "{body}"
+        );
+    }
+
+    fn legacy_result(text: &str) -> LegacyReply<'_> {
+        LegacyReply::Result(Cow::Borrowed(text.as_bytes()))
+    }
+
+    #[test]
+    fn result_is_reduced_to_legacy_fields() {
+        let tool = CallSubject::Tool("t".into());
+        assert_downgrade(
+            &tool,
+            r#"{"resultType":"complete","content":[],"structuredContent":[1]}"#,
+            &legacy_result(r#"{"content":[{"type":"text","text":"[1]"}]}"#),
+        );
+        let read = CallSubject::Resource("a://b".into());
+        assert_downgrade(
+            &read,
+            r#"{"resultType":"complete","contents":[],"ttlMs":5,"cacheScope":"public"}"#,
+            &legacy_result(r#"{"contents":[]}"#),
+        );
+        let made = r#"{"resultType":"task","taskId":"1","status":"working","ttlMs":null}"#;
+        assert_downgrade(
+            &tool,
+            made,
+            &legacy_result(r#"{"task":{"ttl":null,"taskId":"1","status":"working"}}"#),
+        );
+        for (wants, body) in [
+            (false, made),
+            (
+                true,
+                r#"{"resultType":"input_required","requestState":"s"}"#,
+            ),
+            (true, r#"{"resultType":"new"}"#),
+        ] {
+            let said = downgrade_result(&tool, wants, body.as_bytes());
+            assert!(matches!(said, LegacyReply::Unsupported(_)), "{body}");
+        }
+    }
+
+    #[test]
+    fn task_reply_depends_on_operation() {
+        let task = |verb| CallSubject::Task {
+            id: "1".into(),
+            verb,
+        };
+        let done = r#"{"resultType":"complete","taskId":"1","status":"completed","ttlMs":9,"result":{"content":[],"resultType":"complete"}}"#;
+        let plain = r#"{"ttl":9,"taskId":"1","status":"completed"}"#;
+        assert_downgrade(&task(TaskOperation::Get), done, &legacy_result(plain));
+        assert_downgrade(&task(TaskOperation::Cancel), done, &legacy_result(plain));
+        let related =
+            r#"{"_meta":{"io.modelcontextprotocol/related-task":{"taskId":"1"}},"content":[]}"#;
+        assert_downgrade(&task(TaskOperation::Result), done, &legacy_result(related));
+        let failed = r#"{"taskId":"1","status":"failed","error":{"code":-32020,"message":"m"}}"#;
+        let want = LegacyReply::Error(Cow::Borrowed(br#"{"code":-32603,"message":"m"}"#));
+        assert_downgrade(&task(TaskOperation::Result), failed, &want);
+        for open in ["working", "input_required", "cancelled"] {
+            let body = format!(r#"{{"taskId":"1","status":"{open}"}}"#);
+            let said = downgrade_result(&task(TaskOperation::Result), false, body.as_bytes());
+            assert!(matches!(said, LegacyReply::Unsupported(_)), "{body}");
+        }
+    }
+}

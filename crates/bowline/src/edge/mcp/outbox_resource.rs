@@ -1,0 +1,99 @@
+//! `bowline://outbox/{id}`: state of a queued call, readable by the calling principal.
+
+use bowline_core::call::{EndpointScope, Principal};
+use bowline_core::error::CallError;
+use bowline_host::outbox::{OUTBOX_URI_PREFIX, OutboxError};
+use bytes::Bytes;
+use serde_json::{Value, json};
+
+use super::result_response;
+use crate::edge::client_session::ClientSession;
+use crate::edge::{Edge, call_errors};
+
+/// Returns whether a URI names a queued call. URIs of a server named `outbox` contain a scheme
+/// after the slash, so never digits only.
+pub(in crate::edge) fn is_outbox_uri(uri: &str) -> bool {
+    let id = uri.strip_prefix(OUTBOX_URI_PREFIX);
+    id.is_some_and(|id| !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+/// Handles `resources/read`.
+pub(in crate::edge) async fn read_outbox(
+    edge: &Edge,
+    principal: &Principal,
+    scope: &EndpointScope,
+    uri: &str,
+    id: &[u8],
+) -> Bytes {
+    match edge.host.outbox().read_uri(principal, scope, uri).await {
+        Ok(Some(text)) => {
+            let contents = json!({"uri": uri, "mimeType": "application/json", "text": text});
+            result_response(id, json!({"contents": [contents]}).to_string().as_bytes())
+        }
+        Ok(None) => call_errors::error_response(id, &unknown_resource(uri)),
+        Err(error) => call_errors::error_response(id, &to_call_error(&error)),
+    }
+}
+
+/// Subscribes a session to the completion of a queued call.
+pub(in crate::edge) async fn subscribe_outbox(
+    edge: &Edge,
+    session: &ClientSession,
+    uri: &str,
+) -> Result<(), CallError> {
+    let outbox = edge.host.outbox();
+    let asker = session.current_principal();
+    let asked = outbox.subscribe(&asker, &session.scope, session.key, uri);
+    match asked.await {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(unknown_resource(uri)),
+        Err(error) => Err(to_call_error(&error)),
+    }
+}
+
+fn unknown_resource(uri: &str) -> CallError {
+    CallError::UnknownResource { uri: uri.into() }
+}
+
+fn to_call_error(error: &OutboxError) -> CallError {
+    let cause = std::error::Error::source(error);
+    CallError::NotStored {
+        server: "bowline".into(),
+        tool: "outbox".into(),
+        reason: cause
+            .map_or_else(|| error.to_string(), ToString::to_string)
+            .into(),
+    }
+}
+
+/// Adds resource subscription and logging to the capabilities of an endpoint, if any call can be
+/// queued.
+pub(in crate::edge) fn declare_capabilities(
+    edge: &Edge,
+    scope: &EndpointScope,
+    capabilities: Bytes,
+) -> Bytes {
+    let catalog = edge.host.catalog();
+    let mut offers = catalog.servers().filter(|offer| match scope {
+        EndpointScope::All | EndpointScope::Profile(_) => true,
+        EndpointScope::Server(server) => offer.server == *server,
+    });
+    let queues = offers.any(|offer| {
+        offer
+            .tools
+            .iter()
+            .any(|tool| tool.route.queue_policy.is_some())
+    });
+    if !queues {
+        return capabilities;
+    }
+    let Ok(Value::Object(mut all)) = serde_json::from_slice(&capabilities) else {
+        return capabilities;
+    };
+    let resources = all.entry("resources").or_insert_with(|| json!({}));
+    if let Some(resources) = resources.as_object_mut() {
+        resources.insert("subscribe".to_owned(), true.into());
+    }
+    all.entry("logging").or_insert_with(|| json!({}));
+    Bytes::from(Value::Object(all).to_string())
+}

@@ -1,0 +1,65 @@
+//! `/readyz`: readiness of the gateway and failing servers.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bowline_journal::JournalHealth;
+use http::StatusCode;
+use serde_json::json;
+
+use super::Edge;
+use super::response_body::{self, EdgeResponse};
+
+/// Detail visible to the caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadinessDetail {
+    /// Only whether calls are accepted; for anyone.
+    Summary,
+    /// Failing servers; for callers with API access.
+    Servers,
+}
+
+/// Reports whether calls are accepted. A failing server is named to callers with API access but
+/// does not make the gateway unready, since the remaining servers work. The status response, for
+/// the owner, gives the cause.
+pub fn handle_readyz(edge: &Edge, detail: ReadinessDetail) -> EdgeResponse {
+    let is_closing = edge.host.is_closing();
+    if detail == ReadinessDetail::Summary {
+        let (status, word) = match is_closing {
+            true => (StatusCode::SERVICE_UNAVAILABLE, "stopping"),
+            false => (StatusCode::OK, "ok"),
+        };
+        return response_body::json_response(status, json!({"status": word}).to_string());
+    }
+    if is_closing {
+        let body = json!({"status": "stopping", "servers": {}});
+        return response_body::json_response(StatusCode::SERVICE_UNAVAILABLE, body.to_string());
+    }
+    let broken = edge.reloader.broken_servers().into_iter();
+    let broken = broken.map(|broken| (broken.name, "broken"));
+    let status = edge.host.status();
+    let failing = status.iter().filter(|server| server.is_degraded());
+    let failing = failing.map(|server| {
+        let rests = server.active.then_some("resting");
+        (Arc::clone(&server.name), rests.unwrap_or(server.state))
+    });
+    let servers: BTreeMap<_, _> = broken.chain(failing).collect();
+    let outbox = edge.host.outbox();
+    let is_stopped = !outbox.journal().stopped_lanes().is_empty();
+    let journal = match outbox.health() {
+        JournalHealth::Good => is_stopped.then_some("lane_stopped"),
+        JournalHealth::DiskFull => Some("full"),
+        JournalHealth::Poisoned(_) => Some("poisoned"),
+        JournalHealth::Replaced => Some("replaced"),
+    };
+    let audit = edge.info.audit.is_degraded().then_some("degraded");
+    let is_well = servers.is_empty() && journal.is_none() && audit.is_none();
+    let word = if is_well { "ok" } else { "degraded" };
+    let mut body = json!({"status": word, "servers": servers});
+    for (what, how) in [("journal", journal), ("audit", audit)] {
+        if let (Some(how), Some(body)) = (how, body.as_object_mut()) {
+            body.insert(what.to_owned(), how.into());
+        }
+    }
+    response_body::json_response(StatusCode::OK, body.to_string())
+}

@@ -1,0 +1,67 @@
+//! Translates requests of a link for a peer, and the peer's responses for the link.
+
+use std::sync::Arc;
+
+use bowline_core::call::BodyKind;
+use bowline_core::era::Era;
+use bowline_link::{LinkError, LinkRequest, LinkResponse};
+use bowline_wire::broker;
+use bowline_wire::span::ByteSpan;
+use bowline_wire::splice::{replace_span, write_string};
+use bytes::Bytes;
+
+use crate::in_process_link::result_response;
+
+/// Returns the parameters with the tool name of the peer's server.
+pub(super) fn renamed_params(request: &LinkRequest) -> Option<Bytes> {
+    let params = request.params.clone()?;
+    let Some(rename) = &request.rename else {
+        return Some(params);
+    };
+    let mut name = Vec::with_capacity(rename.to.len() + 2);
+    write_string(&mut name, &rename.to);
+    let at = ByteSpan {
+        start: rename.at.start,
+        end: rename.at.end,
+    };
+    Some(replace_span(&params, at, &name).into())
+}
+
+pub(super) fn to_link_response(
+    request: &LinkRequest,
+    answer: broker::BrokerResponse,
+) -> Result<LinkResponse, LinkError> {
+    match answer {
+        broker::BrokerResponse::Output {
+            result: body, era, ..
+        } => Ok(LinkResponse {
+            era,
+            ..result_response(request, &body)
+        }),
+        broker::BrokerResponse::RpcError { error, era } => Ok(LinkResponse {
+            era,
+            ..peer_error_response(request, &error)
+        }),
+        broker::BrokerResponse::Failed(failure) => Err(LinkError::RemoteFailure(Arc::new(failure))),
+        broker::BrokerResponse::Manifest { .. } => Err(LinkError::BadResponse(
+            "it lists tools in place of a result".into(),
+        )),
+    }
+}
+
+/// Wraps a server error under the caller's id, byte for byte.
+fn peer_error_response(request: &LinkRequest, error: &[u8]) -> LinkResponse {
+    let mut bytes = Vec::from(&b"{\"jsonrpc\":\"2.0\",\"id\":"[..]);
+    bytes.extend_from_slice(&request.reply_id);
+    bytes.extend_from_slice(b",\"error\":");
+    let start = bytes.len();
+    bytes.extend_from_slice(error);
+    let end = bytes.len();
+    bytes.push(b'}');
+    LinkResponse {
+        body: BodyKind::Error,
+        body_at: start..end,
+        bytes: bytes.into(),
+        era: Era::Legacy,
+    }
+}

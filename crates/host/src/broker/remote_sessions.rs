@@ -1,0 +1,346 @@
+//! Sessions of a hub's clients as sessions of this gateway: isolated, notified and evicted like
+//! local client sessions.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use bowline_core::client_handle::{
+    ClientCapabilities, ClientCapability, ClientHandle, ServerRequest, ServerRequestId, SessionKey,
+};
+use bowline_core::era::Era;
+use bowline_core::log_level::LogLevel;
+use bowline_core::sync::lock;
+use bowline_core::time::MonotonicTime;
+use bowline_wire::broker::{BrokerFrame, CallerContext, SessionEvent};
+use bytes::Bytes;
+use foldhash::fast::RandomState;
+
+use super::HubSender;
+use crate::host::Host;
+use crate::notification_fanout::REMOTE_SESSIONS_FROM;
+use crate::ports::NotificationSink;
+
+/// Remembered sessions; at the limit the longest idle session is evicted.
+const REMOTE_SESSIONS_MAX: usize = 4_096;
+
+/// Idle time after which a session is evicted without an end event of the hub.
+const IDLE_MAX: Duration = Duration::from_secs(30 * 60);
+
+/// A server and a hub session that uses the server.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct RemoteSessionName {
+    server: Arc<str>,
+    /// `None` for the hub itself.
+    session: Option<Arc<str>>,
+}
+
+/// Hub sessions that use servers of this gateway.
+#[derive(Debug)]
+pub struct RemoteSessions {
+    host: Host,
+    /// The connection of the hub's latest request.
+    hub: ArcSwapOption<HubSender>,
+    table: Mutex<RemoteSessionTable>,
+}
+
+#[derive(Debug, Default)]
+struct RemoteSessionTable {
+    created: u64,
+    keys: HashMap<RemoteSessionName, SessionKey, RandomState>,
+    sessions: HashMap<SessionKey, RemoteSession, RandomState>,
+}
+
+#[derive(Debug)]
+struct RemoteSession {
+    name: RemoteSessionName,
+    /// Time of the last request.
+    last_used: MonotonicTime,
+    /// Requests in flight.
+    in_flight: usize,
+    /// The log level last set.
+    level: Option<LogLevel>,
+}
+
+impl RemoteSessions {
+    /// Returns an empty set, registered with `host` as the notification sink of these sessions.
+    #[must_use]
+    pub fn register_with(host: &Host) -> Arc<Self> {
+        let sessions = Arc::new(Self {
+            host: host.clone(),
+            hub: ArcSwapOption::empty(),
+            table: Mutex::default(),
+        });
+        let audience: Arc<dyn NotificationSink> = Arc::clone(&sessions) as _;
+        host.set_remote_sink(&audience);
+        sessions
+    }
+
+    /// Records the connection of the hub. After a reconnect the hub repeats every subscription, so
+    /// the hub's own sessions end.
+    pub(super) fn note_connection(&self, hub: &HubSender) {
+        let generation = hub.generation();
+        let is_known = |known: &HubSender| known.generation() == generation;
+        if self.hub.load().as_deref().is_some_and(is_known) {
+            return;
+        }
+        self.hub.store(Some(Arc::new(hub.clone())));
+        let ended: Vec<_> = {
+            let mut table = lock(&self.table);
+            let own = |name: &RemoteSessionName, _: &mut SessionKey| name.session.is_none();
+            let ended: Vec<_> = table.keys.extract_if(own).map(|(_, key)| key).collect();
+            for key in &ended {
+                table.sessions.remove(key);
+            }
+            ended
+        };
+        for key in ended {
+            self.host.end_session(key);
+        }
+    }
+
+    /// Enters a hub session until the returned guard is dropped.
+    pub(super) fn enter_session(
+        self: &Arc<Self>,
+        server: &Arc<str>,
+        session: Option<&Arc<str>>,
+    ) -> RemoteSessionGuard {
+        let name = RemoteSessionName {
+            server: Arc::clone(server),
+            session: session.cloned(),
+        };
+        let now = self.host.clock().now();
+        let mut table = lock(&self.table);
+        let (key, gone) = match table.keys.get(&name) {
+            Some(key) => (*key, Vec::new()),
+            None => table.insert_session(name, now),
+        };
+        if let Some(session_state) = table.sessions.get_mut(&key) {
+            session_state.in_flight += 1;
+            session_state.last_used = now;
+        }
+        drop(table);
+        for key in gone {
+            self.host.end_session(key);
+        }
+        RemoteSessionGuard {
+            sessions: Arc::clone(self),
+            key,
+        }
+    }
+
+    /// Handles an event of a hub session.
+    pub(super) fn on_session_event(
+        &self,
+        server: &Arc<str>,
+        session: &Arc<str>,
+        event: SessionEvent,
+    ) {
+        let name = RemoteSessionName {
+            server: Arc::clone(server),
+            session: Some(Arc::clone(session)),
+        };
+        let mut table = lock(&self.table);
+        match event {
+            SessionEvent::RootsChanged => {
+                let key = table.keys.get(&name).copied();
+                drop(table);
+                if let Some(key) = key {
+                    self.host.notify_roots_changed(key);
+                }
+            }
+            SessionEvent::Ended => {
+                let key = table.keys.remove(&name);
+                key.map(|key| table.sessions.remove(&key));
+                drop(table);
+                if let Some(key) = key {
+                    self.host.end_session(key);
+                }
+            }
+        }
+    }
+}
+
+impl RemoteSessionTable {
+    /// Inserts a session, and returns the evicted sessions.
+    fn insert_session(
+        &mut self,
+        name: RemoteSessionName,
+        now: MonotonicTime,
+    ) -> (SessionKey, Vec<SessionKey>) {
+        let long_ago = |session: &RemoteSession| session.last_used.plus(IDLE_MAX) <= now;
+        let is_idle =
+            |session: &RemoteSession| session.in_flight == 0 && session.name.session.is_some();
+        let idle = self.sessions.iter().filter(|(_, session)| is_idle(session));
+        let mut gone: Vec<_> = idle
+            .clone()
+            .filter(|(_, session)| long_ago(session))
+            .map(|(key, _)| *key)
+            .collect();
+        if gone.is_empty() && self.sessions.len() >= REMOTE_SESSIONS_MAX {
+            let quietest = idle.min_by_key(|(_, session)| session.last_used);
+            gone.extend(quietest.map(|(key, _)| *key));
+        }
+        for key in &gone {
+            if let Some(session) = self.sessions.remove(key) {
+                self.keys.remove(&session.name);
+            }
+        }
+        self.created += 1;
+        let key = SessionKey(REMOTE_SESSIONS_FROM + self.created);
+        self.keys.insert(name.clone(), key);
+        let session = RemoteSession {
+            name,
+            last_used: now,
+            in_flight: 0,
+            level: None,
+        };
+        self.sessions.insert(key, session);
+        (key, gone)
+    }
+}
+
+impl NotificationSink for RemoteSessions {
+    fn deliver(&self, session: SessionKey, notification: Bytes) -> bool {
+        let visit = lock(&self.table)
+            .sessions
+            .get(&session)
+            .map(|visit| visit.name.clone());
+        let line = self.hub.load();
+        let (Some(name), Some(line)) = (visit, line.as_deref()) else {
+            return false;
+        };
+        let told = BrokerFrame::SessionNotification {
+            server: name.server,
+            session: name.session,
+            notification,
+        };
+        line.try_send(&told).is_ok()
+    }
+}
+
+/// A hub session during one request.
+#[derive(Debug)]
+pub(super) struct RemoteSessionGuard {
+    sessions: Arc<RemoteSessions>,
+    key: SessionKey,
+}
+
+impl RemoteSessionGuard {
+    pub(super) const fn key(&self) -> SessionKey {
+        self.key
+    }
+
+    /// Sets the log level and returns whether it changed.
+    pub(super) fn replace_level(&self, level: Option<LogLevel>) -> bool {
+        let mut table = lock(&self.sessions.table);
+        let visit = table.sessions.get_mut(&self.key);
+        visit.is_some_and(|visit| std::mem::replace(&mut visit.level, level) != level)
+    }
+
+    /// Returns the client handle of one request, backed by `client`.
+    pub(super) fn client_handle(
+        &self,
+        client: &Arc<dyn ClientHandle>,
+        context: &CallerContext,
+    ) -> Arc<dyn ClientHandle> {
+        Arc::new(RemoteClientHandle {
+            client: Some(Arc::clone(client)),
+            sessions: Arc::clone(&self.sessions),
+            key: self.key,
+            abilities: context.capabilities,
+            level: context.level,
+            answers_by_retry: context.era == Era::Modern,
+        })
+    }
+
+    /// Returns the client handle of the session outside requests.
+    pub(super) fn session_handle(&self) -> Arc<dyn ClientHandle> {
+        Arc::new(RemoteClientHandle {
+            client: None,
+            sessions: Arc::clone(&self.sessions),
+            key: self.key,
+            abilities: ClientCapabilities::default(),
+            level: None,
+            answers_by_retry: false,
+        })
+    }
+}
+
+impl Drop for RemoteSessionGuard {
+    fn drop(&mut self) {
+        let now = self.sessions.host.clock().now();
+        let mut table = lock(&self.sessions.table);
+        if let Some(visit) = table.sessions.get_mut(&self.key) {
+            visit.in_flight = visit.in_flight.saturating_sub(1);
+            visit.last_used = now;
+        }
+    }
+}
+
+/// Client handle of a hub session, during a request or outside requests.
+#[derive(Debug)]
+struct RemoteClientHandle {
+    /// Absent outside requests: notifications go over the hub connection, server requests are
+    /// refused.
+    client: Option<Arc<dyn ClientHandle>>,
+    sessions: Arc<RemoteSessions>,
+    key: SessionKey,
+    abilities: ClientCapabilities,
+    level: Option<LogLevel>,
+    /// Whether the client answers server requests by retrying the call.
+    answers_by_retry: bool,
+}
+
+impl ClientHandle for RemoteClientHandle {
+    fn session(&self) -> SessionKey {
+        self.key
+    }
+
+    fn capabilities(&self) -> ClientCapabilities {
+        self.abilities
+    }
+
+    fn log_level(&self) -> Option<LogLevel> {
+        self.level
+    }
+
+    fn notify(&self, notification: Bytes) {
+        match &self.client {
+            Some(sink) => sink.notify(notification),
+            None => drop(self.sessions.deliver(self.key, notification)),
+        }
+    }
+
+    fn request(&self, question: ServerRequest) -> Option<ServerRequestId> {
+        self.client.as_ref()?.request(question)
+    }
+
+    fn note_missing_capability(&self, ability: ClientCapability) {
+        if let Some(sink) = &self.client {
+            sink.note_missing_capability(ability);
+        }
+    }
+
+    fn answers_by_retry(&self) -> bool {
+        self.answers_by_retry
+    }
+
+    fn cancel_request(&self, question: ServerRequestId) {
+        if let Some(sink) = &self.client {
+            sink.cancel_request(question);
+        }
+    }
+
+    fn session_handle(&self) -> Arc<dyn ClientHandle> {
+        Arc::new(Self {
+            client: None,
+            sessions: Arc::clone(&self.sessions),
+            key: self.key,
+            abilities: self.abilities,
+            level: self.level,
+            answers_by_retry: false,
+        })
+    }
+}

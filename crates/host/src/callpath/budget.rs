@@ -1,0 +1,211 @@
+//! Charges each call to its principal's budget and to its run, before any further work.
+
+mod budget_store;
+
+use std::sync::{Arc, Mutex};
+
+use bowline_core::budget::{
+    BudgetRefusal, CallAllowance, CallCost, ChargeReceipt, SpendingAccounts,
+};
+use bowline_core::call::{CallRequest, CallSubject};
+use bowline_core::error::CallError;
+use bowline_core::run::RunExhausted;
+use bowline_core::sync::lock;
+use bowline_core::time::MonotonicTime;
+use bowline_journal::Journal;
+
+use self::budget_store::BudgetStore;
+use crate::ports::Clock;
+use crate::task_tracker::TaskTracker;
+
+/// Spending of all principals, restored from earlier runs of the process.
+#[derive(Debug)]
+pub(crate) struct BudgetAccounts {
+    accounts: Arc<Mutex<SpendingAccounts>>,
+    store: Arc<BudgetStore>,
+}
+
+/// Spending limits of a principal under the policy, and the role they belong to.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct BudgetLimits {
+    /// `None` without limits.
+    pub(crate) role: Option<Arc<str>>,
+    pub(crate) allowance: CallAllowance,
+}
+
+impl BudgetAccounts {
+    pub(crate) fn new(
+        journal: Arc<dyn Journal>,
+        clock: Arc<dyn Clock>,
+        tasks: TaskTracker,
+    ) -> Self {
+        let accounts = Arc::<Mutex<SpendingAccounts>>::default();
+        Self {
+            store: Arc::new(BudgetStore::new(
+                Arc::clone(&accounts),
+                journal,
+                clock,
+                tasks,
+            )),
+            accounts,
+        }
+    }
+
+    /// Loads the stored accounts before the first limited call.
+    pub(crate) async fn ensure_loaded(&self, limits: &BudgetLimits) {
+        // Boxed because it is rare: keeps the future of an ordinary call small.
+        if limits.role.is_some() && !self.store.is_loaded() {
+            Box::pin(self.store.ensure_loaded()).await;
+        }
+    }
+
+    /// Writes changed accounts; called once at shutdown.
+    pub(crate) async fn flush(&self) {
+        self.store.close().await;
+    }
+
+    /// Charges a call to its principal and to its run: to both or to neither. Without limits, no
+    /// count and no lock.
+    ///
+    /// Requests about an already charged task cost no budget and no run unit, but count towards the
+    /// rate limit.
+    pub(crate) fn charge_call(
+        &self,
+        call: &CallRequest,
+        limits: &BudgetLimits,
+        now: MonotonicTime,
+    ) -> Result<(), CallError> {
+        let cost = match call.subject {
+            CallSubject::Task { .. } => CallCost::FollowUp,
+            CallSubject::Tool(_)
+            | CallSubject::Prompt(_)
+            | CallSubject::Resource(_)
+            | CallSubject::CompletePrompt(_)
+            | CallSubject::CompleteResource(_) => CallCost::Call,
+        };
+        let principal = &call.principal.name;
+        let receipt = match &limits.role {
+            Some(role) => Some((
+                role,
+                self.charge_account(principal, role, limits, cost, now)?,
+            )),
+            None => None,
+        };
+        let Some(run) = call.run.as_ref().filter(|_| cost == CallCost::Call) else {
+            return Ok(());
+        };
+        run.charge_call().map_err(|over| {
+            if let Some((role, receipt)) = receipt {
+                lock(&self.accounts).refund_charge(principal, role, receipt);
+            }
+            to_run_spent_error(principal, over)
+        })
+    }
+
+    fn charge_account(
+        &self,
+        principal: &Arc<str>,
+        role: &Arc<str>,
+        limits: &BudgetLimits,
+        cost: CallCost,
+        now: MonotonicTime,
+    ) -> Result<ChargeReceipt, CallError> {
+        let now = self.store.wall_time(now);
+        let (charged, has_changed) = {
+            let mut accounts = lock(&self.accounts);
+            let charged = accounts.charge_cost(principal, role, limits.allowance, cost, now);
+            (charged, accounts.has_changes())
+        };
+        if has_changed {
+            self.store.schedule_write();
+        }
+        charged.map_err(|refused| match refused {
+            BudgetRefusal::RateExceeded { after } => CallError::RateExceeded {
+                principal: Arc::clone(principal),
+                after,
+            },
+            BudgetRefusal::BudgetExceeded {
+                allowed,
+                spent,
+                after,
+            } => CallError::BudgetExceeded {
+                principal: Arc::clone(principal),
+                limit: "budget",
+                allowed,
+                spent,
+                after: Some(after),
+            },
+        })
+    }
+}
+
+fn to_run_spent_error(principal: &Arc<str>, over: RunExhausted) -> CallError {
+    CallError::BudgetExceeded {
+        principal: Arc::clone(principal),
+        limit: "run",
+        allowed: over.ceiling,
+        spent: over.spent,
+        after: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use bowline_core::budget::{BudgetRule, RateRule};
+    use bowline_core::call::{EndpointScope, Principal, Role, TaskOperation};
+    use bowline_core::run::AgentRun;
+    use bytes::Bytes;
+
+    use super::*;
+
+    fn call(subject: CallSubject, run: &Arc<AgentRun>) -> CallRequest {
+        CallRequest {
+            principal: Arc::new(Principal::new("ann", Role::Named("r".into()))),
+            scope: EndpointScope::All,
+            subject,
+            params: Bytes::new(),
+            name_at: 0..0,
+            wants_task: false,
+            progress_at: None,
+            id: Bytes::new(),
+            deadline: None,
+            client: None,
+            trace: None,
+            run: Some(Arc::clone(run)),
+            idempotency_key: None,
+            stateless: None,
+        }
+    }
+
+    #[tokio::test]
+    async fn task_requests_cost_only_rate() {
+        let per = Duration::from_secs(1);
+        let (calls, burst) = (1, 4);
+        let ceiling = BudgetLimits {
+            role: Some("r".into()),
+            allowance: CallAllowance {
+                budget: Some(BudgetRule { calls: 1, per }),
+                rate: Some(RateRule { calls, per, burst }),
+            },
+        };
+        let purse = BudgetAccounts::new(
+            Arc::new(bowline_journal::MemoryJournal::default()),
+            Arc::new(crate::ports::SystemClock::start()),
+            TaskTracker::default(),
+        );
+        let run = Arc::new(AgentRun::new("run", 1));
+        let charge = |subject| purse.charge_call(&call(subject, &run), &ceiling, MonotonicTime(0));
+        let get = || CallSubject::Task {
+            id: "t".into(),
+            verb: TaskOperation::Get,
+        };
+        assert_eq!(charge(CallSubject::Tool("s__do".into())), Ok(()));
+        for _ in 0..3 {
+            assert_eq!(charge(get()), Ok(()));
+        }
+        assert!(matches!(charge(get()), Err(CallError::RateExceeded { .. })));
+        assert_eq!(run.spent_calls(), 1);
+    }
+}

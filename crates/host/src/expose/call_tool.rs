@@ -1,0 +1,129 @@
+//! Unwraps the call inside a `call_tool`.
+
+use std::sync::Arc;
+
+use bowline_core::call::{CallRequest, CallSubject};
+use bowline_wire::object;
+use bowline_wire::splice::write_string;
+
+use super::{call_arguments, params_arguments};
+
+/// Returns the tool named in the parameters of a `call_tool`.
+pub(crate) fn wrapped_tool_name(params: &[u8]) -> Option<Arc<str>> {
+    object::text_field(params_arguments(params), "name").map(Into::into)
+}
+
+/// Returns the call wrapped in a `call_tool`: same caller, id and `_meta`, with the wrapped tool
+/// and arguments. `None` if malformed.
+pub(crate) fn wrapped_call(call: &CallRequest) -> Option<CallRequest> {
+    let asked = call_arguments(call);
+    let tool = object::text_field(asked, "name")?;
+    let given = object::field(asked, "arguments").map(|at| at.slice(asked));
+    // Models write null for missing arguments.
+    let given = given.filter(|given| *given != b"null").unwrap_or(b"{}");
+    if !given.starts_with(b"{") {
+        return None;
+    }
+    let mut params = Vec::with_capacity(call.params.len());
+    params.extend_from_slice(b"{\"name\":");
+    let start = params.len();
+    write_string(&mut params, &tool);
+    let name_at = start..params.len();
+    params.extend_from_slice(b",\"arguments\":");
+    params.extend_from_slice(given);
+    let mut progress_at = None;
+    for (key, at) in object::fields(&call.params) {
+        if matches!(key.as_ref(), "name" | "arguments") {
+            continue;
+        }
+        params.push(b',');
+        write_string(&mut params, &key);
+        params.push(b':');
+        let moved = params.len();
+        if let Some(token) = &call.progress_at
+            && (at.start..at.end).contains(&token.start)
+        {
+            let start = token.start - at.start + moved;
+            progress_at = Some(start..start + token.len());
+        }
+        params.extend_from_slice(at.slice(&call.params));
+    }
+    params.push(b'}');
+    let mut stateless = call.stateless.clone();
+    if let Some(stateless) = &mut stateless {
+        // Header claims refer to the listed tool `call_tool`, not to the wrapped tool.
+        stateless.header_claims = None;
+    }
+    Some(CallRequest {
+        subject: CallSubject::Tool(tool.as_ref().into()),
+        params: params.into(),
+        name_at,
+        progress_at,
+        stateless,
+        ..call.clone()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use bowline_core::call::{EndpointScope, Principal, Role};
+    use bytes::Bytes;
+
+    use super::*;
+
+    fn call_tool_request(params: &'static str) -> CallRequest {
+        let token = params.find("\"T\"");
+        CallRequest {
+            principal: Arc::new(Principal::new("ann", Role::Owner)),
+            scope: EndpointScope::All,
+            subject: CallSubject::Tool("call_tool".into()),
+            params: Bytes::from_static(params.as_bytes()),
+            name_at: 0..0,
+            wants_task: false,
+            progress_at: token.map(|at| at..at + 3),
+            id: Bytes::from_static(b"1"),
+            deadline: None,
+            client: None,
+            trace: None,
+            run: None,
+            idempotency_key: None,
+            stateless: None,
+        }
+    }
+
+    #[test]
+    fn wrapped_call_keeps_argument_bytes_and_token() {
+        let asked = call_tool_request(
+            r#"{"_meta":{"a":1,"progressToken":"T"},"name":"call_tool","arguments":{"name":"s__\u0061","arguments":{"n": 1.50}},"task":{}}"#,
+        );
+        let inner = wrapped_call(&asked).unwrap();
+        assert_eq!(inner.subject, CallSubject::Tool("s__a".into()));
+        assert_eq!(
+            inner.params,
+            r#"{"name":"s__a","arguments":{"n": 1.50},"_meta":{"a":1,"progressToken":"T"},"task":{}}"#
+        );
+        assert_eq!(&inner.params[inner.name_at], b"\"s__a\"");
+        assert_eq!(&inner.params[inner.progress_at.unwrap()], b"\"T\"");
+    }
+
+    #[test]
+    fn malformed_call_tool_is_none() {
+        for params in [
+            r#"{"name":"call_tool"}"#,
+            r#"{"name":"call_tool","arguments":{}}"#,
+            r#"{"name":"call_tool","arguments":{"name":1}}"#,
+            r#"{"name":"call_tool","arguments":{"name":"a","arguments":[1]}}"#,
+            r#"{"name":"call_tool","arguments":{"name":"a","arguments":"{}"}}"#,
+        ] {
+            assert!(
+                wrapped_call(&call_tool_request(params)).is_none(),
+                "{params}"
+            );
+        }
+        let none = wrapped_call(&call_tool_request(
+            r#"{"arguments":{"name":"a","arguments":null}}"#,
+        ))
+        .unwrap();
+        assert_eq!(none.params, r#"{"name":"a","arguments":{}}"#);
+    }
+}

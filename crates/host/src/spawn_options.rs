@@ -1,0 +1,100 @@
+//! Options and errors of [`Host::spawn`](crate::Host::spawn).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bowline_core::error::FailureClass;
+use thiserror::Error;
+
+use crate::server_card::{ServerCard, ServerCardError};
+use crate::spec::{NameClash, ServerSpec};
+
+/// Options of a spawn; unset options keep the spec's values.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SpawnOptions {
+    /// True if the first call starts the server.
+    pub lazy: Option<bool>,
+    /// Idle time after which the server is stopped until the next call.
+    pub keep_alive: Option<Duration>,
+    /// Location of the server card: a file or URL. See [`ServerCard`].
+    pub card: Option<String>,
+    /// Consecutive failures that open the breaker.
+    pub circuit_threshold: Option<u32>,
+    /// Open time of the breaker.
+    pub circuit_reset: Option<Duration>,
+    /// Restarts...
+    pub max_restarts: Option<u32>,
+    /// ...within this window.
+    pub restart_window: Option<Duration>,
+    /// Replaces a running server of the same name, whose calls in flight finish first. Otherwise
+    /// such a name is refused, and no server ends by accident.
+    pub replace: bool,
+}
+
+/// Why a server was not added.
+#[derive(Debug, Error)]
+pub enum SpawnError {
+    /// Missing name.
+    #[error("a server needs a name")]
+    NoName,
+    /// A server with the same slug of its given name exists.
+    #[error(transparent)]
+    NameClash(NameClash),
+    /// Refused by the guard; nothing was started.
+    #[error("server `{server}` is refused: {reason}")]
+    Denied {
+        /// The server.
+        server: Arc<str>,
+        /// The guard's reason.
+        reason: Arc<str>,
+    },
+    /// A server of this name runs.
+    #[error("server `{0}` runs already")]
+    InUse(Arc<str>),
+    /// Unusable card; nothing was started.
+    #[error("the card of server `{server}` cannot be used")]
+    Card {
+        /// The server.
+        server: Arc<str>,
+        /// The card error.
+        #[source]
+        source: ServerCardError,
+    },
+    /// The start failed; the server was removed.
+    #[error("server `{server}` could not be started: {reason}")]
+    Start {
+        /// The server.
+        server: Arc<str>,
+        /// Failure class.
+        class: FailureClass,
+        /// Failure message.
+        reason: Arc<str>,
+    },
+    /// The host shuts down.
+    #[error("the host is shutting down")]
+    ShuttingDown,
+}
+
+impl SpawnOptions {
+    /// Applies the options to a spec.
+    pub(crate) async fn apply_to(&self, mut spec: ServerSpec) -> Result<ServerSpec, SpawnError> {
+        spec.lazy = self.lazy.unwrap_or(spec.lazy);
+        spec.idle_stop = self.keep_alive.or(spec.idle_stop);
+        let breaker = &mut spec.breaker;
+        breaker.failures_max = self.circuit_threshold.unwrap_or(breaker.failures_max);
+        breaker.cooldown = self.circuit_reset.unwrap_or(breaker.cooldown);
+        let restart = &mut spec.restart;
+        restart.restarts_max = self.max_restarts.unwrap_or(restart.restarts_max);
+        restart.window = self.restart_window.unwrap_or(restart.window);
+        if let Some(source) = self.card.clone() {
+            let read = tokio::task::spawn_blocking(move || ServerCard::load(&source)).await;
+            let card = read.map_err(|_| SpawnError::ShuttingDown)?;
+            let card = card.map_err(|source| SpawnError::Card {
+                server: Arc::clone(&spec.name),
+                source,
+            })?;
+            spec.card = Some(Arc::new(card));
+        }
+        Ok(spec)
+    }
+}

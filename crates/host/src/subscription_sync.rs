@@ -1,0 +1,455 @@
+//! Reconciles each server with the subscriptions and log level wanted by sessions. The wanted state
+//! is compared with the state applied on the link, so that a restarted server gets it again.
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bowline_core::backoff::Backoff;
+use bowline_core::call::EndpointScope;
+use bowline_core::era::Era;
+use bowline_core::error::CallError;
+use bowline_core::log_level::LogLevel;
+use bowline_core::sync::lock;
+use bowline_core::time::MonotonicTime;
+use bowline_wire::mcp::method;
+use bytes::Bytes;
+use tokio::sync::{Notify, watch};
+
+mod sync_request;
+
+use crate::callpath::{ResponseWait, to_call_error};
+use crate::catalog::initialize_info::declares_capability;
+use crate::ports::Clock;
+use crate::session_state::SessionState;
+use crate::supervisor::{ReadyLink, Supervisor};
+use crate::task_tracker::TaskTracker;
+
+pub(crate) use sync_request::SyncRequest;
+
+/// Timeout of a request.
+const STEP_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Delays before retrying a subscription with an unclear result.
+const RETRY_BACKOFF: Backoff = Backoff {
+    base: Duration::from_secs(5),
+    cap: Duration::from_secs(5 * 60),
+};
+
+/// Error for a resource not accepted by a modern server.
+const NOT_ACCEPTED: &[u8] =
+    br#"{"code":-32602,"message":"the server does not tell of this resource"}"#;
+
+/// The syncs of all servers with a wanted state.
+#[derive(Debug)]
+pub(crate) struct SubscriptionSync {
+    sessions: Arc<SessionState>,
+    clock: Arc<dyn Clock>,
+    tasks: TaskTracker,
+    syncs: Mutex<HashMap<Arc<str>, Arc<ServerSync>>>,
+    closing: watch::Sender<bool>,
+}
+
+/// Sync task of a server; lives while any state is wanted.
+#[derive(Debug)]
+struct ServerSync {
+    /// The target. A server with a changed configuration entry is a different target.
+    server: Supervisor,
+    applied: watch::Sender<AppliedState>,
+    wake: Notify,
+}
+
+impl ServerSync {
+    /// Returns a number that differs between servers and over time.
+    fn jitter_seed(&self, now: MonotonicTime) -> u64 {
+        let mut mixer = DefaultHasher::new();
+        (&self.server.spec().name, now).hash(&mut mixer);
+        mixer.finish()
+    }
+
+    /// Resets the applied state for a new link, or after a session reset.
+    fn reset_unless_current(&self, generation: u64, renewals: u64) {
+        self.applied.send_if_modified(|told| {
+            let anew = (told.generation, told.session_resets) != (generation, renewals);
+            if anew {
+                *told = AppliedState {
+                    generation,
+                    session_resets: renewals,
+                    ..AppliedState::default()
+                };
+            }
+            anew
+        });
+    }
+}
+
+/// State applied on the link of a generation.
+#[derive(Debug, Default)]
+struct AppliedState {
+    generation: u64,
+    /// Session resets counted when applied.
+    session_resets: u64,
+    resources: HashMap<Arc<str>, Result<(), CallError>>,
+    level: Option<LogLevel>,
+    /// Consecutive unclear results.
+    failures: u32,
+    /// Time of the next retry.
+    retry_at: Option<MonotonicTime>,
+}
+
+impl AppliedState {
+    /// Schedules a retry of resources neither accepted nor refused; `jitter` is any number.
+    fn schedule_retry(&mut self, now: MonotonicTime, jitter: u64) {
+        match self.resources.values().any(is_undecided) {
+            true if self.retry_at.is_some() => {}
+            true => {
+                self.failures = self.failures.saturating_add(1);
+                self.retry_at = Some(now.plus(RETRY_BACKOFF.wait_after(self.failures, jitter)));
+            }
+            false => (self.failures, self.retry_at) = (0, None),
+        }
+    }
+}
+
+/// True if a server neither accepted nor refused a resource.
+const fn is_undecided(outcome: &Result<(), CallError>) -> bool {
+    !matches!(outcome, Ok(()) | Err(CallError::Refused { .. }))
+}
+
+/// The next reconciliation step.
+#[derive(Debug)]
+enum SyncStep {
+    Subscribe(Arc<str>),
+    Unsubscribe(Arc<str>),
+    /// Replaces the subscriptions of a modern server.
+    Listen(Vec<Arc<str>>),
+    Level(LogLevel),
+}
+
+impl SubscriptionSync {
+    pub(crate) fn new(
+        memory: Arc<SessionState>,
+        clock: Arc<dyn Clock>,
+        tasks: TaskTracker,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            sessions: memory,
+            clock,
+            tasks,
+            syncs: Mutex::default(),
+            closing: watch::Sender::new(false),
+        })
+    }
+
+    /// Ends every sync at shutdown.
+    pub(crate) fn close(&self) {
+        self.closing.send_replace(true);
+    }
+
+    /// Has the sync of `server` compare wanted and applied state.
+    pub(crate) fn wake(self: &Arc<Self>, server: &Supervisor) {
+        self.ensure_sync(server).wake.notify_one();
+    }
+
+    /// Waits until the server has accepted or refused a recorded subscription.
+    pub(crate) async fn wait_subscribed(
+        self: &Arc<Self>,
+        server: &Supervisor,
+        uri: &Arc<str>,
+        deadline: MonotonicTime,
+    ) -> Result<(), CallError> {
+        let keeper = self.ensure_sync(server);
+        // An earlier refusal may be outdated.
+        keeper.applied.send_if_modified(|told| {
+            let refused = told.resources.get(uri).is_some_and(Result::is_err);
+            refused.then(|| told.resources.remove(uri)).is_some()
+        });
+        keeper.wake.notify_one();
+        let outcome = self.wait_applied(&keeper, deadline, |told| told.resources.get(uri).cloned());
+        outcome.await.unwrap_or_else(|| {
+            Err(CallError::Timeout {
+                server: Arc::clone(&server.spec().name),
+                after_ms: bowline_core::time::to_millis(server.spec().call_timeout),
+                execution: bowline_core::error::ExecutionStatus::Unknown,
+                limit: bowline_core::call::TimeLimit::Server,
+            })
+        })
+    }
+
+    /// Waits, bounded by `deadline`, until a ready server has ended a subscription.
+    pub(crate) async fn wait_unsubscribed(
+        self: &Arc<Self>,
+        server: &Supervisor,
+        uri: &Arc<str>,
+        deadline: MonotonicTime,
+    ) {
+        let keeper = self.ensure_sync(server);
+        keeper.wake.notify_one();
+        let name = &server.spec().name;
+        let told = self.wait_applied(&keeper, deadline, |told| {
+            let wanted = lock(&self.sessions.subscriptions).has_subscriber(name, uri);
+            (wanted || !told.resources.contains_key(uri)).then_some(())
+        });
+        if server.open_link().is_some() {
+            told.await;
+        }
+    }
+
+    /// Waits, bounded by `deadline`, until a ready server has the wanted log level.
+    pub(crate) async fn wait_level(self: &Arc<Self>, server: &Supervisor, deadline: MonotonicTime) {
+        let keeper = self.ensure_sync(server);
+        keeper.wake.notify_one();
+        let scope = EndpointScope::Server(Arc::clone(&server.spec().name));
+        let told = self.wait_applied(&keeper, deadline, |told| {
+            let wanted = lock(&self.sessions.log_levels).server_level(&scope);
+            (wanted.is_none() || told.level == wanted).then_some(())
+        });
+        if server
+            .open_link()
+            .is_some_and(|ready| accepts_level(&ready))
+        {
+            told.await;
+        }
+    }
+
+    async fn wait_applied<T>(
+        &self,
+        sync: &ServerSync,
+        deadline: MonotonicTime,
+        look: impl Fn(&AppliedState) -> Option<T>,
+    ) -> Option<T> {
+        let mut applied = sync.applied.subscribe();
+        let until = self.clock.instant(deadline);
+        loop {
+            let found = look(&applied.borrow_and_update());
+            if found.is_some() {
+                return found;
+            }
+            match tokio::time::timeout_at(until, applied.changed()).await {
+                Ok(Ok(())) => {}
+                Ok(Err(_)) | Err(_) => return None,
+            }
+        }
+    }
+
+    /// Returns the sync of a server, starting it if missing.
+    ///
+    /// The wanted state must be recorded before: a sync ends only if, under the same lock, nothing
+    /// is wanted.
+    fn ensure_sync(self: &Arc<Self>, server: &Supervisor) -> Arc<ServerSync> {
+        let mut keepers = lock(&self.syncs);
+        let name = &server.spec().name;
+        if let Some(keeper) = keepers.get(name)
+            && keeper.server.is_same(server)
+        {
+            return Arc::clone(keeper);
+        }
+        let keeper = Arc::new(ServerSync {
+            server: server.clone(),
+            applied: watch::Sender::default(),
+            wake: Notify::new(),
+        });
+        keepers.insert(Arc::clone(name), Arc::clone(&keeper));
+        let keeping = Arc::clone(self).run_sync(Arc::clone(&keeper));
+        self.tasks.spawn("keeper", keeping);
+        keeper
+    }
+
+    async fn run_sync(self: Arc<Self>, sync: Arc<ServerSync>) {
+        let server = sync.server.clone();
+        let mut states = server.subscribe_state();
+        let mut renewals = server.session_resets();
+        let mut closing = self.closing.subscribe();
+        loop {
+            drop(states.borrow_and_update());
+            let renewed = *renewals.borrow_and_update();
+            let step = server.open_link().and_then(|ready| {
+                sync.reset_unless_current(ready.generation, renewed);
+                Some((self.next_step(&server, &sync, &ready)?, ready))
+            });
+            let again = sync.applied.borrow().retry_at;
+            let done = async {
+                if let Some((step, ready)) = &step {
+                    self.apply_step(&server, &sync, step, ready).await;
+                    let now = self.clock.now();
+                    sync.applied
+                        .send_modify(|told| told.schedule_retry(now, sync.jitter_seed(now)));
+                    return;
+                }
+                tokio::select! {
+                    biased;
+                    () = self.sleep_until(again) => sync.applied.send_modify(|told| {
+                        told.retry_at = None;
+                        told.resources.retain(|_, outcome| !is_undecided(outcome));
+                    }),
+                    () = sync.wake.notified() => {}
+                    _ = states.changed() => {}
+                    _ = renewals.changed() => {}
+                }
+            };
+            if step.is_none() && self.remove_if_unneeded(&sync) {
+                return;
+            }
+            tokio::select! {
+                biased;
+                _ = closing.wait_for(|closing| *closing) => return,
+                () = done => {}
+            }
+        }
+    }
+
+    /// Sleeps until a time; forever without a time.
+    async fn sleep_until(&self, at: Option<MonotonicTime>) {
+        match at {
+            Some(at) => tokio::time::sleep_until(self.clock.instant(at)).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Ends a sync that is no longer needed.
+    fn remove_if_unneeded(&self, sync: &Arc<ServerSync>) -> bool {
+        let mut keepers = lock(&self.syncs);
+        let name = &sync.server.spec().name;
+        let in_place = keepers.get(name).is_some_and(|now| Arc::ptr_eq(now, sync));
+        if !in_place {
+            return true;
+        }
+        let level =
+            lock(&self.sessions.log_levels).server_level(&EndpointScope::Server(Arc::clone(name)));
+        let wanted = level.is_some()
+            || lock(&self.sessions.subscriptions)
+                .subscribed_uris(name)
+                .next()
+                .is_some();
+        let needed = wanted && !sync.server.is_retired();
+        if !needed {
+            keepers.remove(name);
+        }
+        !needed
+    }
+
+    /// Compares the wanted state with the applied state.
+    fn next_step(
+        &self,
+        server: &Supervisor,
+        sync: &ServerSync,
+        ready: &ReadyLink,
+    ) -> Option<SyncStep> {
+        let name = &server.spec().name;
+        let level =
+            lock(&self.sessions.log_levels).server_level(&EndpointScope::Server(Arc::clone(name)));
+        let applied = sync.applied.borrow();
+        if let Some(level) = level
+            && applied.level != Some(level)
+            && accepts_level(ready)
+        {
+            return Some(SyncStep::Level(level));
+        }
+        let wanted = lock(&self.sessions.subscriptions);
+        if ready.link.era() == Era::Modern {
+            let same = wanted.subscribed_uris(name).count() == applied.resources.len()
+                && wanted
+                    .subscribed_uris(name)
+                    .all(|uri| applied.resources.contains_key(uri));
+            return (!same)
+                .then(|| SyncStep::Listen(wanted.subscribed_uris(name).cloned().collect()));
+        }
+        let mut known = applied.resources.keys();
+        if let Some(uri) = known.find(|uri| !wanted.has_subscriber(name, uri)) {
+            return Some(SyncStep::Unsubscribe(Arc::clone(uri)));
+        }
+        let mut wanted = wanted.subscribed_uris(name);
+        let missing = wanted.find(|uri| !applied.resources.contains_key(*uri));
+        missing.map(|uri| SyncStep::Subscribe(Arc::clone(uri)))
+    }
+
+    async fn apply_step(
+        &self,
+        server: &Supervisor,
+        sync: &ServerSync,
+        step: &SyncStep,
+        ready: &ReadyLink,
+    ) {
+        if let SyncStep::Listen(uris) = step {
+            return self.apply_listen(server, sync, uris, ready).await;
+        }
+        // A refused subscription needs no unsubscribe.
+        let refused = match step {
+            SyncStep::Unsubscribe(uri) => {
+                let told = sync.applied.borrow();
+                told.resources.get(uri).is_some_and(Result::is_err)
+            }
+            SyncStep::Subscribe(_) | SyncStep::Level(_) | SyncStep::Listen(_) => false,
+        };
+        let outcome = match refused {
+            true => Ok(()),
+            false => {
+                let (clock, name) = (self.clock.as_ref(), &server.spec().name);
+                step.request().send(clock, name, ready).await
+            }
+        };
+        if let Err(error) = &outcome {
+            tracing::warn!(server = %server.spec().name, ?step, %error, "sync step failed");
+        }
+        sync.applied.send_modify(|told| match step {
+            SyncStep::Subscribe(uri) => {
+                told.resources.insert(Arc::clone(uri), outcome);
+            }
+            SyncStep::Unsubscribe(uri) => {
+                told.resources.remove(uri);
+            }
+            SyncStep::Level(level) => told.level = Some(*level),
+            SyncStep::Listen(_) => {}
+        });
+    }
+
+    /// Sends the wanted resources to a modern server.
+    async fn apply_listen(
+        &self,
+        server: &Supervisor,
+        sync: &ServerSync,
+        uris: &[Arc<str>],
+        ready: &ReadyLink,
+    ) {
+        let name = &server.spec().name;
+        let end = self.clock.now().plus(STEP_TIMEOUT);
+        let listened = ready
+            .link
+            .subscribe_resources(uris.to_vec(), self.clock.instant(end));
+        let agreed = listened.await.map_err(|error| {
+            tracing::warn!(server = %name, %error, "listen request failed");
+            let timeout = ResponseWait::for_server(bowline_core::time::to_millis(STEP_TIMEOUT));
+            to_call_error(&error, name, ready.ended_generation(), timeout)
+        });
+        let outcome = |uri: &Arc<str>| match &agreed {
+            Ok(agreed) if agreed.contains(uri) => Ok(()),
+            Ok(_) => Err(CallError::Refused {
+                server: Arc::clone(name),
+                error: Bytes::from_static(NOT_ACCEPTED),
+            }),
+            Err(error) => Err(error.clone()),
+        };
+        let resources = uris.iter().map(|uri| (Arc::clone(uri), outcome(uri)));
+        let resources = resources.collect();
+        sync.applied.send_modify(|told| told.resources = resources);
+    }
+}
+
+impl SyncStep {
+    /// Returns the request of the step.
+    fn request(&self) -> SyncRequest<'_> {
+        match self {
+            Self::Listen(_) => SyncRequest::for_uri(method::SUBSCRIPTIONS_LISTEN, ""),
+            Self::Subscribe(uri) => SyncRequest::for_uri(method::RESOURCES_SUBSCRIBE, uri),
+            Self::Unsubscribe(uri) => SyncRequest::for_uri(method::RESOURCES_UNSUBSCRIBE, uri),
+            Self::Level(level) => SyncRequest::for_level(*level),
+        }
+    }
+}
+
+/// True if a server accepts a log level between calls; a modern server gets it with each call.
+pub(crate) fn accepts_level(ready: &ReadyLink) -> bool {
+    let link = &ready.link;
+    link.era() == Era::Legacy && declares_capability(&link.server_info().initialize, "logging")
+}

@@ -1,0 +1,255 @@
+//! The exec-server adapter over real sockets, with a raw client that writes the wire format.
+
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bowline_core::egress::EgressRule;
+use bowline_host::executor::{ExecutorOffer, ListenAuth, listen_as_exec_server};
+use bowline_host::task_tracker::TaskTracker;
+use bowline_link::executor_client::exec_server_limits;
+use bowline_link::http::endpoint::HttpEndpoint;
+use bowline_link::websocket::{DialError, DisconnectReason, WebSocketConnection, dial};
+use bytes::Bytes;
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+mod adapter_bounds;
+mod adapter_handshake;
+mod adapter_requests;
+mod adapter_streams;
+mod own_client;
+mod redirects;
+
+/// A listening exec-server adapter.
+struct AdapterServer {
+    endpoint: HttpEndpoint,
+    stop: Option<oneshot::Sender<()>>,
+    serving: JoinHandle<()>,
+}
+
+#[expect(clippy::disallowed_methods, reason = "the tests' own clock")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+fn until() -> Instant {
+    now() + Duration::from_secs(20)
+}
+
+impl AdapterServer {
+    async fn new(offer: ExecutorOffer) -> Self {
+        Self::listen_with(ListenAuth::Loopback, offer).await
+    }
+
+    async fn listen_with(door: ListenAuth, offer: ExecutorOffer) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (stop, stopped) = oneshot::channel();
+        #[expect(clippy::disallowed_methods, reason = "tests have no task keeper")]
+        let serving = tokio::spawn(async move {
+            let stopped = async {
+                let _ = stopped.await;
+            };
+            let serving = listen_as_exec_server(listener, door, offer, stopped);
+            serving.await.unwrap();
+        });
+        Self {
+            endpoint: HttpEndpoint::parse(&format!("http://{address}/")).unwrap(),
+            stop: Some(stop),
+            serving,
+        }
+    }
+
+    async fn dial(&self, token: Option<&str>) -> Result<RawClient, DialError> {
+        let limits = exec_server_limits();
+        let tasks = TaskTracker::default();
+        let dialling = dial(&self.endpoint, token, until(), limits, &tasks);
+        let socket = Box::pin(dialling).await?;
+        Ok(RawClient { socket })
+    }
+
+    /// A client after the handshake.
+    async fn client(&self) -> RawClient {
+        let mut client = self.dial(None).await.unwrap();
+        client.handshake().await;
+        client
+    }
+
+    async fn stop(mut self) {
+        let _ = self.stop.take().unwrap().send(());
+        soon(&mut self.serving).await.unwrap();
+    }
+}
+
+/// Raw client.
+struct RawClient {
+    socket: WebSocketConnection,
+}
+
+impl RawClient {
+    async fn send_text(&self, text: &str) {
+        let message = Bytes::from(text.to_owned());
+        soon(self.socket.sender.send(message)).await.unwrap();
+    }
+
+    async fn write(&self, message: &Value) {
+        self.send_text(&message.to_string()).await;
+    }
+
+    async fn read(&mut self) -> Value {
+        let message = soon(self.socket.receiver.next()).await.unwrap();
+        let message: Value = serde_json::from_slice(&message).unwrap();
+        assert_eq!(message.get("jsonrpc"), None);
+        message
+    }
+
+    async fn wait_closed(&mut self) -> DisconnectReason {
+        loop {
+            if let Err(ended) = soon(self.socket.receiver.next()).await {
+                return ended;
+            }
+        }
+    }
+
+    async fn initialize(&mut self, resume: Value) -> Value {
+        let params = json!({"clientName": "test", "resumeSessionId": resume});
+        self.write(&json!({"id": 1, "method": "initialize", "params": params}))
+            .await;
+        self.read().await
+    }
+
+    /// Performs the handshake; returns the session.
+    async fn handshake(&mut self) -> String {
+        let answer = self.initialize(Value::Null).await;
+        self.write(&json!({"method": "initialized", "params": {}}))
+            .await;
+        answer["result"]["sessionId"].as_str().unwrap().to_owned()
+    }
+
+    /// Sends a request with changes to a plain request.
+    async fn send_request(&self, id: u64, url: &str, more: Value) {
+        let mut params = json!({"method": "GET", "url": url, "requestId": "r"});
+        for (key, value) in more.as_object().unwrap() {
+            params[key] = value.clone();
+        }
+        self.write(&json!({"id": id, "method": "http/request", "params": params}))
+            .await;
+    }
+
+    /// Sends a request, and waits for the refusal.
+    async fn refused(&mut self, url: &str, more: Value) -> Value {
+        self.send_request(9, url, more).await;
+        let answer = self.read().await;
+        assert_eq!(answer["id"], 9, "{answer}");
+        answer["error"].clone()
+    }
+
+    /// Waits for the next delta of a stream.
+    async fn delta(&mut self, name: &str, seq: u64) -> Value {
+        let message = self.read().await;
+        assert_eq!(message["method"], "http/request/bodyDelta", "{message}");
+        let params = &message["params"];
+        assert_eq!(
+            (&params["requestId"], &params["seq"]),
+            (&json!(name), &json!(seq))
+        );
+        params.clone()
+    }
+}
+
+fn decoded(value: &Value) -> Vec<u8> {
+    STANDARD.decode(value.as_str().unwrap()).unwrap()
+}
+
+async fn soon<T>(what: impl Future<Output = T>) -> T {
+    let waiting = tokio::time::timeout(Duration::from_secs(20), Box::pin(what));
+    waiting.await.expect("it takes too long")
+}
+
+/// A scripted upstream server.
+struct ScriptedUpstream {
+    listener: TcpListener,
+    url: String,
+}
+
+impl ScriptedUpstream {
+    async fn new() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        Self { listener, url }
+    }
+
+    fn rule(&self) -> EgressRule {
+        let address = self.listener.local_addr().unwrap();
+        EgressRule::parse(&address.to_string()).unwrap()
+    }
+
+    /// An offer that allows only this upstream.
+    fn offer(&self) -> ExecutorOffer {
+        let mut offer = ExecutorOffer::new("office");
+        offer.egress.all = vec![self.rule()];
+        offer
+    }
+
+    /// Accepts a connection and reads the request head.
+    async fn accept_request(&self) -> (TcpStream, String) {
+        let (mut stream, _) = soon(self.listener.accept()).await.unwrap();
+        let mut head = Vec::new();
+        soon(async {
+            while !head.ends_with(b"\r\n\r\n") {
+                head.push(stream.read_u8().await.unwrap());
+            }
+        })
+        .await;
+        (stream, String::from_utf8(head).unwrap())
+    }
+
+    /// Accepts a request and responds at once; returns the request head.
+    async fn answers(&self, answer: impl AsRef<[u8]>) -> String {
+        let (mut stream, head) = self.accept_request().await;
+        write(&mut stream, answer).await;
+        head
+    }
+
+    /// Whether no connection arrived.
+    async fn is_unused(&self) -> bool {
+        let accepting = self.listener.accept();
+        tokio::time::timeout(Duration::from_millis(1), accepting)
+            .await
+            .is_err()
+    }
+}
+
+async fn write(stream: &mut TcpStream, bytes: impl AsRef<[u8]>) {
+    soon(stream.write_all(bytes.as_ref())).await.unwrap();
+}
+
+/// Waits until the far end closed.
+async fn closed(stream: &mut TcpStream) {
+    soon(async {
+        let mut nothing = [0; 1_024];
+        while let Ok(1..) = stream.read(&mut nothing).await {}
+    })
+    .await;
+}
+
+/// A response with a content length, followed by a close.
+fn plain(body: &str) -> String {
+    let length = body.len();
+    format!("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}")
+}
+
+/// Head of a chunked response.
+const CHUNKED: &str = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
+
+/// An upstream, and an adapter allowed to reach the upstream.
+async fn served() -> (ScriptedUpstream, AdapterServer) {
+    let upstream = ScriptedUpstream::new().await;
+    let served = AdapterServer::new(upstream.offer()).await;
+    (upstream, served)
+}

@@ -1,0 +1,11 @@
+//! Servers on an executor: real processes, over connections that are cut.
+#![allow(
+    clippy::disallowed_methods,
+    reason = "tests start tasks and read clocks"
+)]
+
+mod hosted_servers;
+mod process_cuts;
+mod process_ends;
+mod process_rig;
+mod stdio_links;

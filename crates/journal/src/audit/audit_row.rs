@@ -1,0 +1,263 @@
+//! Audit row: a JSON object; the chain hash covers its exact bytes.
+
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
+
+/// Event recorded by a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AuditRowKind {
+    /// A call that returned a response or failed.
+    Call,
+    /// A call or subscription refused by a rule, a pin, a rate limit or a budget.
+    Denied,
+    /// A call stored in the outbox for later delivery.
+    Queued,
+    /// A stored call that reached its server.
+    Delivered,
+    /// A stored call that became a dead letter.
+    Dead,
+    /// A stored call dropped by a user.
+    Dropped,
+    /// A stored call that expired before delivery.
+    Expired,
+    /// An action of the owner through the API.
+    Admin,
+    /// A gateway opened the trail.
+    Started,
+    /// The trail was closed after all notes were written.
+    Stopped,
+    /// First row of a file.
+    File,
+    /// Rows were lost at this position.
+    Gap,
+    /// A request without a valid credential.
+    Unauthenticated,
+}
+
+impl AuditRowKind {
+    /// All kinds.
+    pub const ALL: [Self; 13] = [
+        Self::Call,
+        Self::Denied,
+        Self::Queued,
+        Self::Delivered,
+        Self::Dead,
+        Self::Dropped,
+        Self::Expired,
+        Self::Admin,
+        Self::Started,
+        Self::Stopped,
+        Self::File,
+        Self::Gap,
+        Self::Unauthenticated,
+    ];
+
+    /// Returns the kind as written in rows.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Call => "call",
+            Self::Denied => "denied",
+            Self::Queued => "queued",
+            Self::Delivered => "delivered",
+            Self::Dead => "dead",
+            Self::Dropped => "dropped",
+            Self::Expired => "expired",
+            Self::Admin => "admin",
+            Self::Started => "started",
+            Self::Stopped => "stopped",
+            Self::File => "file",
+            Self::Gap => "gap",
+            Self::Unauthenticated => "unauthenticated",
+        }
+    }
+
+    /// Returns the kind with this name.
+    #[must_use]
+    pub fn from_name(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == word)
+    }
+}
+
+/// Audit row; absent fields are omitted from the JSON text.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AuditRow<'a> {
+    /// Sequence number, assigned by the trail.
+    pub seq: u64,
+    /// Timestamp in milliseconds since 1970.
+    pub at_ms: u64,
+    /// Recorded event.
+    pub kind: AuditRowKind,
+    /// Ring of the row; absent for the calls ring.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ring: Option<Cow<'a, str>>,
+    /// Principal of the caller.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub principal: Option<Cow<'a, str>>,
+    /// Name of the credential that authenticated the principal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub credential: Option<Cow<'a, str>>,
+    /// Source address of the request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peer: Option<Cow<'a, str>>,
+    /// Session number, unique within one run of the gateway.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<u64>,
+    /// Scope in which `name` was resolved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scope: Option<Cow<'a, str>>,
+    /// Target server of the request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server: Option<Cow<'a, str>>,
+    /// Tool, prompt, URI or task of the request; the action for an admin row.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<Cow<'a, str>>,
+    /// Method of the request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub method: Option<Cow<'a, str>>,
+    /// Outcome in one word.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<Cow<'a, str>>,
+    /// Failure class.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<Cow<'a, str>>,
+    /// Execution state: not_started, unknown or completed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub execution: Option<Cow<'a, str>>,
+    /// Source of the response or the failure.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<Cow<'a, str>>,
+    /// Human-readable reason.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<Cow<'a, str>>,
+    /// Duration of the call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub duration_us: Option<u64>,
+    /// SHA-256 of the arguments as received, in hex.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub arguments: Option<Cow<'a, str>>,
+    /// SHA-256 of the result or error as returned, in hex.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<Cow<'a, str>>,
+    /// Idempotency key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<Cow<'a, str>>,
+    /// Id of a stored call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<Cow<'a, str>>,
+    /// Recorded arguments and result, if payload recording is enabled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub payload: Option<AuditPayload<'a>>,
+    /// Number of coalesced events; one if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub count: Option<u64>,
+    /// Timestamp of the first coalesced event, in milliseconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since_ms: Option<u64>,
+    /// Number of rows missing at this position.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost: Option<u64>,
+    /// Hash of the row before the first row of a file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prev: Option<Cow<'a, str>>,
+    /// Sequence number of the oldest row kept when the file was created.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept_from: Option<u64>,
+    /// Number of rows evicted before their minimum age when the file was created.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub let_go_early: Option<u64>,
+}
+
+/// Recorded arguments and result: secrets removed, long texts truncated.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AuditPayload<'a> {
+    /// Call arguments.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub arguments: Option<Cow<'a, str>>,
+    /// Result or error of the call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<Cow<'a, str>>,
+}
+
+impl AuditRow<'_> {
+    /// Returns a row with only a kind and a timestamp.
+    #[must_use]
+    pub const fn new(kind: AuditRowKind, at_ms: u64) -> Self {
+        Self {
+            seq: 0,
+            at_ms,
+            kind,
+            ring: None,
+            principal: None,
+            credential: None,
+            peer: None,
+            session: None,
+            scope: None,
+            server: None,
+            name: None,
+            method: None,
+            outcome: None,
+            class: None,
+            execution: None,
+            origin: None,
+            reason: None,
+            duration_us: None,
+            arguments: None,
+            result: None,
+            key: None,
+            id: None,
+            payload: None,
+            count: None,
+            since_ms: None,
+            lost: None,
+            prev: None,
+            kept_from: None,
+            let_go_early: None,
+        }
+    }
+
+    /// Returns an owned copy of the row.
+    #[must_use]
+    pub fn into_owned(self) -> AuditRow<'static> {
+        AuditRow {
+            seq: self.seq,
+            at_ms: self.at_ms,
+            kind: self.kind,
+            ring: into_owned_text(self.ring),
+            principal: into_owned_text(self.principal),
+            credential: into_owned_text(self.credential),
+            peer: into_owned_text(self.peer),
+            session: self.session,
+            scope: into_owned_text(self.scope),
+            server: into_owned_text(self.server),
+            name: into_owned_text(self.name),
+            method: into_owned_text(self.method),
+            outcome: into_owned_text(self.outcome),
+            class: into_owned_text(self.class),
+            execution: into_owned_text(self.execution),
+            origin: into_owned_text(self.origin),
+            reason: into_owned_text(self.reason),
+            duration_us: self.duration_us,
+            arguments: into_owned_text(self.arguments),
+            result: into_owned_text(self.result),
+            key: into_owned_text(self.key),
+            id: into_owned_text(self.id),
+            payload: self.payload.map(|payload| AuditPayload {
+                arguments: into_owned_text(payload.arguments),
+                result: into_owned_text(payload.result),
+            }),
+            count: self.count,
+            since_ms: self.since_ms,
+            lost: self.lost,
+            prev: into_owned_text(self.prev),
+            kept_from: self.kept_from,
+            let_go_early: self.let_go_early,
+        }
+    }
+}
+
+fn into_owned_text(text: Option<Cow<'_, str>>) -> Option<Cow<'static, str>> {
+    text.map(|text| Cow::Owned(text.into_owned()))
+}

@@ -1,0 +1,355 @@
+//! Writer thread of a trail: renders notes, extends the hash chain and commits rows.
+
+mod resume;
+mod retention;
+
+use std::error::Error as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use bowline_core::sync::lock;
+use rusqlite::{Connection, ErrorCode, TransactionBehavior};
+use tokio::sync::watch;
+
+use super::anchor::{AnchorFile, AnchorRecord};
+use super::audit_row::{AuditRow, AuditRowKind};
+use super::chain::ChainHead;
+use super::note_queue::NoteQueue;
+use super::trail::TrailEntry;
+use super::trail_files::{self, TrailFile};
+use super::{AuditError, AuditHealth, AuditLimits, RowRenderer, UnixClock};
+use crate::file_identity::{FileIdentity, sibling_path};
+
+/// Writer state visible to the trail handle.
+#[derive(Debug, Default)]
+pub(super) struct TrailShared {
+    health: Mutex<AuditHealth>,
+    /// Identities of the open files; empty while no file is open.
+    files: Mutex<Vec<FileIdentity>>,
+    /// Sequence number of the last row on disk.
+    pub(super) head_seq: watch::Sender<u64>,
+}
+
+impl TrailShared {
+    /// Returns the health of the trail. Also checks for replaced files, since further rows would be
+    /// lost.
+    pub(super) fn health(&self) -> AuditHealth {
+        let mut health = lock(&self.health).clone();
+        if health.failure.is_none()
+            && let Err(error) = self.check_files()
+        {
+            health.failure = Some(error.to_string().into());
+        }
+        health
+    }
+
+    /// Fails if a path no longer names the open file.
+    fn check_files(&self) -> Result<(), AuditError> {
+        let files = lock(&self.files);
+        match files.iter().find(|file| !file.is_in_place()) {
+            Some(file) => Err(AuditError::Replaced(file.path().to_owned())),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn count_lost(&self, rows: u64) {
+        lock(&self.health).lost += rows;
+    }
+
+    fn update_health(&self, change: impl FnOnce(&mut AuditHealth)) {
+        change(&mut lock(&self.health));
+    }
+}
+
+/// File open for appending.
+#[derive(Debug)]
+struct OpenTrailFile {
+    name: TrailFile,
+    connection: Connection,
+    /// Timestamp of the first row, in milliseconds since 1970.
+    first_row_ms: u64,
+}
+
+/// File in which to resume after a disk failure.
+#[derive(Clone, Debug)]
+enum ResumePoint {
+    /// The same file: the disk was full or the file was locked.
+    Same(TrailFile),
+    /// A new file: the old file can no longer be trusted.
+    New(TrailFile),
+}
+
+/// Owner of the trail files.
+#[derive(Debug)]
+pub(super) struct TrailWriter {
+    directory: PathBuf,
+    limits: AuditLimits,
+    clock: DebugClock,
+    shared: Arc<TrailShared>,
+    anchor: AnchorFile,
+    /// `None` after a failure, until the next attempt.
+    open_file: Option<OpenTrailFile>,
+    resume: Option<ResumePoint>,
+    /// Last row on disk, and sequence number of the oldest kept row.
+    head: ChainHead,
+    oldest_seq: u64,
+    /// Rows evicted before their minimum age.
+    evicted_early: u64,
+    /// Time of the last check for expired rows.
+    age_checked_ms: u64,
+    /// Lost rows without a gap row yet, and the reason.
+    unreported_lost: u64,
+    failure_reason: Option<Arc<str>>,
+}
+
+/// Clock with a `Debug` implementation.
+struct DebugClock(UnixClock);
+
+impl std::fmt::Debug for DebugClock {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("DebugClock")
+    }
+}
+
+/// Releases queue waiters when the writer thread ends.
+struct WriterEndGuard<'a, E>(&'a NoteQueue<E>, Arc<TrailShared>);
+
+impl<E> Drop for WriterEndGuard<'_, E> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let why = "the thread that writes it has ended";
+            self.1
+                .update_health(|health| health.failure = Some(why.into()));
+        }
+        self.0.release_waiters();
+    }
+}
+
+impl TrailWriter {
+    /// Writes batches until the queue is closed.
+    pub(super) fn run<E>(mut self, queue: &NoteQueue<TrailEntry<E>>, render: &RowRenderer<E>) {
+        let _ending = WriterEndGuard(queue, Arc::clone(&self.shared));
+        let mut spare = Vec::new();
+        loop {
+            let idle = self.open_file.is_none().then_some(self.limits.retry_wait);
+            let mut batch = queue.take_batch(std::mem::take(&mut spare), idle);
+            let rows = batch.notes.len();
+            self.write_batch(&batch.notes, render, batch.is_last);
+            batch.notes.clear();
+            batch.notes.shrink_to(self.limits.batch_rows_max);
+            spare = batch.notes;
+            queue.settle_notes(rows, batch.bytes);
+            if batch.is_last {
+                break;
+            }
+            self.enforce_limits();
+        }
+        self.open_file = None;
+        // On failure the anchor lags behind the rows, which is allowed.
+        let _synced = self.anchor.sync();
+    }
+
+    /// Writes a batch, or counts the batch as lost.
+    fn write_batch<E>(&mut self, notes: &[TrailEntry<E>], render: &RowRenderer<E>, last: bool) {
+        let lost = notes.len() as u64;
+        if self.open_file.is_none()
+            && let Err(error) = self.resume_writing()
+        {
+            self.handle_failure(&error, lost);
+            return;
+        }
+        let is_told = last && self.limits.ring.is_none();
+        let stopped = is_told.then(|| AuditRow::new(AuditRowKind::Stopped, (self.clock.0)()));
+        let rows = notes.iter().map(|entry| match entry {
+            TrailEntry::Note(note) => render(note),
+            TrailEntry::Row(row) => row.as_ref().clone(),
+        });
+        let rows = rows.chain(stopped);
+        if let Err(error) = self.append_rows(rows) {
+            self.handle_failure(&error, lost);
+        }
+    }
+
+    /// Appends rows to the open file in one transaction.
+    fn append_rows<'a>(
+        &mut self,
+        rows: impl Iterator<Item = AuditRow<'a>>,
+    ) -> Result<(), AuditError> {
+        let Some(open) = self.open_file.as_mut() else {
+            return Ok(());
+        };
+        let failed = |source| trail_files::sqlite_error("write", &open.name, source);
+        let mut head = self.head;
+        let mut body = Vec::new();
+        let mut rows = rows.peekable();
+        if rows.peek().is_none() {
+            return Ok(());
+        }
+        self.shared.check_files()?;
+        let immediate = TransactionBehavior::Immediate;
+        let batch = open
+            .connection
+            .transaction_with_behavior(immediate)
+            .map_err(failed)?;
+        {
+            let insert = "INSERT INTO rows (seq, body, hash) VALUES (?1, ?2, ?3)";
+            let mut insert = batch.prepare(insert).map_err(failed)?;
+            for mut row in rows {
+                row.seq = head.seq + 1;
+                row.ring = self.limits.ring.map(Into::into);
+                body.clear();
+                serde_json::to_writer(&mut body, &row).map_err(AuditError::Serialize)?;
+                head = head.advance(&body);
+                let text = std::str::from_utf8(&body).unwrap_or_default();
+                let seq = i64::try_from(head.seq).unwrap_or(i64::MAX);
+                insert
+                    .execute((seq, text, &head.hash.0[..]))
+                    .map_err(failed)?;
+            }
+        }
+        batch.commit().map_err(failed)?;
+        self.record_open_files()?;
+        // A file replaced during the commit took the rows along.
+        self.shared.check_files()?;
+        self.advance_head(head)
+    }
+
+    /// Records the identities of the open files once all exist.
+    fn record_open_files(&self) -> Result<(), AuditError> {
+        let mut files = lock(&self.shared.files);
+        let Some(open) = self.open_file.as_ref().filter(|_| files.is_empty()) else {
+            return Ok(());
+        };
+        let log = sibling_path(&open.name.path, "-wal");
+        let paths = [&open.name.path, &log, self.anchor.path()];
+        let found = paths.map(|path| {
+            let identity = FileIdentity::read(path.to_owned());
+            identity.map_err(|_| AuditError::Replaced(path.to_owned()))
+        });
+        *files = found.into_iter().collect::<Result<_, _>>()?;
+        Ok(())
+    }
+
+    /// Publishes the new head and writes the anchor.
+    fn advance_head(&mut self, head: ChainHead) -> Result<(), AuditError> {
+        self.head = head;
+        self.shared.update_health(|health| health.head = head);
+        self.shared.head_seq.send_replace(head.seq);
+        let from = self.oldest_seq;
+        self.anchor.write(AnchorRecord {
+            head,
+            oldest_seq: from,
+        })
+    }
+
+    /// Counts rows as lost and closes the file; a gap row follows later.
+    fn handle_failure(&mut self, error: &AuditError, lost: u64) {
+        let mut why = error.to_string();
+        if let Some(source) = error.source() {
+            why = format!("{why}: {source}");
+        }
+        let why: Arc<str> = why.into();
+        if self.failure_reason.is_none() {
+            tracing::error!(lost, reason = %why, "audit rows lost");
+        }
+        self.unreported_lost += lost;
+        self.shared.count_lost(lost);
+        self.shared
+            .update_health(|health| health.failure = Some(Arc::clone(&why)));
+        self.failure_reason = Some(why);
+        lock(&self.shared.files).clear();
+        if let Some(open) = self.open_file.take() {
+            self.resume = Some(if is_transient(error) {
+                ResumePoint::Same(open.name)
+            } else {
+                ResumePoint::New(open.name)
+            });
+        }
+    }
+
+    /// Resumes after a failure, starting with a gap row.
+    fn resume_writing(&mut self) -> Result<(), AuditError> {
+        let (old, same) = match self.resume.clone() {
+            Some(ResumePoint::Same(name)) => (Some(name), true),
+            Some(ResumePoint::New(name)) => (Some(name), false),
+            None => (None, false),
+        };
+        let opened = old.and_then(|name| {
+            trail_files::open_for_append(&name)
+                .ok()
+                .map(|file| (name, file))
+        });
+        if let Some((name, connection)) = opened {
+            self.recount_lost(&connection, &name);
+            if same {
+                self.open_file = Some(OpenTrailFile::resume(name, connection));
+            }
+        }
+        if !self.anchor.is_in_place() {
+            (self.anchor, _) = AnchorFile::open(&self.directory)?;
+        }
+        if self.open_file.is_none() {
+            self.begin_file()?;
+        }
+        let mut gap = AuditRow::new(AuditRowKind::Gap, (self.clock.0)());
+        gap.lost = Some(self.unreported_lost);
+        let why = self.failure_reason.clone();
+        gap.reason = why.as_deref().map(Into::into);
+        let told = self.append_rows(std::iter::once(gap));
+        if told.is_err() {
+            self.open_file = None;
+            lock(&self.shared.files).clear();
+            return told;
+        }
+        tracing::warn!(lost = self.unreported_lost, "audit trail resumed writing");
+        (self.unreported_lost, self.failure_reason, self.resume) = (0, None, None);
+        self.shared.update_health(|health| health.failure = None);
+        Ok(())
+    }
+
+    /// Corrects the count of lost rows: a commit that returned an error may still be on disk.
+    fn recount_lost(&mut self, connection: &Connection, name: &TrailFile) {
+        let Ok(Some(found)) = trail_files::last_head(connection, name) else {
+            return;
+        };
+        let more = found
+            .seq
+            .saturating_sub(self.head.seq)
+            .min(self.unreported_lost);
+        if more > 0 {
+            self.head = found;
+            self.unreported_lost -= more;
+            self.shared
+                .update_health(|health| health.lost = health.lost.saturating_sub(more));
+        }
+    }
+
+    /// Closes the current file and begins the next.
+    fn rotate_file(&mut self) {
+        lock(&self.shared.files).clear();
+        if let Some(open) = self.open_file.take() {
+            // On failure the WAL stays beside the file and is read together with the file.
+            let fold = "PRAGMA wal_checkpoint(TRUNCATE)";
+            let _folded = open.connection.query_row(fold, [], |_| Ok(()));
+        }
+        if let Err(error) = self.begin_file() {
+            self.handle_failure(&error, 0);
+        }
+    }
+}
+
+/// Returns whether the file itself is undamaged.
+fn is_transient(error: &AuditError) -> bool {
+    let AuditError::Sqlite { source, .. } = error else {
+        return false;
+    };
+    matches!(
+        source.sqlite_error_code(),
+        Some(ErrorCode::DiskFull | ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)
+    )
+}
+
+/// Formats a path for messages.
+fn display_path(path: &Path) -> String {
+    path.display().to_string()
+}

@@ -1,0 +1,236 @@
+//! Forwards the input requests of a result to a client, and collects the responses.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use bowline_core::client_handle::{ClientCapability, ClientHandle, ServerRequest, ServerRequestId};
+use bowline_wire::RpcMessage;
+use bowline_wire::era::input_required::{
+    InputError, InputRequired, QUESTIONS_MAX, request_to_legacy, write_continuation,
+};
+use bowline_wire::jsonrpc::{write_notification, write_request};
+use bowline_wire::mcp::method;
+use bowline_wire::object::text_field;
+use bowline_wire::splice::{EditedText, write_string};
+use bytes::Bytes;
+use tokio::sync::oneshot;
+
+use crate::demux::{required_capability, secret_wanted, with_server_name};
+use crate::link::{InputRequestError, LinkError};
+
+/// Forwards all input requests of a result to a client, and returns the members of the next round.
+/// Ids of accepted URL elicitations are added to `elicitations`. Dropping the future cancels the
+/// requests.
+pub(super) async fn collect_responses(
+    server: &str,
+    caller: &Arc<dyn ClientHandle>,
+    result: &[u8],
+    elicitations: &mut Vec<String>,
+) -> Result<Vec<u8>, LinkError> {
+    let input = parse_required(result)?;
+    let mut open = OpenClientRequests {
+        caller,
+        request_ids: Vec::new(),
+    };
+    let mut waits = Vec::new();
+    for asked in &input.requests {
+        let params = asked.params.map(|at| at.slice(result));
+        let mut question = ClientRequest::parse(server, &asked.method, params)?;
+        let address = question.elicitation_id.take();
+        waits.push((address, open.send_request(question)?));
+    }
+    let mut answers = Vec::new();
+    for (address, wait) in waits {
+        let answer = wait.wait_result().await?;
+        // A declined elicitation has no completion.
+        elicitations
+            .extend(address.filter(|_| text_field(&answer, "action").as_deref() == Some("accept")));
+        answers.push(answer);
+    }
+    // All requests are answered, so nothing remains to cancel.
+    open.request_ids.clear();
+    let keys = input.requests.iter().map(|asked| asked.key.as_ref());
+    let answers = keys.zip(answers.iter().map(AsRef::as_ref));
+    let state = input.state.map(|at| at.slice(result));
+    Ok(write_continuation(answers, state))
+}
+
+/// Returns the members of the next round if a result has no input requests and only wants a retry.
+pub(super) fn continue_without_client(result: &[u8]) -> Result<Vec<u8>, LinkError> {
+    let required = parse_required(result)?;
+    if !required.requests.is_empty() {
+        return Err(LinkError::InputFailed(InputRequestError::NoClient));
+    }
+    let state = required.state.map(|at| at.slice(result));
+    Ok(write_continuation(std::iter::empty(), state))
+}
+
+fn parse_required(result: &[u8]) -> Result<InputRequired<'_>, LinkError> {
+    InputRequired::parse(result).map_err(|bad| match bad {
+        InputError::TooMany => LinkError::InputFailed(InputRequestError::TooMany {
+            questions_max: QUESTIONS_MAX,
+        }),
+        bad => LinkError::BadResponse(bad.to_string().into()),
+    })
+}
+
+/// An input request of a server.
+#[derive(Debug)]
+struct ClientRequest {
+    /// Elicitation id of a URL elicitation.
+    elicitation_id: Option<String>,
+    message: RpcMessage,
+    method: Arc<str>,
+    capability: ClientCapability,
+    server: Arc<str>,
+}
+
+impl ClientRequest {
+    fn parse(server: &str, method: &str, params: Option<&[u8]>) -> Result<Self, LinkError> {
+        let id = new_elicitation_id()?;
+        let params = params.map(|params| request_to_legacy(method, params, &id));
+        let address = matches!(params, Some(Cow::Owned(_))).then_some(id);
+        let params = params.as_deref();
+        let params = params.map(|source| EditedText { source, edits: &[] });
+        let mut line = Vec::new();
+        // The client handle assigns the id.
+        write_request(&mut line, 0, method, params);
+        let message = RpcMessage::parse_from_server(line.into());
+        let bad = |_| LinkError::BadResponse("a question in it cannot be read".into());
+        let message = message.map_err(bad)?;
+        let method: Arc<str> = method.into();
+        match required_capability(&message) {
+            Some(ability) => Ok(Self {
+                elicitation_id: address,
+                message,
+                method,
+                capability: ability,
+                server: server.into(),
+            }),
+            None => Err(LinkError::InputFailed(InputRequestError::Undeclared {
+                method,
+            })),
+        }
+    }
+}
+
+/// Returns a random elicitation id.
+fn new_elicitation_id() -> Result<String, LinkError> {
+    let mut random = [0; 16];
+    let failed = |error: getrandom::Error| InputRequestError::NotSent(error.to_string().into());
+    getrandom::fill(&mut random).map_err(failed)?;
+    Ok(format!("{:032x}", u128::from_ne_bytes(random)))
+}
+
+/// Notifies a client about complete URL elicitations, after the request has completed.
+pub(super) fn notify_elicitations_complete(
+    caller: &Arc<dyn ClientHandle>,
+    elicitations: &[String],
+) {
+    for id in elicitations {
+        let mut params = b"{\"elicitationId\":".to_vec();
+        write_string(&mut params, id);
+        params.push(b'}');
+        let mut out = Vec::new();
+        write_notification(&mut out, method::ELICITATION_COMPLETE, Some(&params));
+        caller.notify(out.into());
+    }
+}
+
+/// Unanswered requests to a client; cancelled on drop.
+#[derive(Debug)]
+struct OpenClientRequests<'a> {
+    caller: &'a Arc<dyn ClientHandle>,
+    request_ids: Vec<ServerRequestId>,
+}
+
+impl Drop for OpenClientRequests<'_> {
+    fn drop(&mut self) {
+        for number in self.request_ids.drain(..) {
+            self.caller.cancel_request(number);
+        }
+    }
+}
+
+impl OpenClientRequests<'_> {
+    fn send_request(&mut self, asked: ClientRequest) -> Result<PendingInput, LinkError> {
+        let ClientRequest {
+            message,
+            method,
+            capability: ability,
+            server,
+            ..
+        } = asked;
+        if ability == ClientCapability::ElicitationForm
+            && let Some(property) = secret_wanted(message.params().unwrap_or_default())
+        {
+            tracing::warn!(%server, %property, "declined a form that asks for a secret");
+            return Ok(PendingInput::Ready(DECLINED));
+        }
+        if !self.caller.capabilities().supports(ability) {
+            return Err(LinkError::InputFailed(InputRequestError::Undeclared {
+                method,
+            }));
+        }
+        let (request, id_at) = with_server_name(&message, &server);
+        let (tell, told) = oneshot::channel();
+        let reply = move |answer: Option<Bytes>| {
+            // A dropped receiver is fine.
+            let _ = tell.send(answer);
+        };
+        let question = ServerRequest::new(request, id_at, ability, reply);
+        self.request_ids.extend(self.caller.request(question));
+        Ok(PendingInput::Waiting {
+            told,
+            method,
+            ability,
+        })
+    }
+}
+
+/// Answer to a form that is not shown to the user.
+const DECLINED: &[u8] = br#"{"action":"decline"}"#;
+
+/// Answer to an elicitation after an error or no answer.
+const CANCELLED: &[u8] = br#"{"action":"cancel"}"#;
+
+/// An answer, known or pending.
+#[derive(Debug)]
+enum PendingInput {
+    Ready(&'static [u8]),
+    Waiting {
+        told: oneshot::Receiver<Option<Bytes>>,
+        method: Arc<str>,
+        ability: ClientCapability,
+    },
+}
+
+impl PendingInput {
+    /// Waits for the client's result.
+    async fn wait_result(self) -> Result<Cow<'static, [u8]>, LinkError> {
+        let (told, method, ability) = match self {
+            Self::Ready(value) => return Ok(Cow::Borrowed(value)),
+            Self::Waiting {
+                told,
+                method,
+                ability,
+            } => (told, method, ability),
+        };
+        let answer = told.await.ok().flatten();
+        let answer = answer.and_then(|answer| RpcMessage::parse_from_client(answer).ok());
+        if let Some(result) = answer.as_ref().and_then(RpcMessage::result) {
+            return Ok(Cow::Owned(result.to_vec()));
+        }
+        match ability {
+            // A round carries results only, so report the cancellation as a result.
+            ClientCapability::ElicitationForm | ClientCapability::ElicitationUrl => {
+                Ok(Cow::Borrowed(CANCELLED))
+            }
+            ClientCapability::Sampling
+            | ClientCapability::SamplingTools
+            | ClientCapability::Roots => Err(LinkError::InputFailed(InputRequestError::Refused {
+                method,
+            })),
+        }
+    }
+}

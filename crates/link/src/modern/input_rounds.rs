@@ -1,0 +1,192 @@
+//! Rounds of input requests for legacy clients of a modern server: the server responds with input
+//! requests, the client answers, and the request is repeated with the answers until it completes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bowline_core::call::BodyKind;
+use bowline_core::client_handle::ClientHandle;
+use bowline_core::error::ExecutionStatus;
+use bowline_core::pending_table::SendState;
+use bowline_wire::era::result_translation::{self, ResultKind};
+use bowline_wire::mcp::method;
+use bowline_wire::object;
+use bowline_wire::splice::replace_span;
+use tokio::time::timeout_at;
+
+use super::legacy_tasks::{self, TaskQuery};
+use super::{era_params, input_requests};
+use crate::demux::{CLIENT_WAIT_MAX, now};
+use crate::link::{InputRequestError, LinkError, LinkRequest, LinkResponse};
+use crate::stdio::ClientInfo;
+
+/// Rounds per request.
+pub(crate) const ROUNDS_MAX: usize = 10;
+
+/// Sends a legacy request to a modern server. `send_once` sends one modern request and waits for
+/// its response; called for every round. Time that the client takes does not count against the
+/// deadline.
+pub(crate) async fn request_with_rounds<F, S>(
+    server: &str,
+    client: &ClientInfo,
+    request: LinkRequest,
+    mut send_once: F,
+) -> Result<LinkResponse, LinkError>
+where
+    F: FnMut(LinkRequest) -> S + Send,
+    S: Future<Output = Result<LinkResponse, LinkError>> + Send,
+{
+    let task_query = TaskQuery {
+        server,
+        client,
+        request: &request,
+    };
+    match &*request.method {
+        method::TASKS_RESULT => {
+            return legacy_tasks::wait_task_result(task_query, &mut send_once).await;
+        }
+        method::TASKS_CANCEL => return legacy_tasks::cancel_task(task_query, &mut send_once).await,
+        _ => {}
+    }
+    let caller = request.caller.clone();
+    let round = |front: &[u8], client_time: Duration| {
+        // The clone shares the parameter bytes.
+        let mut next = request.clone();
+        let abilities = caller.as_ref().map(|caller| caller.capabilities());
+        era_params::to_round(&mut next, client, abilities.unwrap_or_default(), front);
+        next.deadline += client_time;
+        next
+    };
+    let mut answer = send_once(round(b"", Duration::ZERO)).await?;
+    let mut client_time = Duration::ZERO;
+    let mut elicitations = Vec::new();
+    for nth in 0..ROUNDS_MAX {
+        if !requires_input(&answer)? {
+            notify_completed(caller.as_ref(), &answer, &elicitations);
+            return Ok(if nth > 0 { without_ttl(answer) } else { answer });
+        }
+        let since = now();
+        let patience = since + CLIENT_WAIT_MAX.saturating_sub(client_time);
+        let body = answer.body_bytes();
+        let front = match &caller {
+            Some(caller) => {
+                let asking =
+                    input_requests::collect_responses(server, caller, body, &mut elicitations);
+                timeout_at(patience, asking)
+                    .await
+                    .map_err(|_| TIMED_OUT)??
+            }
+            None => input_requests::continue_without_client(body)?,
+        };
+        client_time += now().saturating_duration_since(since);
+        answer = send_once(round(&front, client_time))
+            .await
+            .map_err(to_started_error)?;
+    }
+    match requires_input(&answer)? {
+        true => Err(LinkError::InputFailed(InputRequestError::Rounds {
+            rounds_max: ROUNDS_MAX,
+        })),
+        false => {
+            notify_completed(caller.as_ref(), &answer, &elicitations);
+            Ok(without_ttl(answer))
+        }
+    }
+}
+
+const TIMED_OUT: LinkError = LinkError::Timeout {
+    sent: SendState::MaybeSent,
+};
+
+/// Notifies the client of completed URL elicitations, if the request succeeded.
+fn notify_completed(
+    caller: Option<&Arc<dyn ClientHandle>>,
+    answer: &LinkResponse,
+    addresses: &[String],
+) {
+    if let Some(caller) = caller.filter(|_| answer.body == BodyKind::Result) {
+        input_requests::notify_elicitations_complete(caller, addresses);
+    }
+}
+
+/// Sets `ttlMs` to 0: the result depends on answers of a client and must not be cached.
+fn without_ttl(answer: LinkResponse) -> LinkResponse {
+    let body = answer.body_bytes();
+    let is_whole =
+        answer.body == BodyKind::Result && result_translation::result_kind(body).is_final();
+    let Some(ttl_ms) = object::field(body, "ttlMs").filter(|_| is_whole) else {
+        return answer;
+    };
+    let bytes = replace_span(&answer.bytes, ttl_ms.shift(answer.body_at.start), b"0");
+    let end = (answer.body_at.end + 1).saturating_sub(ttl_ms.len());
+    LinkResponse {
+        bytes: bytes.into(),
+        body_at: answer.body_at.start..end,
+        ..answer
+    }
+}
+
+/// Whether a response requires input; an unknown result kind is an error.
+fn requires_input(answer: &LinkResponse) -> Result<bool, LinkError> {
+    if answer.body == BodyKind::Error {
+        return Ok(false);
+    }
+    match result_translation::result_kind(answer.body_bytes()) {
+        ResultKind::InputRequired => Ok(true),
+        ResultKind::Complete | ResultKind::Absent | ResultKind::Task => Ok(false),
+        ResultKind::Unknown => Err(LinkError::BadResponse("its kind is not known".into())),
+    }
+}
+
+/// Maps a send failure of a later round: earlier rounds may have run.
+pub(super) fn to_started_error(error: LinkError) -> LinkError {
+    match error {
+        LinkError::Closed(exit) => LinkError::Lost(exit),
+        LinkError::Timeout {
+            sent: SendState::NotSent,
+        } => LinkError::Timeout {
+            sent: SendState::MaybeSent,
+        },
+        error if error.execution() == ExecutionStatus::NotStarted => {
+            LinkError::InputFailed(InputRequestError::NotSent(error.to_string().into()))
+        }
+        error => error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bowline_core::era::Era;
+
+    use super::*;
+
+    #[test]
+    fn continued_result_is_not_cacheable() {
+        let head = r#"{"jsonrpc":"2.0","id":1,"result":"#;
+        for (result, want) in [
+            (
+                r#"{"ttlMs":60000,"cacheScope":"public"}"#,
+                r#"{"ttlMs":0,"cacheScope":"public"}"#,
+            ),
+            (
+                r#"{"ttlMs" : 5,"resultType":"complete"}"#,
+                r#"{"ttlMs" : 0,"resultType":"complete"}"#,
+            ),
+            (r#"{"content":[]}"#, r#"{"content":[]}"#),
+            (
+                r#"{"ttlMs":5,"resultType":"task"}"#,
+                r#"{"ttlMs":5,"resultType":"task"}"#,
+            ),
+        ] {
+            let answer = LinkResponse {
+                bytes: format!("{head}{result}}}").into(),
+                body: BodyKind::Result,
+                body_at: head.len()..head.len() + result.len(),
+                era: Era::Modern,
+            };
+            let answer = without_ttl(answer);
+            assert_eq!(answer.body_bytes(), want.as_bytes());
+            assert_eq!(answer.bytes, format!("{head}{want}}}"));
+        }
+    }
+}

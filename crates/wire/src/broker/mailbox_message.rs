@@ -1,0 +1,230 @@
+//! A mailbox message.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::FrameError;
+use super::encode_frame;
+use crate::object;
+use crate::object_members::{ObjectMembers, slice_bytes};
+use crate::object_writer::ObjectWriter;
+use crate::scan;
+use crate::span::ByteSpan;
+use crate::splice::{ByteEdit, EditedText};
+
+/// The sender of a message. Set by the hub.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MessageSender {
+    /// The mailbox for replies.
+    pub session_id: Arc<str>,
+    /// The role of the credential.
+    pub role: Option<Arc<str>>,
+    /// The principal represented by the hub.
+    pub principal: Option<Arc<str>>,
+}
+
+/// A message: `{id, from, kind, body, created_at, correlation_id?, ttl_ms?}`. Unknown members stay
+/// in `raw` and pass through.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MailboxMessage {
+    /// The id, unique per sender, for deduplication.
+    pub id: Arc<str>,
+    /// The claimed sender; trusted only if set by the hub.
+    pub sender: Option<MessageSender>,
+    /// The kind: `mcp_request`, `mcp_reply`, or anything else.
+    pub kind: Arc<str>,
+    /// The body, one JSON value.
+    pub body: Bytes,
+    /// The answered request.
+    pub correlation_id: Option<Arc<str>>,
+    /// Lifetime of the message.
+    pub ttl_ms: Option<u64>,
+    /// The whole object as received.
+    pub raw: Bytes,
+}
+
+/// The kind of a request.
+pub const REQUEST_KIND: &str = "mcp_request";
+
+/// The kind of a reply.
+pub const REPLY_KIND: &str = "mcp_reply";
+
+/// The content of a new message.
+#[derive(Clone, Copy, Debug)]
+pub struct MessageDraft<'a> {
+    /// The id.
+    pub id: &'a str,
+    /// The kind.
+    pub kind: &'a str,
+    /// The body, one JSON value.
+    pub body: &'a [u8],
+    /// The answered request.
+    pub correlation_id: Option<&'a str>,
+    /// Lifetime of the message.
+    pub ttl_ms: Option<u64>,
+    /// Creation time in milliseconds since 1970.
+    pub created_at_ms: u64,
+}
+
+impl MessageSender {
+    /// Parses a sender inside validated text.
+    pub(super) fn parse_at(
+        text: &Bytes,
+        at: ByteSpan,
+        what: &'static str,
+    ) -> Result<Self, FrameError> {
+        let members =
+            ObjectMembers::parse_at(text, at, &["session_id", "role", "principal"], what)?;
+        Ok(Self {
+            session_id: members.optional_text("session_id")?.unwrap_or_default(),
+            role: members.optional_text("role")?,
+            principal: members.optional_text("principal")?,
+        })
+    }
+}
+
+impl MailboxMessage {
+    /// Builds a message.
+    #[must_use]
+    pub fn new(draft: &MessageDraft<'_>) -> Self {
+        let mut raw = Vec::with_capacity(draft.body.len() + 256);
+        ObjectWriter::begin(&mut raw)
+            .text("id", draft.id)
+            .text("kind", draft.kind)
+            .text("created_at", &format_timestamp(draft.created_at_ms))
+            .text_if("correlation_id", draft.correlation_id)
+            .number_if("ttl_ms", draft.ttl_ms)
+            .raw("body", draft.body)
+            .end();
+        // The body is the last member.
+        let end = raw.len().saturating_sub(1);
+        let start = end.saturating_sub(draft.body.len());
+        let raw = Bytes::from(raw);
+        Self {
+            id: draft.id.into(),
+            sender: None,
+            kind: draft.kind.into(),
+            body: slice_bytes(&raw, ByteSpan { start, end }),
+            correlation_id: draft.correlation_id.map(Into::into),
+            ttl_ms: draft.ttl_ms,
+            raw,
+        }
+    }
+
+    /// Parses a whole text as a message.
+    ///
+    /// # Errors
+    /// The message is invalid.
+    pub fn parse(raw: &Bytes) -> Result<Self, FrameError> {
+        scan::scan_carrier(raw, &mut ()).map_err(|_| FrameError::NoObject)?;
+        let start = raw.len() - raw.trim_ascii_start().len();
+        let end = raw.trim_ascii_end().len();
+        Self::parse_at(raw, ByteSpan { start, end })
+    }
+
+    /// Parses a message inside validated text.
+    pub(super) fn parse_at(text: &Bytes, at: ByteSpan) -> Result<Self, FrameError> {
+        const NAMES: [&str; 6] = ["id", "from", "kind", "body", "correlation_id", "ttl_ms"];
+        let members = ObjectMembers::parse_at(text, at, &NAMES, "message")?;
+        let from = members.span("from");
+        let from = from.map(|at| MessageSender::parse_at(text, at, "from"));
+        Ok(Self {
+            id: members.required_text("id")?,
+            sender: from.transpose()?,
+            kind: members.required_text("kind")?,
+            body: members.required_value("body")?,
+            correlation_id: members.optional_text("correlation_id")?,
+            ttl_ms: members.optional_number("ttl_ms")?,
+            raw: slice_bytes(text, at),
+        })
+    }
+
+    /// Returns the message with this sender instead of any claimed sender; the remaining bytes are
+    /// unchanged.
+    #[must_use]
+    pub fn with_sender(&self, from: &MessageSender) -> Self {
+        let mut sender = Vec::new();
+        encode_frame::write_sender(from, &mut sender);
+        Self {
+            sender: Some(from.clone()),
+            raw: self.with_member("from", &sender),
+            ..self.clone()
+        }
+    }
+
+    /// Returns the message with this lifetime; the remaining bytes are unchanged.
+    #[must_use]
+    pub fn with_ttl(&self, ttl_ms: u64) -> Self {
+        let mut digits = itoa::Buffer::new();
+        Self {
+            ttl_ms: Some(ttl_ms),
+            raw: self.with_member("ttl_ms", digits.format(ttl_ms).as_bytes()),
+            ..self.clone()
+        }
+    }
+
+    /// Returns the object with this member added or replaced.
+    fn with_member(&self, name: &str, json: &[u8]) -> Bytes {
+        let source = &self.raw[..];
+        let mut member = Vec::new();
+        let (at, with) = match object::field(source, name) {
+            Some(at) => (at, json),
+            // After the opening brace. A further member follows, since every message has an id.
+            None => {
+                ObjectWriter::begin(&mut member).raw(name, json).end();
+                let inside = member.len().saturating_sub(1);
+                if let Some(last) = member.get_mut(inside) {
+                    *last = b',';
+                }
+                (
+                    ByteSpan { start: 1, end: 1 },
+                    member.get(1..).unwrap_or_default(),
+                )
+            }
+        };
+        let edits = &[ByteEdit { at, with }];
+        EditedText { source, edits }.to_vec().into()
+    }
+}
+
+/// Formats a time in UTC (RFC 3339), as in existing brokers.
+fn format_timestamp(since_1970_ms: u64) -> String {
+    let (seconds, millis) = (since_1970_ms / 1_000, since_1970_ms % 1_000);
+    let (days, second) = (seconds / 86_400, seconds % 86_400);
+    // Years start in March here, so a leap day is the last day of its year; 400 years have 146,097
+    // days, and the first such cycle started 719,468 days before 1970.
+    let days = days + 719_468;
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day = day - (153 * month + 2) / 5 + 1;
+    let (month, later) = if month < 10 {
+        (month + 3, 0)
+    } else {
+        (month - 9, 1)
+    };
+    let year = era * 400 + year + later;
+    let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timestamp_is_formatted_as_date() {
+        for (ms, want) in [
+            (0, "1970-01-01T00:00:00.000Z"),
+            (951_782_399_999, "2000-02-28T23:59:59.999Z"),
+            (951_782_400_000, "2000-02-29T00:00:00.000Z"),
+            (1_709_210_096_007, "2024-02-29T12:34:56.007Z"),
+            (4_107_542_400_000, "2100-03-01T00:00:00.000Z"),
+            (1_767_225_599_000, "2025-12-31T23:59:59.000Z"),
+        ] {
+            assert_eq!(format_timestamp(ms), want);
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Translates error objects between eras by their codes.
+
+use std::borrow::Cow;
+
+use super::object_edit::MemberAction;
+use super::object_edit::{
+    OwnedEdit, apply_edits, push_member, rewrite_object, to_string_literal, whole_span,
+};
+use crate::mcp::{code, method};
+use crate::object;
+use crate::span::ByteSpan;
+
+/// Codes reserved by the modern era, usable freely by legacy servers.
+const RESERVED_CODES: std::ops::RangeInclusive<i64> = -32_099..=-32_020;
+
+/// Returns the code of an error object.
+#[must_use]
+pub fn error_code(error: &[u8]) -> Option<i64> {
+    parse_code(error).map(|(code, _)| code)
+}
+
+/// Translates a legacy error object to modern; `uri` is the requested resource. A URL elicitation
+/// error stays unchanged: modern servers use an input request instead, built by the caller.
+#[must_use]
+pub fn to_modern<'a>(error: &'a [u8], uri: Option<&str>) -> Cow<'a, [u8]> {
+    let Some((code, at)) = parse_code(error) else {
+        return Cow::Borrowed(error);
+    };
+    match (code, uri) {
+        (code::RESOURCE_NOT_FOUND, Some(uri)) => {
+            let mut changes = vec![(at, format_code(code::INVALID_PARAMS))];
+            add_resource_uri(error, uri, &mut changes);
+            Cow::Owned(apply_edits(error, &mut changes))
+        }
+        (code::URL_ELICITATION_REQUIRED, _) => Cow::Borrowed(error),
+        (code, _) if RESERVED_CODES.contains(&code) => {
+            Cow::Owned(apply_edits(error, &mut [(at, format_code(code::INTERNAL))]))
+        }
+        _ => Cow::Borrowed(error),
+    }
+}
+
+/// Translates a modern error object to legacy.
+#[must_use]
+pub fn to_legacy<'a>(error: &'a [u8], method: &str) -> Cow<'a, [u8]> {
+    let Some((code, at)) = parse_code(error) else {
+        return Cow::Borrowed(error);
+    };
+    let legacy = match code {
+        code::INVALID_PARAMS if method == method::RESOURCES_READ && has_resource_uri(error) => {
+            code::RESOURCE_NOT_FOUND
+        }
+        code::HEADER_MISMATCH | code::MISSING_CAPABILITY | code::UNSUPPORTED_VERSION => {
+            code::INTERNAL
+        }
+        _ => return Cow::Borrowed(error),
+    };
+    Cow::Owned(apply_edits(error, &mut [(at, format_code(legacy))]))
+}
+
+fn parse_code(error: &[u8]) -> Option<(i64, ByteSpan)> {
+    let at = object::field(error, "code")?;
+    let code = std::str::from_utf8(at.slice(error)).ok()?.parse().ok()?;
+    Some((code, at))
+}
+
+fn format_code(code: i64) -> Vec<u8> {
+    itoa::Buffer::new().format(code).as_bytes().to_vec()
+}
+
+/// Whether an error names its resource.
+fn has_resource_uri(error: &[u8]) -> bool {
+    let Some(data) = object::field(error, "data") else {
+        return false;
+    };
+    object::text_field(data.slice(error), "uri").is_some()
+}
+
+/// Appends the edit that names the resource of an error, if missing.
+fn add_resource_uri(error: &[u8], uri: &str, changes: &mut Vec<OwnedEdit>) {
+    let mut member = Vec::new();
+    push_member(&mut member, "uri", &to_string_literal(uri));
+    match object::field(error, "data") {
+        None => {
+            let mut data = Vec::new();
+            push_member(&mut data, "data", &[b"{", &*member, b"}"].concat());
+            rewrite_object(
+                error,
+                whole_span(error),
+                data,
+                |_, _| MemberAction::Keep,
+                changes,
+            );
+        }
+        Some(at) if object::field(at.slice(error), "uri").is_none() => {
+            rewrite_object(error, at, member, |_, _| MemberAction::Keep, changes);
+        }
+        Some(_) => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_resource_code_differs_by_era() {
+        let uri = Some("a://b");
+        for (legacy, modern) in [
+            (
+                r#"{"code":-32002,"message":"no"}"#,
+                r#"{"data":{"uri":"a://b"},"code":-32602,"message":"no"}"#,
+            ),
+            (
+                r#"{"code":-32002,"message":"no","data":{"uri":"own","x":1}}"#,
+                r#"{"code":-32602,"message":"no","data":{"uri":"own","x":1}}"#,
+            ),
+            (
+                r#"{"code":-32002,"message":"no","data":{"x":1}}"#,
+                r#"{"code":-32602,"message":"no","data":{"uri":"a://b","x":1}}"#,
+            ),
+            (
+                r#"{"code":-32002,"message":"no","data":"words"}"#,
+                r#"{"code":-32602,"message":"no","data":"words"}"#,
+            ),
+        ] {
+            let got = to_modern(legacy.as_bytes(), uri);
+            assert_eq!(String::from_utf8(got.into_owned()).unwrap(), modern);
+            // Without a resource, the code is server-defined.
+            assert_eq!(&*to_modern(legacy.as_bytes(), None), legacy.as_bytes());
+        }
+        let modern = r#"{"code":-32602,"message":"no","data":{"uri":"a://b"}}"#;
+        let legacy = r#"{"code":-32002,"message":"no","data":{"uri":"a://b"}}"#;
+        let got = to_legacy(modern.as_bytes(), method::RESOURCES_READ);
+        assert_eq!(&*got, legacy.as_bytes());
+        let other = to_legacy(modern.as_bytes(), method::TOOLS_CALL);
+        assert_eq!(&*other, modern.as_bytes());
+        let plain = br#"{"code":-32602,"message":"no uri"}"#;
+        assert_eq!(&*to_legacy(plain, method::RESOURCES_READ), plain);
+    }
+
+    #[test]
+    fn reserved_codes_do_not_cross_eras() {
+        for code in [-32_020, -32_021, -32_022] {
+            let error = format!(r#"{{"message":"m","code":{code},"data":[1]}}"#);
+            let want = r#"{"message":"m","code":-32603,"data":[1]}"#;
+            assert_eq!(
+                &*to_legacy(error.as_bytes(), method::TOOLS_CALL),
+                want.as_bytes()
+            );
+            assert_eq!(&*to_modern(error.as_bytes(), None), want.as_bytes());
+        }
+        for code in [-32_700, -32_601, -32_042, -32_019, -1, 5, 404] {
+            let error = format!(r#"{{"code":{code},"message":"m"}}"#);
+            assert_eq!(
+                &*to_legacy(error.as_bytes(), method::TOOLS_CALL),
+                error.as_bytes()
+            );
+            assert_eq!(&*to_modern(error.as_bytes(), None), error.as_bytes());
+            assert_eq!(error_code(error.as_bytes()), Some(code));
+        }
+        let odd = br#"{"code":"x"}"#;
+        assert_eq!(&*to_modern(odd, None), odd);
+        assert_eq!(error_code(odd), None);
+    }
+}

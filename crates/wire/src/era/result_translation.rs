@@ -1,0 +1,251 @@
+//! Translates results between eras, and classifies results by `resultType`.
+
+use std::borrow::Cow;
+
+use bowline_core::cache::{CacheHint, CacheScope};
+
+use super::object_edit::{
+    MemberAction, OwnedEdit, apply_edits, is_object, push_member, rewrite_object,
+    to_string_literal, whole_span,
+};
+use crate::mcp::{meta, method};
+use crate::object;
+use crate::span::ByteSpan;
+use crate::splice::write_string;
+
+mod tool_definition;
+pub use tool_definition::tool_to_legacy;
+
+/// The `resultType` of a result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResultKind {
+    /// Final result.
+    Complete,
+    /// Input required: the request must be sent again with responses.
+    InputRequired,
+    /// A task handle.
+    Task,
+    /// Unknown; not to be treated as a result.
+    Unknown,
+    /// Absent: a legacy result, final.
+    Absent,
+}
+
+impl ResultKind {
+    /// Whether the result ends its request.
+    #[must_use]
+    pub const fn is_final(self) -> bool {
+        matches!(self, Self::Complete | Self::Absent)
+    }
+}
+
+/// Returns the kind of a result.
+#[must_use]
+pub fn result_kind(result: &[u8]) -> ResultKind {
+    let Some(at) = object::field(result, "resultType") else {
+        return ResultKind::Absent;
+    };
+    match object::parse_string(at.slice(result)).as_deref() {
+        Some("complete") => ResultKind::Complete,
+        Some("input_required") => ResultKind::InputRequired,
+        Some("task") => ResultKind::Task,
+        _ => ResultKind::Unknown,
+    }
+}
+
+/// Whether results of a method require a cache hint.
+#[must_use]
+pub fn needs_cache_hint(method: &str) -> bool {
+    matches!(
+        method,
+        method::DISCOVER
+            | method::TOOLS_LIST
+            | method::PROMPTS_LIST
+            | method::RESOURCES_LIST
+            | method::RESOURCES_TEMPLATES_LIST
+            | method::RESOURCES_READ
+    )
+}
+
+/// Additional data for translating a legacy result.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ResultContext<'a> {
+    /// The server info: an object.
+    pub server_info: Option<&'a [u8]>,
+    /// The cache hint. If absent, the result's own hint applies; without any hint the result is
+    /// uncacheable.
+    pub hint: Option<CacheHint>,
+}
+
+/// Translates a legacy result to a complete modern result.
+#[must_use]
+pub fn to_modern(result: &[u8], method: &str, known: &ResultContext<'_>) -> Vec<u8> {
+    let seen = ResultFields::from_result(result);
+    let mut front = Vec::new();
+    push_member(&mut front, "resultType", b"\"complete\"");
+    let hinted = needs_cache_hint(method);
+    let own = hinted && known.hint.is_none() && seen.has_valid_hint(result);
+    if hinted && !own {
+        let hint = known.hint.map(|hint| (hint.ttl.as_millis(), hint.scope));
+        let (ttl_ms, sharing) = hint.unwrap_or((0, CacheScope::Private));
+        let ttl_ms = u64::try_from(ttl_ms).unwrap_or(u64::MAX);
+        let scope: &[u8] = match sharing {
+            CacheScope::Public => b"\"public\"",
+            CacheScope::Private => b"\"private\"",
+        };
+        push_member(
+            &mut front,
+            "ttlMs",
+            itoa::Buffer::new().format(ttl_ms).as_bytes(),
+        );
+        push_member(&mut front, "cacheScope", scope);
+    }
+    let mut changes = Vec::new();
+    let mut meta_goes = false;
+    if let Some(info) = known.server_info {
+        let mut member = Vec::with_capacity(info.len() + 64);
+        push_member(&mut member, meta::SERVER_INFO, info);
+        match seen.meta {
+            Some(at) if is_object(at.slice(result)) => {
+                if object::field(at.slice(result), meta::SERVER_INFO).is_none() {
+                    rewrite_object(result, at, member, |_, _| MemberAction::Keep, &mut changes);
+                }
+            }
+            other => {
+                meta_goes = other.is_some();
+                push_member(&mut front, "_meta", &[b"{", &*member, b"}"].concat());
+            }
+        }
+    }
+    let action = |key: &[u8], _| match key {
+        b"resultType" => MemberAction::Remove,
+        b"ttlMs" | b"cacheScope" if hinted && !own => MemberAction::Remove,
+        b"_meta" if meta_goes => MemberAction::Remove,
+        _ => MemberAction::Keep,
+    };
+    if !rewrite_object(
+        result,
+        whole_span(result),
+        front.clone(),
+        action,
+        &mut changes,
+    ) {
+        // Invalid in both eras: replaced by an empty result.
+        return [b"{", &*front, b"}"].concat();
+    }
+    apply_edits(result, &mut changes)
+}
+
+/// Translates a complete modern result to legacy. Structured content must be an object there; a
+/// non-object is dropped, and added as text if the result has none.
+#[must_use]
+pub fn to_legacy<'a>(result: &'a [u8], method: &str) -> Cow<'a, [u8]> {
+    let mut structured = None;
+    let mut changes = Vec::new();
+    let is_call = method == method::TOOLS_CALL;
+    rewrite_object(
+        result,
+        whole_span(result),
+        Vec::new(),
+        |key, value| match key {
+            b"resultType" => MemberAction::Remove,
+            b"ttlMs" | b"cacheScope" if needs_cache_hint(method) => MemberAction::Remove,
+            b"structuredContent" if is_call && !is_object(value.slice(result)) => {
+                structured = Some(value);
+                MemberAction::Remove
+            }
+            _ => MemberAction::Keep,
+        },
+        &mut changes,
+    );
+    if let Some(value) = structured {
+        add_text_block(result, value, &mut changes);
+    }
+    match changes.is_empty() {
+        true => Cow::Borrowed(result),
+        false => Cow::Owned(apply_edits(result, &mut changes)),
+    }
+}
+
+/// Appends the edit that adds a value as a text block, if the result has no text.
+fn add_text_block(result: &[u8], value: ByteSpan, changes: &mut Vec<OwnedEdit>) {
+    let Some(content) = object::field(result, "content") else {
+        return;
+    };
+    let blocks = content.slice(result);
+    let is_text = |block: ByteSpan| {
+        let block = block.slice(blocks);
+        object::text_field(block, "type").as_deref() == Some("text")
+    };
+    let value = value.slice(result);
+    if value == b"null" || object::items(blocks).any(is_text) {
+        return;
+    }
+    let Ok(value) = std::str::from_utf8(value) else {
+        return;
+    };
+    let mut block = br#"[{"type":"text","text":"#.to_vec();
+    write_string(&mut block, value);
+    block.push(b'}');
+    if object::items(blocks).next().is_some() {
+        block.push(b',');
+    }
+    if blocks.first() == Some(&b'[') {
+        let bracket = ByteSpan {
+            start: content.start,
+            end: content.start + 1,
+        };
+        changes.push((bracket, block));
+    }
+}
+
+/// Writes an empty result, optionally naming the ended subscription.
+#[must_use]
+pub fn empty_result(subscription: Option<&[u8]>) -> Vec<u8> {
+    let mut front = Vec::new();
+    push_member(&mut front, "resultType", &to_string_literal("complete"));
+    if let Some(id) = subscription {
+        let mut member = Vec::new();
+        push_member(&mut member, meta::SUBSCRIPTION_ID, id);
+        push_member(&mut front, "_meta", &[b"{", &*member, b"}"].concat());
+    }
+    [b"{", &*front, b"}"].concat()
+}
+
+/// Spans of the members that differ between eras.
+#[derive(Clone, Copy, Debug, Default)]
+struct ResultFields {
+    meta: Option<ByteSpan>,
+    ttl_ms: Option<ByteSpan>,
+    cache_scope: Option<ByteSpan>,
+}
+
+impl ResultFields {
+    fn from_result(result: &[u8]) -> Self {
+        let mut seen = Self::default();
+        for (key, value) in object::fields(result) {
+            match &*key {
+                "_meta" => seen.meta = Some(value),
+                "ttlMs" => seen.ttl_ms = Some(value),
+                "cacheScope" => seen.cache_scope = Some(value),
+                _ => {}
+            }
+        }
+        seen
+    }
+
+    /// Whether both hint members are present and valid.
+    fn has_valid_hint(&self, result: &[u8]) -> bool {
+        let (Some(ttl_ms), Some(scope)) = (self.ttl_ms, self.cache_scope) else {
+            return false;
+        };
+        let ttl_ms = ttl_ms.slice(result);
+        let scope = scope.slice(result);
+        !ttl_ms.is_empty()
+            && ttl_ms.iter().all(u8::is_ascii_digit)
+            && (scope == b"\"public\"" || scope == b"\"private\"")
+    }
+}
+
+#[cfg(test)]
+mod tests;

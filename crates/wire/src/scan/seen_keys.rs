@@ -1,0 +1,124 @@
+//! Keys of the open objects, for duplicate detection.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+
+use foldhash::quality::RandomState;
+
+use super::{DEPTH_MAX, OPEN_KEYS_MAX};
+use crate::string_literal::StringLiteral;
+
+/// Number of keys per object compared directly; further keys are hashed.
+const COMPARED_KEYS_MAX: usize = 16;
+
+/// Keys of all open objects kept without allocation.
+const INLINE_KEYS_MAX: usize = 24;
+
+/// The hashed keys of one object, with a random seed.
+type HashedKeys<'a> = HashSet<Cow<'a, [u8]>, RandomState>;
+
+/// The keys of each open object.
+#[derive(Debug)]
+pub(super) struct SeenKeys<'a> {
+    inline: [&'a [u8]; INLINE_KEYS_MAX],
+    spill: Vec<&'a [u8]>,
+    len: usize,
+    /// Start of the compared keys of the object at each depth. At most
+    /// `DEPTH_MAX * COMPARED_KEYS_MAX` keys exist, so 16 bits suffice.
+    starts: [u16; DEPTH_MAX],
+    /// Objects with many or escaped keys: depth and keys. Each set is dropped with its object,
+    /// because clearing a large set for many small objects would cost more.
+    hashed: Vec<(usize, HashedKeys<'a>)>,
+    /// Number of hashed keys in all open objects, at most [`OPEN_KEYS_MAX`].
+    hashed_len: usize,
+}
+
+impl<'a> SeenKeys<'a> {
+    pub(super) const fn new() -> Self {
+        Self {
+            inline: [&[]; INLINE_KEYS_MAX],
+            spill: Vec::new(),
+            len: 0,
+            starts: [0; DEPTH_MAX],
+            hashed: Vec::new(),
+            hashed_len: 0,
+        }
+    }
+
+    /// Whether the limit of hashed keys is reached, the reason for refusing the last key.
+    pub(super) const fn is_full(&self) -> bool {
+        self.hashed_len >= OPEN_KEYS_MAX
+    }
+
+    /// Begins the object at `depth`.
+    #[inline]
+    pub(super) fn open(&mut self, depth: usize) {
+        if let Some(start) = self.starts.get_mut(depth) {
+            *start = u16::try_from(self.len).unwrap_or(u16::MAX);
+        }
+    }
+
+    /// Drops the keys of the object at `depth`.
+    #[inline]
+    pub(super) fn close(&mut self, depth: usize) {
+        self.truncate(self.start(depth));
+        if let Some((_, keys)) = self.hashed.pop_if(|(owner, _)| *owner == depth) {
+            self.hashed_len = self.hashed_len.saturating_sub(keys.len());
+        }
+    }
+
+    /// Adds a key to the object at `depth`; false for a duplicate, or at the limit.
+    #[inline]
+    pub(super) fn insert(&mut self, depth: usize, key: StringLiteral<'a>) -> bool {
+        let start = self.start(depth);
+        let hashes = self.hashed.last().is_some_and(|(owner, _)| *owner == depth);
+        if hashes || key.escapes > 0 || self.len - start >= COMPARED_KEYS_MAX {
+            return self.insert_hashed(depth, start, key);
+        }
+        if self.keys_from(start).any(|known| known == key.raw) {
+            return false;
+        }
+        match self.inline.get_mut(self.len) {
+            Some(slot) => *slot = key.raw,
+            None => self.spill.push(key.raw),
+        }
+        self.len += 1;
+        true
+    }
+
+    #[cold]
+    fn insert_hashed(&mut self, depth: usize, start: usize, key: StringLiteral<'a>) -> bool {
+        if self.hashed.last().is_none_or(|(owner, _)| *owner != depth) {
+            let known: HashSet<_, _> = self.keys_from(start).map(Cow::Borrowed).collect();
+            self.hashed_len += known.len();
+            self.hashed.push((depth, known));
+            self.truncate(start);
+        }
+        let full = self.is_full();
+        let Some((_, known)) = self.hashed.last_mut() else {
+            return false;
+        };
+        let added = !full && known.insert(key.unescape());
+        self.hashed_len += usize::from(added);
+        added
+    }
+
+    #[inline]
+    fn start(&self, depth: usize) -> usize {
+        self.starts.get(depth).copied().map_or(0, usize::from)
+    }
+
+    #[inline]
+    fn keys_from(&self, start: usize) -> impl Iterator<Item = &'a [u8]> {
+        let inline = self.inline.get(start..self.len.min(INLINE_KEYS_MAX));
+        let spill = self.spill.get(start.saturating_sub(INLINE_KEYS_MAX)..);
+        let inline = inline.unwrap_or_default().iter();
+        inline.chain(spill.unwrap_or_default()).copied()
+    }
+
+    #[inline]
+    fn truncate(&mut self, len: usize) {
+        self.len = len;
+        self.spill.truncate(len.saturating_sub(INLINE_KEYS_MAX));
+    }
+}
