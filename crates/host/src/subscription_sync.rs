@@ -252,7 +252,7 @@ impl SubscriptionSync {
         });
         keepers.insert(Arc::clone(name), Arc::clone(&keeper));
         let keeping = Arc::clone(self).run_sync(Arc::clone(&keeper));
-        self.tasks.spawn("keeper", keeping);
+        self.tasks.spawn("subscription sync", keeping);
         keeper
     }
 

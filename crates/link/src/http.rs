@@ -183,7 +183,7 @@ impl HttpDialer<'_> {
             }
             DiscoverOutcome::Legacy => {
                 let leaving = Arc::clone(&conversation).end_stray_session();
-                self.spawner.spawn("link.leave", Box::pin(leaving));
+                self.spawner.spawn("link.session_end", Box::pin(leaving));
                 return Ok(None);
             }
         };
@@ -294,7 +294,7 @@ impl HttpDialer<'_> {
             Arc::clone(conversation),
             making,
         );
-        self.spawner.spawn("link.elder", Box::pin(keeping));
+        self.spawner.spawn("link.legacy_session", Box::pin(keeping));
         Some(legacy_session)
     }
 
@@ -311,9 +311,9 @@ impl HttpDialer<'_> {
         let post = background::run_outbox(Arc::clone(&conversation), ends.outbox);
         spawn("link.post", Box::pin(post));
         let rest = background::run_background(Arc::clone(&conversation), ends.trailing_bodies);
-        spawn("link.rest", Box::pin(rest));
+        spawn("link.maintenance", Box::pin(rest));
         spawn(
-            "link.keeper",
+            "link.session_end",
             Box::pin(background::end_session_on_stop(Arc::clone(&conversation))),
         );
         Arc::new(HttpLink {

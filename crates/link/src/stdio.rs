@@ -280,7 +280,7 @@ pub async fn connect_process<S: ProcessSpawner + ?Sized>(
         followed.push(spawn_tracked(spawner, "link.stderr", task));
     }
     let keeping = process_monitor::monitor_process(process, rpc.clone(), followed, options.limits);
-    spawner.spawn("link.keeper", Box::pin(keeping));
+    spawner.spawn("link.process_monitor", Box::pin(keeping));
 
     let meeting = StdioHandshake {
         rpc: &rpc,

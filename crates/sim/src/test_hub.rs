@@ -59,7 +59,7 @@ impl TestHub {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
         let (attending, tasks) = (hub.clone(), host.tasks().clone());
-        host.tasks().spawn("hub door", async move {
+        host.tasks().spawn("hub listener", async move {
             while let Ok((stream, _)) = listener.accept().await {
                 let (hub, spawner) = (attending.clone(), tasks.clone());
                 tasks.spawn("hub peer", async move {

@@ -143,14 +143,16 @@ impl ExecutorListener {
                 }
             };
             let this = Arc::clone(&self);
-            self.service.tasks().spawn("executor caller", async move {
-                let _place = permit;
-                tokio::select! {
-                    biased;
-                    () = this.serve_caller(stream) => {}
-                    () = this.wait_closed() => {}
-                }
-            });
+            self.service
+                .tasks()
+                .spawn("executor connection", async move {
+                    let _place = permit;
+                    tokio::select! {
+                        biased;
+                        () = this.serve_caller(stream) => {}
+                        () = this.wait_closed() => {}
+                    }
+                });
         }
     }
 

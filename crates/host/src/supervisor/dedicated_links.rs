@@ -297,7 +297,7 @@ impl DedicatedLinks {
             Arc::clone(&ready),
             events,
         );
-        self.deps.tasks.spawn("own link", keeping);
+        self.deps.tasks.spawn("dedicated link", keeping);
         let until = until.min(ready.since.plus(LEVEL_WAIT));
         self.wait_level_applied(shared, key, slot, &ready, until)
             .await;
@@ -453,7 +453,7 @@ impl DedicatedLinks {
                 ready.link.close().await;
             }
         };
-        self.deps.tasks.spawn("own link's end", closing);
+        self.deps.tasks.spawn("dedicated link close", closing);
     }
 }
 

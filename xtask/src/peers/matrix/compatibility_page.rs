@@ -46,19 +46,19 @@ both eras, and the rest the older one. [eras.md](eras.md) says what becomes of w
 const PAGE_NOTES: &str = "
 ## Notes
 
-- A question belongs to the call during which it is asked. Over stdio and HTTP+SSE all calls share
-  one stream, and the TypeScript v2 server shares one too: `ctx.mcpReq.elicitInput` and
-  `requestSampling` send on the session's GET stream, not on the call's own. While calls of several
-  clients are in flight, nobody can say whose such a question is: Bowline refuses it, and from then
-  on gives each client that can answer a connection of its own (`isolation = \"auto\"`;
+- A server request belongs to the call during which the server sends it. Over stdio and HTTP+SSE all
+  calls share one stream, and the TypeScript v2 server shares one too: `ctx.mcpReq.elicitInput` and
+  `requestSampling` send on the session's GET stream, not on the stream of the call. While calls of
+  several clients are in flight, such a request cannot be attributed: Bowline refuses it, and from
+  then on gives each client that can answer a dedicated link (`isolation = \"auto\"`;
   `\"session\"` does so from the start).
-- In the modern era a tool asks by its result: with `Resolve` (Python SDK 2.x), an
-  `InputRequiredResult` (FastMCP) or `inputRequired` (TypeScript v2). A tool that asks in the middle
-  of the call, with `ctx.elicit`, can do so in the older era only. A server of both eras is spoken
-  to in that one for callers that can be asked, so the tools of the row \"FastMCP server\", which
-  ask so, reach clients that are pinned to the modern era too.
-- So that a cell says how two get on, the cells of one server are walked one after the other. Two
-  clients at once have a test: `unattributed_server_request_is_refused_once`.
+- In the modern era a tool requests input by its result: with `Resolve` (Python SDK 2.x), an
+  `InputRequiredResult` (FastMCP) or `inputRequired` (TypeScript v2). A tool that requests input in
+  the middle of the call, with `ctx.elicit`, can do so in the legacy era only. For clients that can
+  answer, Bowline uses the legacy era with a server of both eras, so the tools of the row \"FastMCP
+  server\" reach clients that are pinned to the modern era too.
+- A cell shows how one client and one server work together, so the cells of one server run one after
+  the other. Two clients at once have a test: `unattributed_server_request_is_refused_once`.
 ";
 
 /// Renders the whole page.

@@ -143,7 +143,7 @@ async fn handle_request(caller: McpCaller<'_>, session: &Arc<ClientSession>, mes
 /// Sends the response when ready; ending the session cancels the call.
 fn respond_later(edge: &Edge, session: &Arc<ClientSession>, running: LegacyCallFuture) {
     let session = Arc::clone(session);
-    edge.host.tasks().spawn("old call", async move {
+    edge.host.tasks().spawn("http+sse call", async move {
         session.push_response(running.await.response);
     });
 }

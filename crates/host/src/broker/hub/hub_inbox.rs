@@ -97,7 +97,7 @@ fn start_scans(shared: &Arc<HubShared>) {
             return;
         };
         let owned = Arc::clone(shared);
-        shared.tasks().spawn("hub look", async move {
+        shared.tasks().spawn("hub inbox scan", async move {
             let scan = scan_sender(&owned, &sender, max).await;
             lock(&owned.inbox).finish_scan(&sender, scan);
             owned.inbox_wake.notify_one();

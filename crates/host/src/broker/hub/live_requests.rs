@@ -349,7 +349,7 @@ pub(super) fn relay_server_request(
         let frame = BrokerFrame::ServerRequestReply { id, number, answer };
         // Without an answer, the server would wait as long as a person may take.
         if !peer.try_send(&frame) {
-            shared.tasks().spawn("broker answer", async move {
+            shared.tasks().spawn("broker response", async move {
                 peer.send(&frame).await;
             });
         }

@@ -360,7 +360,7 @@ impl Drop for ReplyWaitGuard {
         self.send_cancel();
         let (shared, message) = (Arc::clone(&self.shared), self.message);
         let tasks = shared.tasks().clone();
-        tasks.spawn("errand return", async move {
+        tasks.spawn("hub message return", async move {
             withdraw_message(&shared, message).await;
         });
     }

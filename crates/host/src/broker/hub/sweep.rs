@@ -136,7 +136,7 @@ async fn notify_peer(
     // The peer does not read. A separate task waits, so that other peers are not delayed; the
     // announced revision may be older than the manifest fetched later.
     let peer = Arc::clone(peer);
-    shared.tasks().spawn("peer change", async move {
+    shared.tasks().spawn("peer rights change", async move {
         peer.send(&changed).await;
         lock(&peer.state).is_notifying = false;
     });

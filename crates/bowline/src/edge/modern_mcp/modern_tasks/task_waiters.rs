@@ -208,7 +208,7 @@ impl TaskRequest {
             run_call(Arc::clone(edge), call, cancelled),
             Arc::clone(&end),
         );
-        edge.host.tasks().spawn("task attended", async move {
+        edge.host.tasks().spawn("task result wait", async move {
             let outcome = running.await;
             waiter_handle.finish(outcome);
         });
