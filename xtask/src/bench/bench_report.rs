@@ -189,7 +189,7 @@ mod tests {
         let table = report.to_table();
         let line = |word: &str| table.lines().find(|l| l.contains(word)).unwrap_or_default();
         assert!(line("idle gateway").ends_with("hit"), "{table}");
-        assert!(line("first right call").ends_with("MISS"), "{table}");
+        assert!(line("first correct response").ends_with("MISS"), "{table}");
         assert!(line("1,000 tools").ends_with("not measured"), "{table}");
         assert_eq!(line("left out"), "left out: nginx (not installed)");
     }
