@@ -213,11 +213,11 @@ impl GatewayAudit {
             return json!({"state": "off"});
         };
         let (calls, denials) = (trail.calls().health(), trail.denials().health());
-        let trouble = calls.failure.or(denials.failure);
-        let state = if trouble.is_some() { "degraded" } else { "ok" };
+        let failure = calls.failure.or(denials.failure);
+        let state = if failure.is_some() { "degraded" } else { "ok" };
         json!({
             "state": state,
-            "reason": trouble,
+            "reason": failure,
             "lost": calls.lost + denials.lost,
             "waiting": calls.queued + denials.queued,
             "seq": calls.head.seq,

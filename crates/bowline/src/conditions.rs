@@ -215,18 +215,18 @@ impl Condition for CelCondition {
 
     fn evaluate(
         &self,
-        facts: &ConditionInput<'_>,
+        input: &ConditionInput<'_>,
         effort: EvaluationEffort,
     ) -> Result<bool, ConditionError> {
-        let args = self.prepare_arguments(facts.arguments, effort)?;
+        let args = self.prepare_arguments(input.arguments, effort)?;
         let mut context = Context::with_env(Arc::clone(&self.language.0));
         self.patterns.register_function(&mut context);
         context.add_variable_from_value("args", args);
         for (name, value) in [
-            ("principal", facts.principal),
-            ("role", facts.role.unwrap_or_default()),
-            ("server", facts.server),
-            ("tool", facts.name),
+            ("principal", input.principal),
+            ("role", input.role.unwrap_or_default()),
+            ("server", input.server),
+            ("tool", input.name),
         ] {
             context.add_variable_from_value(name, value);
         }
@@ -246,8 +246,8 @@ impl CelCondition {
         effort: EvaluationEffort,
     ) -> Result<Value, ConditionError> {
         if json.len() > ARGUMENTS_BYTES_MAX {
-            let why = format!("the arguments are longer than {ARGUMENTS_BYTES_MAX} bytes");
-            return Err(ConditionError::Failed(why));
+            let reason = format!("the arguments are longer than {ARGUMENTS_BYTES_MAX} bytes");
+            return Err(ConditionError::Failed(reason));
         }
         if effort == EvaluationEffort::Quick && json.len() > QUICK_ARGUMENTS_BYTES_MAX {
             return Err(ConditionError::NeedsFullEffort);
@@ -301,13 +301,13 @@ fn to_cel_value(json: serde_json::Value) -> Value {
     }
 }
 
-fn undecided_because(why: &str) -> ConditionError {
-    ConditionError::Failed(why.to_owned())
+fn undecided_because(reason: &str) -> ConditionError {
+    ConditionError::Failed(reason.to_owned())
 }
 
 /// Maps an evaluation error to a reason without argument values.
 fn to_undecided(error: &ExecutionError) -> ConditionError {
-    let why = match error {
+    let reason = match error {
         ExecutionError::NoSuchKey(_) => "an argument that it asks for is missing",
         ExecutionError::NoSuchOverload(_)
         | ExecutionError::UnexpectedType { .. }
@@ -321,5 +321,5 @@ fn to_undecided(error: &ExecutionError) -> ConditionError {
         | ExecutionError::Overflow(..) => "it cannot be reckoned",
         _ => "it fails on these arguments",
     };
-    undecided_because(why)
+    undecided_because(reason)
 }

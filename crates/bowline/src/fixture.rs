@@ -186,12 +186,12 @@ pub fn run(
     let waker = events.clone();
     // A full queue wakes the loop as well.
     let wake = move || drop(waker.try_send(FixtureEvent::Wake));
-    let common = FixtureShared::new(options, faults.clone(), wake)?;
-    let server = FixtureServer::new(Arc::new(common), output);
-    let reading = faults.stops_reading();
+    let shared = FixtureShared::new(options, faults.clone(), wake)?;
+    let server = FixtureServer::new(Arc::new(shared), output);
+    let stops_after = faults.stops_reading();
     thread::Builder::new()
         .name("fixture-reader".to_owned())
-        .spawn(move || read_lines(input, reading, &events))
+        .spawn(move || read_lines(input, stops_after, &events))
         .map_err(Error::Reader)?;
     handle_events(&Arc::new(server), &faults, &queue)
 }

@@ -128,8 +128,8 @@ const fn deciding_pattern<'p>(decision: &PolicyDecision<'p>) -> Option<&'p Featu
         PolicyDecision::Allowed { pattern, .. }
         | PolicyDecision::Denied { pattern, .. }
         | PolicyDecision::Hidden { pattern, .. } => Some(pattern),
-        PolicyDecision::ConditionFailed { when, .. }
-        | PolicyDecision::ConditionUndecided { when, .. } => Some(&when.pattern),
+        PolicyDecision::ConditionFailed { rule, .. }
+        | PolicyDecision::ConditionUndecided { rule, .. } => Some(&rule.pattern),
         _ => None,
     }
 }

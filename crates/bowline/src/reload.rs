@@ -177,10 +177,10 @@ impl Reloader {
     /// Passes the policy in force and the positions of its patterns to `look`.
     pub(crate) fn with_policy<T>(
         &self,
-        look: impl FnOnce(&PolicyConfig, &[PatternMention]) -> T,
+        read: impl FnOnce(&PolicyConfig, &[PatternMention]) -> T,
     ) -> T {
-        let known = lock(&self.state);
-        look(&known.policy, &known.mentions)
+        let state = lock(&self.state);
+        read(&state.policy, &state.mentions)
     }
 
     /// Subscribes to the outcome of every reload.
@@ -195,7 +195,7 @@ impl Reloader {
     pub async fn reload(&self, host: &Host) -> Result<Arc<ReloadOutcome>, NoConfigFile> {
         let source = self.source.as_ref().ok_or(NoConfigFile)?;
         // The semaphore is never closed.
-        let _turn = self.reload_permit.acquire().await;
+        let _permit = self.reload_permit.acquire().await;
         let began = host.clock().now();
         let (digest, loaded) = source.load_config().await;
         let outcome = match loaded {
@@ -214,7 +214,7 @@ impl Reloader {
         lock(&self.state).text_digest = digest;
         let outcome = Arc::new(outcome);
         // Without subscribers the send fails; the caller gets the outcome anyway.
-        let _unheard = self.outcomes.send(Arc::clone(&outcome));
+        let _sent = self.outcomes.send(Arc::clone(&outcome));
         Ok(outcome)
     }
 
@@ -374,7 +374,7 @@ pub(crate) async fn watch_config_file(edge: Arc<Edge>, mut stop: signal::Receive
         // Checked first: the file may have changed before the watch began.
         if edge.reloader.has_file_changed().await {
             // The file exists, and interested parties subscribe to outcomes.
-            let _told = edge.reloader.reload(&edge.host).await;
+            let _outcome = edge.reloader.reload(&edge.host).await;
         }
         tokio::select! {
             () = watch.wait_changed() => {}

@@ -375,13 +375,13 @@ impl SecretSources {
         let slot = self.vault.output_slot(fetcher);
         let now = self.vault.clock.now();
         let fetched = match (self.mode, slot.cached_result()) {
-            (FetchMode::Known, Some(known)) => known,
+            (FetchMode::Known, Some(cached)) => cached,
             (FetchMode::Known, None) => return Err(SecretLookupError::NotFetched(name())),
-            (FetchMode::Fetch, Some(known)) if !slot.is_due(now, fetcher) => known,
-            (FetchMode::Fetch, known) => {
-                match (self.vault.fetch_secret(fetcher, FetchReason::Age), known) {
+            (FetchMode::Fetch, Some(cached)) if !slot.is_due(now, fetcher) => cached,
+            (FetchMode::Fetch, cached) => {
+                match (self.vault.fetch_secret(fetcher, FetchReason::Age), cached) {
                     // A stale value is better than none.
-                    (Err(_), Some(Ok(known))) => Ok(known),
+                    (Err(_), Some(Ok(cached))) => Ok(cached),
                     (fetched, _) => fetched,
                 }
             }

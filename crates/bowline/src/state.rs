@@ -99,7 +99,7 @@ pub enum StateError {
         /// The current permissions.
         mode: u32,
         /// The required permissions.
-        wanted: u32,
+        required_mode: u32,
     },
     /// A file of the state directory has unexpected content.
     #[error("`{0}` does not hold what it should")]
@@ -135,9 +135,11 @@ impl StateError {
     #[must_use]
     pub fn suggest_fix(&self) -> Option<String> {
         match self {
-            Self::Exposed { path, wanted, .. } => {
-                Some(format!("chmod {wanted:o} {}", path.display()))
-            }
+            Self::Exposed {
+                path,
+                required_mode,
+                ..
+            } => Some(format!("chmod {required_mode:o} {}", path.display())),
             Self::Malformed(path) => Some(format!("rm {}", path.display())),
             Self::Corrupt { fix, .. } => Some(fix.clone()),
             _ => None,
@@ -407,7 +409,7 @@ fn check_directory(path: &Path) -> Result<(), StateError> {
         return Err(StateError::Exposed {
             path: path.to_owned(),
             mode,
-            wanted: 0o700,
+            required_mode: 0o700,
         });
     }
     Ok(())

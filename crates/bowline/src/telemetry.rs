@@ -56,7 +56,8 @@ impl Telemetry {
         let span_pipeline = span_pipeline
             .map(|otlp| span_export::create_span_pipeline(otlp, service, redactor.clone()));
         let (spans, exporter) = span_pipeline.unzip();
-        let calls = FilterFn::new(|seen| seen.is_span() && seen.name() == CALL_SPAN_NAME);
+        let calls =
+            FilterFn::new(|metadata| metadata.is_span() && metadata.name() == CALL_SPAN_NAME);
         let spans = spans.map(|spans: CallSpanLayer| spans.with_filter(calls));
         let subscriber = tracing_subscriber::registry().with(lines).with(spans);
         // Fails only when an embedding program has its own subscriber.

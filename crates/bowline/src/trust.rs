@@ -94,11 +94,13 @@ impl TrustStore {
     /// The record cannot be read, or the directory cannot be accessed.
     pub fn check_trust(&self, directory: &Path, text: &str) -> Result<TrustStatus, TrustError> {
         let directory = canonical_path(directory)?;
-        let known = self.list_directories()?;
-        let known = known.iter().find(|known| known.directory == directory);
-        Ok(match known {
+        let trusted = self.list_directories()?;
+        let trusted = trusted
+            .iter()
+            .find(|trusted| trusted.directory == directory);
+        Ok(match trusted {
             None => TrustStatus::Unknown,
-            Some(known) if known.sha256 == sha256_hex(text) => TrustStatus::Trusted,
+            Some(trusted) if trusted.sha256 == sha256_hex(text) => TrustStatus::Trusted,
             Some(_) => TrustStatus::Changed,
         })
     }
@@ -117,7 +119,7 @@ impl TrustStore {
             sha256: sha256_hex(text),
         };
         let mut directories = self.list_directories()?;
-        directories.retain(|known| known.directory != added.directory);
+        directories.retain(|entry| entry.directory != added.directory);
         if directories.len() >= TRUSTED_MAX {
             return Err(TrustError::Full);
         }
@@ -135,7 +137,7 @@ impl TrustStore {
         let directory = canonical_path(directory).unwrap_or_else(|_gone| directory.to_owned());
         let mut directories = self.list_directories()?;
         let before = directories.len();
-        directories.retain(|known| known.directory != directory);
+        directories.retain(|entry| entry.directory != directory);
         if directories.len() == before {
             return Ok(false);
         }

@@ -354,8 +354,8 @@ impl Breaker {
     /// Returns the state if changed since the last call, so that each transition is reported once.
     pub fn take_transition(&mut self, now: MonotonicTime) -> Option<CircuitState> {
         let circuit = self.circuit_state(now);
-        let told = std::mem::replace(&mut self.last_reported, circuit);
-        (told != circuit).then_some(circuit)
+        let previous = std::mem::replace(&mut self.last_reported, circuit);
+        (previous != circuit).then_some(circuit)
     }
 
     /// Returns how long calls are still refused, if at all: until the next reachability check for

@@ -260,8 +260,8 @@ impl SpendingAccounts {
         role: &Arc<str>,
         now: MonotonicTime,
     ) -> Result<&mut BudgetAccount, BudgetRefusal> {
-        let known = |own: &RoleAccounts| own.iter().any(|(name, _)| name == role);
-        if !self.by_principal.get(principal).is_some_and(known) {
+        let has_role = |own: &RoleAccounts| own.iter().any(|(name, _)| name == role);
+        if !self.by_principal.get(principal).is_some_and(has_role) {
             self.evict_settled(now)?;
             let own = self.by_principal.entry(Arc::clone(principal)).or_default();
             own.push((Arc::clone(role), BudgetAccount::default()));

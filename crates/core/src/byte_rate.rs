@@ -85,12 +85,12 @@ impl ByteRateLimiter {
             return Duration::ZERO;
         };
         bucket.leak_until(rate, now);
-        let over = bucket.bytes.saturating_sub(rate.burst_bytes);
-        match over {
+        let excess = bucket.bytes.saturating_sub(rate.burst_bytes);
+        match excess {
             0 => Duration::ZERO,
-            over => {
+            excess => {
                 let per_second = rate.bytes_per_second.max(1);
-                Duration::from_millis(over.saturating_mul(1_000).div_ceil(per_second).max(1))
+                Duration::from_millis(excess.saturating_mul(1_000).div_ceil(per_second).max(1))
             }
         }
     }

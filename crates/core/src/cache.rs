@@ -268,7 +268,7 @@ impl ResultCache {
         }
         let sharing = self
             .subject_summary(subject)
-            .and_then(|known| known.last_scope);
+            .and_then(|summary| summary.last_scope);
         let key = match sharing {
             Some(CacheScope::Public) => keys.public,
             Some(CacheScope::Private) => keys.private,
@@ -396,21 +396,21 @@ impl ResultCache {
             key,
             scope: sharing,
             expires_at: expires,
-            cached: answer,
+            cached,
             ..
         } = insertion;
         self.index.mark_cacheable(subject, sharing);
-        let size = answer.result.len();
-        let place = self.index.add_result(subject, number, key, sharing, size);
+        let size = cached.result.len();
+        let subject_key = self.index.add_result(subject, number, key, sharing, size);
         self.by_expiry.insert((expires, number, key));
         self.by_age.insert((number, key));
         self.bytes += size;
         let entry = CacheEntry {
-            subject: place,
+            subject: subject_key,
             scope: sharing,
             number,
             expires_at: expires,
-            cached: answer,
+            cached,
         };
         self.entries.insert(key, entry);
         debug_assert_eq!(self.entries.len(), self.by_age.len());

@@ -173,7 +173,7 @@ pub enum CallSubject {
         /// The task id.
         id: Arc<str>,
         /// The operation.
-        verb: TaskOperation,
+        operation: TaskOperation,
     },
 }
 
@@ -212,7 +212,7 @@ impl CallSubject {
             Self::Prompt(_) => "prompts/get",
             Self::Resource(_) => "resources/read",
             Self::CompletePrompt(_) | Self::CompleteResource(_) => "completion/complete",
-            Self::Task { verb, .. } => match verb {
+            Self::Task { operation, .. } => match operation {
                 TaskOperation::Get => "tasks/get",
                 TaskOperation::Result => "tasks/result",
                 TaskOperation::Update => "tasks/update",

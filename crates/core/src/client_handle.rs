@@ -47,14 +47,14 @@ pub struct ClientCapabilities(u8);
 impl ClientCapabilities {
     /// Adds a capability.
     #[must_use]
-    pub const fn with_capability(self, ability: ClientCapability) -> Self {
-        Self(self.0 | 1 << ability as u8)
+    pub const fn with_capability(self, capability: ClientCapability) -> Self {
+        Self(self.0 | 1 << capability as u8)
     }
 
     /// Whether the client declared the capability.
     #[must_use]
-    pub const fn supports(self, ability: ClientCapability) -> bool {
-        self.0 & (1 << ability as u8) != 0
+    pub const fn supports(self, capability: ClientCapability) -> bool {
+        self.0 & (1 << capability as u8) != 0
     }
 
     /// Whether the client declared any capability.
@@ -74,7 +74,7 @@ impl ClientCapabilities {
     pub fn from_bits(bits: u8) -> Self {
         ClientCapability::ALL
             .into_iter()
-            .filter(|ability| Self(bits).supports(*ability))
+            .filter(|capability| Self(bits).supports(*capability))
             .fold(Self::default(), Self::with_capability)
     }
 }
@@ -110,14 +110,14 @@ pub trait ClientHandle: fmt::Debug + Send + Sync {
 
     /// Sends a server request to the client. Dropping the request refuses it, and the default
     /// implementation drops every request.
-    fn request(&self, question: ServerRequest) -> Option<ServerRequestId> {
-        drop(question);
+    fn request(&self, server_request: ServerRequest) -> Option<ServerRequestId> {
+        drop(server_request);
         None
     }
 
     /// Notes that a server request was refused for a missing client capability.
-    fn note_missing_capability(&self, ability: ClientCapability) {
-        let _ = ability;
+    fn note_missing_capability(&self, capability: ClientCapability) {
+        let _ = capability;
     }
 
     /// True for sessionless clients: they answer a server request by retrying the call. Their calls
@@ -128,8 +128,8 @@ pub trait ClientHandle: fmt::Debug + Send + Sync {
     }
 
     /// Cancels a server request on behalf of the server.
-    fn cancel_request(&self, question: ServerRequestId) {
-        let _ = question;
+    fn cancel_request(&self, request_id: ServerRequestId) {
+        let _ = request_id;
     }
 
     /// Notes that the server created a task for the call.

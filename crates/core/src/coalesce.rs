@@ -116,11 +116,9 @@ impl<T> Coalescer<T> {
         let limits = self.limits;
         let source = self.source_or_insert(source, now_ms);
         let SourceState {
-            tokens,
-            windows: open,
-            ..
+            tokens, windows, ..
         } = source;
-        match open.get_mut(&key) {
+        match windows.get_mut(&key) {
             Some(KeyWindow {
                 repeats: Some((_, count)),
                 ..
@@ -128,10 +126,10 @@ impl<T> Coalescer<T> {
                 *count += 1;
                 return CoalesceOutcome::Merged;
             }
-            Some(known) if is_window_open(known.until_ms, now_ms, limits.window_ms) => {
+            Some(window) if is_window_open(window.until_ms, now_ms, limits.window_ms) => {
                 if *tokens > 0 {
                     *tokens -= 1;
-                    known.repeats = Some((keep(), 1));
+                    window.repeats = Some((keep(), 1));
                     return CoalesceOutcome::Merged;
                 }
             }
@@ -139,7 +137,7 @@ impl<T> Coalescer<T> {
                 *tokens -= 1;
                 let until_ms = now_ms.saturating_add(limits.window_ms);
                 let repeats = None;
-                open.insert(key, KeyWindow { until_ms, repeats });
+                windows.insert(key, KeyWindow { until_ms, repeats });
                 return CoalesceOutcome::Separate;
             }
             Some(_) | None => {}
@@ -166,14 +164,14 @@ impl<T> Coalescer<T> {
         let is_due = |until_ms, window_ms| {
             due == FlushScope::All || !is_window_open(until_ms, now_ms, window_ms)
         };
-        let mut taken = Vec::new();
+        let mut merged = Vec::new();
         self.sources.retain(|name, source| {
             source.refill_tokens(&limits, now_ms);
-            for known in source.windows.values_mut() {
-                if is_due(known.until_ms, limits.window_ms)
-                    && let Some((first, count)) = known.repeats.take()
+            for window in source.windows.values_mut() {
+                if is_due(window.until_ms, limits.window_ms)
+                    && let Some((first, count)) = window.repeats.take()
                 {
-                    taken.push(MergedEvents {
+                    merged.push(MergedEvents {
                         source: Arc::clone(name),
                         first,
                         count,
@@ -181,22 +179,23 @@ impl<T> Coalescer<T> {
                     });
                 }
             }
-            source.windows.retain(|_, known| {
-                known.repeats.is_some() || is_window_open(known.until_ms, now_ms, limits.window_ms)
+            source.windows.retain(|_, window| {
+                window.repeats.is_some()
+                    || is_window_open(window.until_ms, now_ms, limits.window_ms)
             });
-            let over = source
+            let overflow = source
                 .overflow
-                .take_if(|over| is_due(over.until_ms, limits.overflow_window_ms));
-            taken.extend(over.map(|over| MergedEvents {
+                .take_if(|overflow| is_due(overflow.until_ms, limits.overflow_window_ms));
+            merged.extend(overflow.map(|overflow| MergedEvents {
                 source: Arc::clone(name),
-                first: over.first,
-                count: over.count,
-                is_mixed: over.is_mixed,
+                first: overflow.first,
+                count: overflow.count,
+                is_mixed: overflow.is_mixed,
             }));
             let is_rested = source.tokens >= limits.burst_events_max;
             !is_rested || !source.windows.is_empty() || source.overflow.is_some()
         });
-        taken
+        merged
     }
 
     fn source_or_insert(&mut self, name: &str, now_ms: u64) -> &mut SourceState<T> {
@@ -242,9 +241,9 @@ impl<T> SourceState<T> {
         keep: impl FnOnce() -> T,
     ) -> CoalesceOutcome {
         match &mut self.overflow {
-            Some(over) => {
-                over.count += 1;
-                over.is_mixed |= over.key != key;
+            Some(overflow) => {
+                overflow.count += 1;
+                overflow.is_mixed |= overflow.key != key;
             }
             None => {
                 self.overflow = Some(OverflowWindow {

@@ -46,8 +46,8 @@ impl ConcurrencyCounter {
     /// Counts a call, or returns the limit if reached.
     pub fn try_acquire(&mut self, principal: &Arc<str>) -> Result<(), u32> {
         match self.in_flight.get_mut(principal) {
-            Some(taken) if *taken < self.limit => {
-                *taken += 1;
+            Some(count) if *count < self.limit => {
+                *count += 1;
                 Ok(())
             }
             None if self.limit > 0 => {
@@ -64,24 +64,24 @@ impl ConcurrencyCounter {
     /// Returns the current counts.
     #[must_use]
     pub fn view(&self) -> ConcurrencyView {
-        let mut taken: Vec<_> = self
+        let mut in_flight: Vec<_> = self
             .in_flight
             .iter()
-            .map(|(principal, taken)| (Arc::clone(principal), *taken))
+            .map(|(principal, in_flight)| (Arc::clone(principal), *in_flight))
             .collect();
-        taken.sort();
+        in_flight.sort();
         ConcurrencyView {
             limit: self.limit,
-            in_flight: taken,
+            in_flight,
             refused_calls: self.refused_calls,
         }
     }
 
     /// Releases the permit of a call.
     pub fn release_permit(&mut self, principal: &Arc<str>) {
-        if let Some(taken) = self.in_flight.get_mut(principal) {
-            *taken = taken.saturating_sub(1);
-            if *taken == 0 {
+        if let Some(count) = self.in_flight.get_mut(principal) {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
                 self.in_flight.remove(principal);
             }
         }

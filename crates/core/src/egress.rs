@@ -131,8 +131,8 @@ impl EgressAllowlist {
 }
 
 fn is_subdomain(host_name: &str, name: &str) -> bool {
-    let over = host_name.strip_suffix(name);
-    over.is_some_and(|over| over.len() > 1 && over.ends_with('.'))
+    let prefix = host_name.strip_suffix(name);
+    prefix.is_some_and(|prefix| prefix.len() > 1 && prefix.ends_with('.'))
 }
 
 /// Whether an address is not publicly routable.

@@ -237,7 +237,7 @@ pub enum CallError {
         /// The server.
         server: Arc<str>,
         /// Remaining cooldown.
-        rest: Duration,
+        cooldown: Duration,
     },
     /// The server failed to start; the next attempt is scheduled.
     #[error("server `{server}` could not be started: {reason}")]
@@ -247,7 +247,7 @@ pub enum CallError {
         /// The failure.
         reason: Arc<str>,
         /// Time until the next attempt.
-        next: Duration,
+        retry_after: Duration,
     },
     /// The server's program does not exist; retried later.
     #[error("server `{server}` could not be started: {reason}")]
@@ -257,7 +257,7 @@ pub enum CallError {
         /// The failure, with the name of the program.
         reason: Arc<str>,
         /// Time until the next attempt.
-        next: Duration,
+        retry_after: Duration,
     },
     /// The server did not start before the deadline.
     #[error("server `{server}` did not start in time")]
@@ -401,5 +401,5 @@ pub enum CallError {
 }
 
 fn challenge_suffix(challenge: Option<&Arc<str>>) -> String {
-    challenge.map_or_else(String::new, |said| format!(": {said}"))
+    challenge.map_or_else(String::new, |text| format!(": {text}"))
 }

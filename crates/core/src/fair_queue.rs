@@ -31,14 +31,13 @@ impl QueueLimits {
     /// Returns the limits of calls in flight: per principal and in total.
     const fn running_limits(self, reserve: OwnerReserve) -> (usize, usize) {
         let Self {
-            running_max: places,
-            ..
+            running_max: slots, ..
         } = self;
         match reserve {
-            OwnerReserve::Open => (places, places),
+            OwnerReserve::Open => (slots, slots),
             OwnerReserve::Closed => (
-                places.saturating_sub(places / PRINCIPAL_HEADROOM_DIVISOR),
-                places.saturating_sub(places / OWNER_RESERVE_DIVISOR),
+                slots.saturating_sub(slots / PRINCIPAL_HEADROOM_DIVISOR),
+                slots.saturating_sub(slots / OWNER_RESERVE_DIVISOR),
             ),
         }
     }

@@ -119,24 +119,25 @@ impl LintFindings {
 
     /// Checks a member name, which may equal a tool name by chance.
     pub fn check_key(&mut self, piece: LintText<'_>) {
-        let LintText {
-            location: place,
-            text,
-        } = piece;
-        if let Some(letter) = characters::find_hidden(text) {
-            self.add_finding(LintCode::HiddenText, place, &format_code_point(letter));
+        let LintText { location, text } = piece;
+        if let Some(character) = characters::find_hidden(text) {
+            self.add_finding(
+                LintCode::HiddenText,
+                location,
+                &format_code_point(character),
+            );
         }
-        if let Some(letter) = characters::find_control(text) {
-            self.add_finding(LintCode::Control, place, &format_code_point(letter));
+        if let Some(character) = characters::find_control(text) {
+            self.add_finding(LintCode::Control, location, &format_code_point(character));
         }
         if let Some(phrase) = phrases::find_phrase(text) {
-            self.add_finding(LintCode::Injection, place, phrase);
+            self.add_finding(LintCode::Injection, location, phrase);
         }
     }
 
     /// Records an unreadable text.
-    pub fn add_unreadable(&mut self, place: &str) {
-        self.add_finding(LintCode::HiddenText, place, "half a character");
+    pub fn add_unreadable(&mut self, location: &str) {
+        self.add_finding(LintCode::HiddenText, location, "half a character");
     }
 
     /// Returns the findings.
@@ -145,12 +146,13 @@ impl LintFindings {
         self.0
     }
 
-    fn add_finding(&mut self, code: LintCode, place: &str, detail: &str) {
-        let is_same = |known: &LintFinding| known.code == code && &*known.location == place;
+    fn add_finding(&mut self, code: LintCode, location: &str, detail: &str) {
+        let is_same =
+            |finding: &LintFinding| finding.code == code && &*finding.location == location;
         if self.0.len() < FINDINGS_MAX && !self.0.iter().any(is_same) {
             self.0.push(LintFinding {
                 code,
-                location: characters::escape_hidden(place).into(),
+                location: characters::escape_hidden(location).into(),
                 detail: characters::escape_hidden(detail).into(),
             });
         }
@@ -166,6 +168,6 @@ pub fn finding_codes(findings: &[LintFinding]) -> Vec<LintCode> {
     codes
 }
 
-fn format_code_point(letter: char) -> String {
-    format!("U+{:04X}", u32::from(letter))
+fn format_code_point(character: char) -> String {
+    format!("U+{:04X}", u32::from(character))
 }

@@ -70,8 +70,8 @@ impl<T> LruArena<T> {
         };
         let slot = match self.free.pop() {
             Some(slot) => {
-                if let Some(place) = self.nodes.get_mut(slot.0) {
-                    *place = node;
+                if let Some(free_node) = self.nodes.get_mut(slot.0) {
+                    *free_node = node;
                 }
                 slot
             }

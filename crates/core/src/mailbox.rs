@@ -46,7 +46,7 @@ impl MailboxName {
         let fits = name.len() <= MAILBOX_CHARS_MAX
             && match name.split_once('#') {
                 None => good(name),
-                Some((whose, part)) => good(whose) && good(part),
+                Some((principal, part)) => good(principal) && good(part),
             };
         match fits {
             true => Ok(Self(name.into())),
@@ -83,7 +83,7 @@ impl MailboxName {
     /// Returns the name of the owning principal.
     #[must_use]
     pub fn principal(&self) -> &str {
-        self.0.split_once('#').map_or(&self.0, |(whose, _)| whose)
+        self.0.split_once('#').map_or(&self.0, |(name, _)| name)
     }
 }
 

@@ -32,17 +32,17 @@ pub fn is_server_name(name: &str) -> bool {
 /// Returns a valid server name: `given` if valid, else the most similar valid name. `My_Server`
 /// becomes `my-server`.
 #[must_use]
-pub fn to_slug(given: &str) -> Cow<'_, str> {
-    if is_server_name(given) {
-        return Cow::Borrowed(given);
+pub fn to_slug(name: &str) -> Cow<'_, str> {
+    if is_server_name(name) {
+        return Cow::Borrowed(name);
     }
     let mut slug = String::with_capacity(SERVER_CHARS_MAX);
-    for letter in given.chars().flat_map(char::to_lowercase) {
+    for character in name.chars().flat_map(char::to_lowercase) {
         if slug.len() >= SERVER_CHARS_MAX {
             break;
         }
-        if letter.is_ascii_lowercase() || letter.is_ascii_digit() {
-            slug.push(letter);
+        if character.is_ascii_lowercase() || character.is_ascii_digit() {
+            slug.push(character);
         } else if !slug.is_empty() && !slug.ends_with('-') {
             slug.push('-');
         }
@@ -55,7 +55,7 @@ pub fn to_slug(given: &str) -> Cow<'_, str> {
 }
 
 /// Returns the first of `slug`, `slug-2`, `slug-3`, ... not taken yet.
-pub fn unique_slug(slug: &str, taken: impl Fn(&str) -> bool) -> String {
+pub fn unique_slug(slug: &str, is_taken: impl Fn(&str) -> bool) -> String {
     let numbered = (2_u32..).map(|number| {
         let tail = format!("-{number}");
         let head = slug.get(..SERVER_CHARS_MAX - tail.len()).unwrap_or(slug);
@@ -63,7 +63,7 @@ pub fn unique_slug(slug: &str, taken: impl Fn(&str) -> bool) -> String {
     });
     std::iter::once(slug.to_owned())
         .chain(numbered)
-        .find(|name| !taken(name))
+        .find(|name| !is_taken(name))
         .unwrap_or_else(|| slug.to_owned())
 }
 

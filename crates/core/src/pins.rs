@@ -139,7 +139,7 @@ pub enum PinAcceptError {
     /// The definition changed after the review.
     Changed {
         /// The current hash.
-        now: DefinitionHash,
+        current_hash: DefinitionHash,
     },
 }
 
@@ -179,8 +179,8 @@ impl ServerPins {
 
     /// Counts the entries of all kinds with a matching state.
     #[must_use]
-    pub fn count_states(&self, is: impl Fn(&PinState) -> bool) -> usize {
-        self.all_pins().filter(|pin| is(&pin.state)).count()
+    pub fn count_states(&self, predicate: impl Fn(&PinState) -> bool) -> usize {
+        self.all_pins().filter(|pin| predicate(&pin.state)).count()
     }
 
     /// Whether observing this entry would change anything.
@@ -294,17 +294,18 @@ impl ServerPins {
 
     /// Returns the definition bytes left for these kinds.
     fn free_definition_bytes(&self, is_counted: fn(PinKind) -> bool) -> usize {
-        let held = |version: &DefinitionVersion| version.definition.as_ref().map_or(0, Bytes::len);
+        let version_bytes =
+            |version: &DefinitionVersion| version.definition.as_ref().map_or(0, Bytes::len);
         let kinds = PinKind::ALL.into_iter();
         let kinds = kinds.filter(|kind| is_counted(*kind));
         let each = kinds
             .flat_map(|kind| self.entries(kind).values())
             .map(|pin| {
                 let seen = match &pin.state {
-                    PinState::Changed { seen, .. } => held(seen),
+                    PinState::Changed { seen, .. } => version_bytes(seen),
                     PinState::Approved | PinState::Quarantined => 0,
                 };
-                held(&pin.approved) + pin.previous.as_ref().map_or(0, held) + seen
+                version_bytes(&pin.approved) + pin.previous.as_ref().map_or(0, version_bytes) + seen
             });
         DEFINITIONS_BYTES_MAX.saturating_sub(each.sum())
     }
@@ -381,9 +382,9 @@ impl Pin {
         hash: Option<&DefinitionHash>,
         now_ms: u64,
     ) -> Result<bool, PinAcceptError> {
-        let now = self.current().hash;
-        if hash.is_some_and(|hash| *hash != now) {
-            return Err(PinAcceptError::Changed { now });
+        let current_hash = self.current().hash;
+        if hash.is_some_and(|hash| *hash != current_hash) {
+            return Err(PinAcceptError::Changed { current_hash });
         }
         let is_news = self.state != PinState::Approved || !self.is_reviewed;
         self.is_reviewed = true;

@@ -191,7 +191,7 @@ impl Policy {
             return ruling;
         }
         // A server may accept several spellings of a URI: all must be allowed.
-        let of = |name: &str| {
+        let evaluate_name = |name: &str| {
             let target = PolicyTarget { name, ..target };
             self.evaluate_rules(principal, scope, target, effort, || None)
         };
@@ -199,7 +199,7 @@ impl Policy {
             NormalizedUri::Same => Cow::Borrowed(target.name),
             NormalizedUri::Ambiguous => return PolicyDecision::AmbiguousUri,
             NormalizedUri::Other(normalized) => {
-                let other = of(&normalized);
+                let other = evaluate_name(&normalized);
                 if !other.is_allowed() {
                     return other;
                 }
@@ -208,8 +208,9 @@ impl Policy {
         };
         // Servers may accept further spellings: none may be denied.
         let mut others = resource_uri::alternative_spellings(&normalized).into_iter();
-        let denied =
-            others.find_map(|other| Some(of(&other)).filter(PolicyDecision::is_explicit_denial));
+        let denied = others.find_map(|other| {
+            Some(evaluate_name(&other)).filter(PolicyDecision::is_explicit_denial)
+        });
         denied.unwrap_or(ruling)
     }
 

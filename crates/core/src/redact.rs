@@ -55,23 +55,23 @@ impl Redactor {
 
     /// Adds a secret; known or short secrets are ignored.
     pub fn add_secret(&self, label: &str, secret: &str) {
-        let mut known = lock(&self.0);
-        let before = known.as_deref();
-        let is_known = before.is_some_and(|known| {
-            let mut all = known.secrets.iter();
+        let mut set = lock(&self.0);
+        let before = set.as_deref();
+        let is_known = before.is_some_and(|set| {
+            let mut all = set.secrets.iter();
             all.any(|(_, one)| &***one == secret)
         });
         if is_known || secret.len() < SECRET_BYTES_MIN {
             return;
         }
-        let mut learned = before.map_or_else(Vec::new, |known| known.added.clone());
+        let mut learned = before.map_or_else(Vec::new, |set| set.added.clone());
         learned.push(labelled_secret(label, secret));
         let late = learned.len().saturating_sub(ADDED_SECRETS_MAX);
         let forgotten: Vec<_> = learned.drain(..late).collect();
-        let mut secrets = before.map_or_else(Vec::new, |known| known.secrets.clone());
+        let mut secrets = before.map_or_else(Vec::new, |set| set.secrets.clone());
         secrets.retain(|(_, one)| !forgotten.iter().any(|(_, old)| old == one));
         secrets.push(labelled_secret(label, secret));
-        *known = SecretSet::build(secrets, learned);
+        *set = SecretSet::build(secrets, learned);
     }
 
     /// Returns a redactor for the secrets of all given redactors.
@@ -84,8 +84,8 @@ impl Redactor {
 
     /// Adds all secrets of this redactor to `other`.
     pub fn share_secrets_with(&self, other: &Self) {
-        let known = self.secret_set();
-        let secrets = known.iter().flat_map(|known| &known.secrets);
+        let set = self.secret_set();
+        let secrets = set.iter().flat_map(|set| &set.secrets);
         for (label, secret) in secrets {
             other.add_secret(label, secret);
         }
@@ -99,18 +99,18 @@ impl Redactor {
     /// the end.
     #[must_use]
     pub fn redact_text<'a>(&self, text: &'a str) -> Cow<'a, str> {
-        let Some(known) = self.secret_set() else {
+        let Some(set) = self.secret_set() else {
             return Cow::Borrowed(text);
         };
-        let cleaned = if known.automaton.is_match(text) {
-            Cow::Owned(known.automaton.replace_all(text, &known.replacements))
+        let cleaned = if set.automaton.is_match(text) {
+            Cow::Owned(set.automaton.replace_all(text, &set.replacements))
         } else {
             Cow::Borrowed(text)
         };
         if !text.ends_with(TRUNCATION_MARK) {
             return cleaned;
         }
-        known.redact_truncated(&cleaned).map_or(cleaned, Cow::Owned)
+        set.redact_truncated(&cleaned).map_or(cleaned, Cow::Owned)
     }
 
     /// Like [`redact_text`](Self::redact_text), for a shared text possibly truncated without a
@@ -120,7 +120,7 @@ impl Redactor {
         let cleaned = self.redact_text(text);
         let cut = self
             .secret_set()
-            .and_then(|known| known.redact_truncated(&cleaned));
+            .and_then(|set| set.redact_truncated(&cleaned));
         match (cut, cleaned) {
             (Some(cut), _) => cut.into(),
             (None, Cow::Borrowed(_)) => Arc::clone(text),
@@ -148,25 +148,25 @@ impl SecretSet {
         if secrets.is_empty() {
             return None;
         }
-        let looked_for: Vec<_> = secrets
+        let forms: Vec<_> = secrets
             .iter()
             .flat_map(|(label, secret)| {
                 all_forms(secret).into_iter().map(move |form| (label, form))
             })
             .collect();
-        let finder = AhoCorasick::builder()
+        let automaton = AhoCorasick::builder()
             // Compact, regardless of the length of secrets.
             .kind(Some(AhoCorasickKind::ContiguousNFA))
             .match_kind(MatchKind::LeftmostLongest)
-            .build(looked_for.iter().map(|(_, form)| form));
-        let shown = looked_for.iter().map(|(label, _)| format!("‹{label}›"));
-        let shown = shown.collect();
-        drop(looked_for);
+            .build(forms.iter().map(|(_, form)| form));
+        let replacements = forms.iter().map(|(label, _)| format!("‹{label}›"));
+        let replacements = replacements.collect();
+        drop(forms);
         // Building fails only beyond the limits of an automaton, far above any configuration.
-        let finder = finder.ok()?;
+        let automaton = automaton.ok()?;
         Some(Arc::new(Self {
-            automaton: finder,
-            replacements: shown,
+            automaton,
+            replacements,
             secrets,
             added: learned,
         }))
@@ -174,15 +174,15 @@ impl SecretSet {
 
     /// Redacts a truncated secret at the end of the text, if present.
     fn redact_truncated(&self, text: &str) -> Option<String> {
-        let kept = text.strip_suffix(TRUNCATION_MARK).unwrap_or(text);
-        let begun = self.secrets.iter().filter_map(|(label, secret)| {
+        let visible = text.strip_suffix(TRUNCATION_MARK).unwrap_or(text);
+        let candidates = self.secrets.iter().filter_map(|(label, secret)| {
             let starts = (SECRET_BYTES_MIN..secret.len()).rev();
             let mut starts = starts.filter_map(|length| secret.get(..length));
-            let start = starts.find(|start| kept.ends_with(start))?;
+            let start = starts.find(|start| visible.ends_with(start))?;
             Some((label, start.len()))
         });
-        let (label, length) = begun.max_by_key(|(_, length)| *length)?;
-        let before = kept.get(..kept.len().checked_sub(length)?)?;
+        let (label, length) = candidates.max_by_key(|(_, length)| *length)?;
+        let before = visible.get(..visible.len().checked_sub(length)?)?;
         Some(format!("{before}‹{label}›{TRUNCATION_MARK}"))
     }
 }
@@ -203,7 +203,7 @@ fn all_forms(secret: &str) -> Vec<String> {
 // Shows only the number of secrets.
 impl fmt::Debug for Redactor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let count = self.secret_set().map_or(0, |known| known.secrets.len());
+        let count = self.secret_set().map_or(0, |set| set.secrets.len());
         f.debug_tuple("Redactor").field(&count).finish()
     }
 }

@@ -29,7 +29,7 @@ impl ResourceLinks {
             return;
         }
         let links = self.0.entry(session).or_default();
-        links.retain(|(known, _)| **known != *uri);
+        links.retain(|(link_uri, _)| **link_uri != *uri);
         if links.len() >= LINKS_MAX {
             links.pop_front();
         }
@@ -40,7 +40,7 @@ impl ResourceLinks {
     #[must_use]
     pub fn server_for(&self, session: SessionKey, uri: &str) -> Option<Arc<str>> {
         let links = self.0.get(&session)?;
-        let (_, server) = links.iter().find(|(known, _)| **known == *uri)?;
+        let (_, server) = links.iter().find(|(link_uri, _)| **link_uri == *uri)?;
         Some(Arc::clone(server))
     }
 

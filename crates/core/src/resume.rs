@@ -176,16 +176,16 @@ impl<C: Clone> ResumableReceiver<C> {
 
     /// Returns the next item, if available, and the credit to grant to the sender.
     pub fn next_item(&mut self) -> Option<(ReassemblyItem<C>, Option<u64>)> {
-        let taken = self.queue.next_item()?;
-        let ReassemblyItem::Chunk(piece) = &taken else {
-            return Some((taken, None));
+        let item = self.queue.next_item()?;
+        let ReassemblyItem::Chunk(piece) = &item else {
+            return Some((item, None));
         };
         self.read = self.read.saturating_add(to_u64(piece.len()));
         let free = self.read + self.window - self.granted;
         // Grants are batched: each costs a frame.
         let more = (free >= self.window.div_ceil(2)).then_some(free);
         self.granted += more.unwrap_or_default();
-        Some((taken, more))
+        Some((item, more))
     }
 
     /// Returns the received bytes and the credit from there, for a resuming sender; replaces all

@@ -116,22 +116,22 @@ impl RunRegistry {
         now: MonotonicTime,
     ) -> Arc<AgentRun> {
         let own = self.by_principal.get_mut(principal);
-        if let Some(known) = own.and_then(|own| own.get_mut(id)) {
-            if !is_idle(known, now) {
-                known.run.lower_ceiling(calls);
-                known.last_call = known.last_call.max(now);
-                return Arc::clone(&known.run);
+        if let Some(entry) = own.and_then(|own| own.get_mut(id)) {
+            if !is_idle(entry, now) {
+                entry.run.lower_ceiling(calls);
+                entry.last_call = entry.last_call.max(now);
+                return Arc::clone(&entry.run);
             }
             self.remove_run(principal, id);
         }
         self.evict_quietest(principal, now);
         let run = Arc::new(AgentRun::new(id, calls));
-        let entered = RunEntry {
+        let new_entry = RunEntry {
             run: Arc::clone(&run),
             last_call: now,
         };
         let own = self.by_principal.entry(Arc::clone(principal)).or_default();
-        own.insert(Arc::clone(&run.id), entered);
+        own.insert(Arc::clone(&run.id), new_entry);
         self.run_count += 1;
         run
     }
@@ -154,7 +154,7 @@ impl RunRegistry {
             return;
         }
         self.by_principal.retain(|_, own| {
-            own.retain(|_, entered| !is_idle(entered, now));
+            own.retain(|_, entry| !is_idle(entry, now));
             !own.is_empty()
         });
         self.run_count = self.by_principal.values().map(HashMap::len).sum();
@@ -169,7 +169,7 @@ impl RunRegistry {
         let from = (own > 0).then(|| Arc::clone(principal)).or_else(most);
         let quietest = from.and_then(|from| {
             let own = self.by_principal.get(&from)?;
-            let (id, _) = own.iter().min_by_key(|(_, entered)| entered.last_call)?;
+            let (id, _) = own.iter().min_by_key(|(_, entry)| entry.last_call)?;
             Some((from, Arc::clone(id)))
         });
         if let Some((from, id)) = quietest {
@@ -188,8 +188,8 @@ impl RunRegistry {
     }
 }
 
-fn is_idle(entered: &RunEntry, now: MonotonicTime) -> bool {
-    now >= entered.last_call.plus(RUN_IDLE_MAX)
+fn is_idle(entry: &RunEntry, now: MonotonicTime) -> bool {
+    now >= entry.last_call.plus(RUN_IDLE_MAX)
 }
 
 #[cfg(test)]

@@ -111,7 +111,7 @@ impl SearchIndex {
         &self,
         query: &str,
         hits_max: usize,
-        may: impl Fn(usize) -> bool,
+        is_allowed: impl Fn(usize) -> bool,
     ) -> Vec<SearchHit> {
         let mut scores: HashMap<u32, f32, RandomState> = HashMap::default();
         for word in query_words(query) {
@@ -122,8 +122,8 @@ impl SearchIndex {
                     frequency,
                 } in postings
                 {
-                    let said = frequency / (SATURATION + frequency);
-                    *scores.entry(*nth).or_default() += weight * rare * said;
+                    let saturated = frequency / (SATURATION + frequency);
+                    *scores.entry(*nth).or_default() += weight * rare * saturated;
                 }
             }
         }
@@ -139,8 +139,8 @@ impl SearchIndex {
                 .total_cmp(&a.score)
                 .then(a.tool_index.cmp(&b.tool_index))
         });
-        let seen = hits.into_iter().filter(|hit| may(hit.tool_index));
-        seen.take(hits_max).collect()
+        let allowed = hits.into_iter().filter(|hit| is_allowed(hit.tool_index));
+        allowed.take(hits_max).collect()
     }
 
     /// Returns the postings of a word and of longer words with this prefix.
@@ -170,13 +170,13 @@ fn query_words(query: &str) -> Vec<Box<str>> {
     while !query.is_char_boundary(end) {
         end -= 1;
     }
-    let mut asked: Vec<Box<str>> = Vec::new();
+    let mut words: Vec<Box<str>> = Vec::new();
     for word in tokenize(query.get(..end).unwrap_or_default()) {
-        if asked.len() < QUERY_WORDS_MAX && !asked.contains(&word) {
-            asked.push(word);
+        if words.len() < QUERY_WORDS_MAX && !words.contains(&word) {
+            words.push(word);
         }
     }
-    asked
+    words
 }
 
 /// Word counts of one field.

@@ -286,11 +286,11 @@ impl ResourceShares {
             return checked;
         }
         *total = total.saturating_add(amount);
-        let held = match self.by_principal.get_mut(principal) {
-            Some(held) => held,
+        let amounts = match self.by_principal.get_mut(principal) {
+            Some(amounts) => amounts,
             None => self.by_principal.entry(Arc::clone(principal)).or_default(),
         };
-        if let Some(own) = held.get_mut(index) {
+        if let Some(own) = amounts.get_mut(index) {
             *own = own.saturating_add(amount);
         }
         Ok(())
@@ -332,16 +332,16 @@ impl ResourceShares {
     /// Releases `amount` of a resource.
     pub fn release_amount(&mut self, principal: &Arc<str>, resource: SharedResource, amount: u64) {
         let index = resource as usize;
-        let Some(held) = self.by_principal.get_mut(principal) else {
+        let Some(amounts) = self.by_principal.get_mut(principal) else {
             debug_assert!(amount == 0, "nothing is given back that was not taken");
             return;
         };
-        if let (Some(own), Some(total)) = (held.get_mut(index), self.total_held.get_mut(index)) {
+        if let (Some(own), Some(total)) = (amounts.get_mut(index), self.total_held.get_mut(index)) {
             debug_assert!(*own >= amount, "nothing is given back that was not taken");
             *own = own.saturating_sub(amount);
             *total = total.saturating_sub(amount);
         }
-        if held.iter().all(|own| *own == 0) {
+        if amounts.iter().all(|own| *own == 0) {
             self.by_principal.remove(principal);
         }
     }
@@ -349,15 +349,16 @@ impl ResourceShares {
     /// Returns the amount of a resource held by a principal.
     #[must_use]
     pub fn held_amount(&self, principal: &Arc<str>, resource: SharedResource) -> u64 {
-        let held = self.by_principal.get(principal);
-        held.and_then(|held| held.get(resource as usize).copied())
+        let amounts = self.by_principal.get(principal);
+        amounts
+            .and_then(|amounts| amounts.get(resource as usize).copied())
             .unwrap_or_default()
     }
 
     /// Returns the usage of every resource.
     #[must_use]
     pub fn resource_views(&self) -> Vec<ShareView> {
-        let of = |resource: SharedResource| {
+        let resource_view = |resource: SharedResource| {
             let index = resource as usize;
             let mut by_principal: Vec<_> = self
                 .by_principal
@@ -374,7 +375,7 @@ impl ResourceShares {
                 refusals: self.refusals.get(index).copied().unwrap_or_default(),
             }
         };
-        SharedResource::ALL.into_iter().map(of).collect()
+        SharedResource::ALL.into_iter().map(resource_view).collect()
     }
 }
 

@@ -52,46 +52,46 @@ impl ResourceSubscriptions {
         known_as: &Arc<str>,
     ) -> Result<(), usize> {
         self.unsubscribe(session, known_as);
-        let places = self.by_session.entry(session).or_default();
-        if places.len() >= SUBSCRIPTIONS_MAX {
+        let subscriptions = self.by_session.entry(session).or_default();
+        if subscriptions.len() >= SUBSCRIPTIONS_MAX {
             return Err(SUBSCRIPTIONS_MAX);
         }
-        let place = ServerUri {
+        let subscription = ServerUri {
             server: Arc::clone(server),
             uri: Arc::clone(uri),
         };
-        places.insert(Arc::clone(known_as), place);
+        subscriptions.insert(Arc::clone(known_as), subscription);
         let resources = self.by_server.entry(Arc::clone(server)).or_default();
-        let wanting = resources.entry(Arc::clone(uri)).or_default();
-        wanting.insert((session, Arc::clone(known_as)));
+        let subscribers = resources.entry(Arc::clone(uri)).or_default();
+        subscribers.insert((session, Arc::clone(known_as)));
         Ok(())
     }
 
     /// Whether a session has subscribed to this URI.
     #[must_use]
     pub fn has_subscription(&self, session: SessionKey, known_as: &str) -> bool {
-        let places = self.by_session.get(&session);
-        places.is_some_and(|places| places.contains_key(known_as))
+        let subscriptions = self.by_session.get(&session);
+        subscriptions.is_some_and(|subscriptions| subscriptions.contains_key(known_as))
     }
 
     /// Removes a subscription and returns its server and upstream URI.
     pub fn unsubscribe(&mut self, session: SessionKey, known_as: &str) -> Option<ServerUri> {
-        let places = self.by_session.get_mut(&session)?;
-        let (known_as, place) = places.remove_entry(known_as)?;
-        if places.is_empty() {
+        let subscriptions = self.by_session.get_mut(&session)?;
+        let (known_as, subscription) = subscriptions.remove_entry(known_as)?;
+        if subscriptions.is_empty() {
             self.by_session.remove(&session);
         }
-        self.remove_subscriber(session, &known_as, &place);
-        Some(place)
+        self.remove_subscriber(session, &known_as, &subscription);
+        Some(subscription)
     }
 
     /// Removes all subscriptions of a session and returns the affected servers.
     pub fn remove_session(&mut self, session: SessionKey) -> BTreeSet<Arc<str>> {
-        let places = self.by_session.remove(&session).unwrap_or_default();
+        let subscriptions = self.by_session.remove(&session).unwrap_or_default();
         let mut servers = BTreeSet::new();
-        for (known_as, place) in places {
-            self.remove_subscriber(session, &known_as, &place);
-            servers.insert(place.server);
+        for (known_as, subscription) in subscriptions {
+            self.remove_subscriber(session, &known_as, &subscription);
+            servers.insert(subscription.server);
         }
         servers
     }
@@ -115,18 +115,23 @@ impl ResourceSubscriptions {
     /// Returns the subscribers of a resource with their client URIs.
     #[must_use]
     pub fn uri_subscribers(&self, server: &str, uri: &str) -> Vec<(SessionKey, Arc<str>)> {
-        let wanting = self.by_server.get(server).and_then(|all| all.get(uri));
-        wanting.into_iter().flatten().cloned().collect()
+        let subscribers = self.by_server.get(server).and_then(|all| all.get(uri));
+        subscribers.into_iter().flatten().cloned().collect()
     }
 
-    fn remove_subscriber(&mut self, session: SessionKey, known_as: &Arc<str>, place: &ServerUri) {
-        let ServerUri { server, uri } = place;
+    fn remove_subscriber(
+        &mut self,
+        session: SessionKey,
+        known_as: &Arc<str>,
+        subscription: &ServerUri,
+    ) {
+        let ServerUri { server, uri } = subscription;
         let Some(resources) = self.by_server.get_mut(server) else {
             return;
         };
-        if let Some(wanting) = resources.get_mut(uri) {
-            wanting.remove(&(session, Arc::clone(known_as)));
-            if wanting.is_empty() {
+        if let Some(subscribers) = resources.get_mut(uri) {
+            subscribers.remove(&(session, Arc::clone(known_as)));
+            if subscribers.is_empty() {
                 resources.remove(uri);
             }
         }

@@ -179,22 +179,22 @@ impl TaskTable {
         principal: &str,
         id: &str,
         now: MonotonicTime,
-        wanted: impl Fn(&str) -> bool,
+        is_candidate: impl Fn(&str) -> bool,
     ) -> TaskOwner {
-        let mut found: Option<&Arc<str>> = None;
+        let mut owner: Option<&Arc<str>> = None;
         for record in self.principal_tasks(principal, now) {
-            if *record.id != *id || !wanted(&record.server) {
+            if *record.id != *id || !is_candidate(&record.server) {
                 continue;
             }
-            match found {
+            match owner {
                 Some(first) if *first != record.server => {
                     return TaskOwner::Several(Arc::clone(first));
                 }
                 Some(_) => {}
-                None => found = Some(&record.server),
+                None => owner = Some(&record.server),
             }
         }
-        found.map_or(TaskOwner::Unknown, |server| {
+        owner.map_or(TaskOwner::Unknown, |server| {
             TaskOwner::One(Arc::clone(server))
         })
     }
@@ -220,9 +220,9 @@ impl TaskTable {
         id: &str,
     ) -> Option<&TaskRecord> {
         let tasks = self.0.get(principal)?.iter();
-        let found = tasks.filter(|record| *record.server == *server && *record.id == *id);
+        let matching = tasks.filter(|record| *record.server == *server && *record.id == *id);
         // Of equal keys the last wins, the newest.
-        found.max_by_key(|record| session.is_some() && record.session == session)
+        matching.max_by_key(|record| session.is_some() && record.session == session)
     }
 
     /// Whether a live task exists at the link.

@@ -119,8 +119,8 @@ impl TraceContext {
     /// `None` if invalid.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
-        let (known, more) = text.as_bytes().split_at_checked(TRACEPARENT_BYTES)?;
-        let mut parts = known.split(|byte| *byte == b'-');
+        let (head, more) = text.as_bytes().split_at_checked(TRACEPARENT_BYTES)?;
+        let mut parts = head.split(|byte| *byte == b'-');
         let [version] = parse_hex(parts.next()?)?;
         let trace = TraceId::new(parse_hex(parts.next()?)?)?;
         let span = SpanId::new(parse_hex(parts.next()?)?)?;

@@ -176,11 +176,11 @@ impl Allowlist {
 
     /// Overlays a document: its items and its default win.
     #[must_use]
-    pub fn with_overlay(mut self, over: &Self) -> Self {
-        let items = over.items.iter();
+    pub fn with_overlay(mut self, overlay: &Self) -> Self {
+        let items = overlay.items.iter();
         self.items
             .extend(items.map(|(entry, enabled)| (entry.clone(), *enabled)));
-        self.default_enabled = over.default_enabled;
+        self.default_enabled = overlay.default_enabled;
         self
     }
 
@@ -207,13 +207,13 @@ impl Allowlist {
                         kind,
                         name: Arc::clone(&item.route.name),
                     };
-                    let said = self.items.get(&entry).copied();
+                    let explicit = self.items.get(&entry).copied();
                     all.push(EffectiveItem {
                         server: entry.server,
                         kind,
                         name: entry.name,
-                        enabled: said.unwrap_or(self.default_enabled),
-                        listed: said.is_some(),
+                        enabled: explicit.unwrap_or(self.default_enabled),
+                        listed: explicit.is_some(),
                     });
                 }
             }

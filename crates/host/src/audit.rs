@@ -90,10 +90,10 @@ pub fn open_trail(
     directory: &Path,
     limits: AuditLimits,
     clock: Arc<dyn Clock>,
-    shows: RenderOptions,
+    options: RenderOptions,
 ) -> Result<AuditTrail, AuditError> {
     let wall = Arc::new(move || clock.unix_ms());
-    AuditTrail::open(directory, limits, wall, row_renderer(shows))
+    AuditTrail::open(directory, limits, wall, row_renderer(options))
 }
 
 /// An audit entry.
@@ -232,13 +232,13 @@ impl AuditEntry {
 
     /// Returns the number of bytes kept alive.
     fn held_bytes(&self) -> usize {
-        let answer = match &self.outcome {
+        let response_bytes = match &self.outcome {
             AuditOutcome::Reply(reply) => reply.response.len(),
             AuditOutcome::Cancelled
             | AuditOutcome::Failed(_)
             | AuditOutcome::Refused { .. }
             | AuditOutcome::Word(_) => 0,
         };
-        size_of::<Self>() + self.params.len() + answer
+        size_of::<Self>() + self.params.len() + response_bytes
     }
 }

@@ -304,8 +304,8 @@ fn check_guard(
     let Some(guard) = guard else {
         return Ok(());
     };
-    for asked in [None, name].into_iter().skip(usize::from(name.is_none())) {
-        if let GuardDecision::Deny { reason } = guard.check_access(server, asked) {
+    for checked_name in [None, name].into_iter().skip(usize::from(name.is_none())) {
+        if let GuardDecision::Deny { reason } = guard.check_access(server, checked_name) {
             return Err(PolicyRefusal {
                 source: "guard",
                 reason,

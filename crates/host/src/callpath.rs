@@ -172,14 +172,16 @@ impl CallPath {
         };
 
         // Server: a stored write is sent with the idempotency key in place.
-        let sent = stored_call.as_ref().map_or(call, |stored_call| {
+        let sent_call = stored_call.as_ref().map_or(call, |stored_call| {
             record.set_key(stored_call.key());
             stored_call.call()
         });
-        let scoped = key_scope::scope_key(&self.key_scope, sent, &route);
-        let sent = scoped.as_deref().unwrap_or(sent);
+        let scoped = key_scope::scope_key(&self.key_scope, sent_call, &route);
+        let sent_call = scoped.as_deref().unwrap_or(sent_call);
         let is_stored = stored_call.is_some();
-        let (outcome, serves) = self.attempt_call(sent, resolved, started, is_stored).await;
+        let (outcome, serves) = self
+            .attempt_call(sent_call, resolved, started, is_stored)
+            .await;
         flight.mark_returned();
 
         // Configuration: a call not taken before the server's entry changed goes to the successor.
@@ -194,10 +196,10 @@ impl CallPath {
         // Sessions and cache: remember links and tasks named by the response, and cache the
         // response if its hint allows.
         if let Ok((reply, link)) = &outcome {
-            let ended = self.clock.now();
+            let ended_at = self.clock.now();
             self.sessions
-                .record_reply(call, &route, *link, reply, ended);
-            flight.store_response(reply, ended);
+                .record_reply(call, &route, *link, reply, ended_at);
+            flight.store_response(reply, ended_at);
         }
         let outcome = outcome.map(|(reply, _)| reply);
         match stored_call {
@@ -298,7 +300,7 @@ impl CallPath {
         // Queue: limits calls in flight per server. Boxed because it is rare: keeps the future
         // small.
         let _permit = match resolved.server.try_acquire(&call.principal) {
-            Some(turn) => turn,
+            Some(permit) => permit,
             None => {
                 Box::pin(
                     resolved
@@ -372,10 +374,10 @@ impl CallPath {
             return server.task_link(call, sealed.link, deadline).await;
         }
         let session = call.client.as_ref().map(|caller| caller.session());
-        let (who, name) = (&call.principal.name, &server.spec().name);
+        let (principal, name) = (&call.principal.name, &server.spec().name);
         let link = lock(&self.sessions.tasks)
-            .find_task(who, session, name, id)
-            .map_or(LinkKey::SHARED, |made| made.link);
+            .find_task(principal, session, name, id)
+            .map_or(LinkKey::SHARED, |task| task.link);
         server.task_link(call, link, deadline).await
     }
 

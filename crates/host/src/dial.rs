@@ -122,18 +122,26 @@ impl<S: TaskSpawner> RealDial<S> {
         log: Arc<StderrLog>,
         attempt: DialAttempt,
     ) -> Result<DialedLink, LinkConnectError> {
-        let seat = StdioOptions {
+        let options = StdioOptions {
             server: Arc::clone(&server.name),
             owner: attempt.owner,
             negotiation: attempt.negotiation,
             limits: self.stdio_limits(server),
         };
         let deadline = attempt.deadline;
-        let (berth, client) = (
+        let (process_spawner, client) = (
             self.executors.spawner(&placed.executor, &placed.server),
             self.client.clone(),
         );
-        stdio::connect_process(&berth, &seat, log, client, deadline, &self.spawner).await
+        stdio::connect_process(
+            &process_spawner,
+            &options,
+            log,
+            client,
+            deadline,
+            &self.spawner,
+        )
+        .await
     }
 
     fn stdio_limits(&self, server: &ServerSpec) -> StdioLimits {

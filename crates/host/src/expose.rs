@@ -125,8 +125,8 @@ pub const fn estimate_tokens(bytes: usize) -> usize {
 
 /// Returns the error for a malformed `call_tool`.
 pub(crate) fn malformed_call_reply(call: &CallRequest) -> CallReply {
-    let said = "call_tool needs the name of a tool, and its arguments as an object";
-    local_reply::error_reply(said, &call.id)
+    let message = "call_tool needs the name of a tool, and its arguments as an object";
+    local_reply::error_reply(message, &call.id)
 }
 
 #[cfg(test)]

@@ -130,10 +130,10 @@ impl<T> FifoReceiver<T> {
     /// Waits until the value satisfies `wanted`.
     pub async fn wait_for(
         &mut self,
-        mut wanted: impl FnMut(&T) -> bool,
+        mut predicate: impl FnMut(&T) -> bool,
     ) -> Result<(), SenderDropped> {
         loop {
-            let fits = wanted(&self.borrow_and_update());
+            let fits = predicate(&self.borrow_and_update());
             if fits {
                 return Ok(());
             }

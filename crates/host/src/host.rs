@@ -276,12 +276,12 @@ impl Host {
         let call = call.borrow();
         // Boxed because it is rare: keeps the future of an ordinary call small.
         if let Some(meta) = MetaTool::from_call(call)
-            && let Some(found) = Box::pin(self.call_meta_tool(meta, call)).await
+            && let Some(result) = Box::pin(self.call_meta_tool(meta, call)).await
         {
-            return found;
+            return result;
         }
-        if let Some(kept) = self.call_path.read_stored_result(call) {
-            return kept;
+        if let Some(stored) = self.call_path.read_stored_result(call) {
+            return stored;
         }
         self.call_path.call(call).await
     }

@@ -98,7 +98,7 @@ impl Dial for DialRouter {
 
 /// Connects to an executor; always succeeds.
 pub(crate) fn connect_in_process(spec: &InProcessSpec) -> DialedLink {
-    let (events, heard) = mpsc::channel(EVENTS_MAX);
+    let (events, receiver) = mpsc::channel(EVENTS_MAX);
     let link = InProcessLink {
         executor: Arc::clone(&spec.executor),
         in_flight: AtomicUsize::new(0),
@@ -111,7 +111,7 @@ pub(crate) fn connect_in_process(spec: &InProcessSpec) -> DialedLink {
         },
         _events: events,
     };
-    (Arc::new(link), heard)
+    (Arc::new(link), receiver)
 }
 
 /// A connection to an executor.
@@ -245,8 +245,8 @@ impl Link for InProcessLink {
                     answer = self.handle_request(&request) => answer,
                 }
             };
-            let answer = timeout_at(request.deadline, served).await;
-            answer.unwrap_or(Err(LinkError::Timeout {
+            let response = timeout_at(request.deadline, served).await;
+            response.unwrap_or(Err(LinkError::Timeout {
                 sent: SendState::MaybeSent,
             }))
         })

@@ -23,15 +23,15 @@ pub(crate) fn error_reply(message: &str, id: &Bytes) -> CallReply {
 
 /// Writes a result as the response to `id`.
 pub(crate) fn result_reply(result: &[u8], id: &Bytes, origin: ReplyOrigin) -> CallReply {
-    let mut answer = br#"{"jsonrpc":"2.0","id":"#.to_vec();
-    answer.extend_from_slice(id);
-    answer.extend_from_slice(br#","result":"#);
-    let start = answer.len();
-    answer.extend_from_slice(result);
-    let body_at = start..answer.len();
-    answer.push(b'}');
+    let mut response = br#"{"jsonrpc":"2.0","id":"#.to_vec();
+    response.extend_from_slice(id);
+    response.extend_from_slice(br#","result":"#);
+    let start = response.len();
+    response.extend_from_slice(result);
+    let body_at = start..response.len();
+    response.push(b'}');
     CallReply {
-        response: answer.into(),
+        response: response.into(),
         body_at,
         body_kind: BodyKind::Result,
         origin,
@@ -41,9 +41,9 @@ pub(crate) fn result_reply(result: &[u8], id: &Bytes, origin: ReplyOrigin) -> Ca
 }
 
 /// Begins a result with a text block.
-fn text_content(said: &str) -> Vec<u8> {
+fn text_content(text: &str) -> Vec<u8> {
     let mut result = b"{\"content\":[{\"type\":\"text\",\"text\":".to_vec();
-    write_string(&mut result, said);
+    write_string(&mut result, text);
     result.extend_from_slice(b"}]");
     result
 }

@@ -48,12 +48,13 @@ impl NotificationFanout {
 impl NotificationSink for NotificationFanout {
     fn deliver(&self, session: SessionKey, notification: Bytes) -> bool {
         if session.0 >= REMOTE_SESSIONS_FROM {
-            let visitors = lock(&self.remote).as_ref().and_then(Weak::upgrade);
-            return visitors.is_some_and(|visitors| visitors.deliver(session, notification));
+            let remote_sink = lock(&self.remote).as_ref().and_then(Weak::upgrade);
+            return remote_sink
+                .is_some_and(|remote_sink| remote_sink.deliver(session, notification));
         }
-        let later = self.attached.load();
-        match later.as_ref() {
-            Some(later) if later.deliver(session, notification.clone()) => true,
+        let attached = self.attached.load();
+        match attached.as_ref() {
+            Some(attached) if attached.deliver(session, notification.clone()) => true,
             _ => self.own.deliver(session, notification),
         }
     }
@@ -67,8 +68,8 @@ impl Drop for AttachedSink {
 
 impl Host {
     /// Sets the sink of remote sessions, replacing the previous sink.
-    pub(crate) fn set_remote_sink(&self, visitors: &Arc<dyn NotificationSink>) {
-        *lock(&self.notification_fanout().remote) = Some(Arc::downgrade(visitors));
+    pub(crate) fn set_remote_sink(&self, sink: &Arc<dyn NotificationSink>) {
+        *lock(&self.notification_fanout().remote) = Some(Arc::downgrade(sink));
     }
 
     /// Attaches the sink of a gateway's sessions.
@@ -77,18 +78,20 @@ impl Host {
     /// A gateway is attached already.
     pub fn attach_sink(
         &self,
-        audience: Arc<dyn NotificationSink>,
+        sink: Arc<dyn NotificationSink>,
     ) -> Result<AttachedSink, SinkOccupied> {
-        let hall = Arc::clone(self.notification_fanout());
+        let shared_fanout = Arc::clone(self.notification_fanout());
         let none: Option<Arc<Arc<dyn NotificationSink>>> = None;
-        let before = hall
+        let before = shared_fanout
             .attached
-            .compare_and_swap(&none, Some(Arc::new(audience)));
+            .compare_and_swap(&none, Some(Arc::new(sink)));
         match before.as_ref() {
             Some(_) => Err(SinkOccupied),
             None => {
                 drop(before);
-                Ok(AttachedSink { fanout: hall })
+                Ok(AttachedSink {
+                    fanout: shared_fanout,
+                })
             }
         }
     }

@@ -118,10 +118,10 @@ impl OffloadPool {
         if principal.role == Role::Owner {
             return Ok((acquire_permit(&self.0.owner_workers).await?, None));
         }
-        let (place, turn) = self.enter_job(&principal.name)?;
-        let turn = acquire_permit(&turn).await?;
+        let (slot, turn_permit) = self.enter_job(&principal.name)?;
+        let turn_permit = acquire_permit(&turn_permit).await?;
         let worker = acquire_permit(&self.0.workers).await?;
-        Ok((worker, Some((turn, place))))
+        Ok((worker, Some((turn_permit, slot))))
     }
 
     fn enter_job(&self, principal: &Arc<str>) -> Result<(JobSlot, Arc<Semaphore>), OffloadError> {
@@ -136,11 +136,11 @@ impl OffloadPool {
             return Err(OffloadError::TooManyJobs);
         }
         lane.jobs += 1;
-        let place = JobSlot {
+        let slot = JobSlot {
             pool: Arc::clone(&self.0),
             principal: Arc::clone(principal),
         };
-        Ok((place, Arc::clone(&lane.turn_permit)))
+        Ok((slot, Arc::clone(&lane.turn_permit)))
     }
 }
 

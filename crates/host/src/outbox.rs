@@ -126,7 +126,7 @@ impl Outbox {
         deps: &SupervisorDeps,
         fanout: &Arc<NotificationFanout>,
     ) -> Self {
-        let (closing, seen) = watch::channel(false);
+        let (closing, closing_receiver) = watch::channel(false);
         let (end, ended) = watch::channel(false);
         let shared = OutboxShared {
             journal,
@@ -145,7 +145,7 @@ impl Outbox {
             parked: ParkedCalls::default(),
             signals: Mutex::default(),
             order_permits: Semaphore::new(ORDER_PERMITS),
-            closing: seen,
+            closing: closing_receiver,
         };
         Self {
             shared: Arc::new(shared),
@@ -274,8 +274,8 @@ impl OutboxShared {
             dedupe: Arc::clone(dedupe),
         };
         let until = self.clock.instant(deadline);
-        let taken = tokio::time::timeout_at(until, KeyLocks::acquire(self, name)).await;
-        taken.map_err(|_| CallError::ServerBusy {
+        let acquired = tokio::time::timeout_at(until, KeyLocks::acquire(self, name)).await;
+        acquired.map_err(|_| CallError::ServerBusy {
             server: Arc::clone(&route.server),
             limit: 1,
         })
@@ -284,18 +284,18 @@ impl OutboxShared {
     /// Returns the response for an already known write.
     fn to_known_reply(
         &self,
-        known: Duplicate,
+        duplicate: Duplicate,
         head: &WriteHead,
         call: &CallRequest,
     ) -> Result<OutboxAdmission, CallError> {
-        let reply = match known {
+        let reply = match duplicate {
             Duplicate::Queued { id, position, .. } => {
-                let told = QueuedWrite { id, position, head };
+                let queued_write = QueuedWrite { id, position, head };
                 let reason = match lock(&self.scheduler).is_server_up(&head.server) {
                     true => QueueReason::Behind,
                     false => QueueReason::Unreachable,
                 };
-                queued_reply(&told, reason, &call.id)
+                queued_reply(&queued_write, reason, &call.id)
             }
             Duplicate::Completed(done) => match &done.result {
                 Some(result) => recorded_reply(result, &call.id),

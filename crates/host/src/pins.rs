@@ -183,8 +183,8 @@ impl PinRegistry {
     #[must_use]
     pub fn server_pins(&self, server: &Arc<str>) -> ServerPinState {
         let mut servers = lock(&self.servers);
-        if let Some(kept) = servers.get(server) {
-            return kept.clone();
+        if let Some(state) = servers.get(server) {
+            return state.clone();
         }
         if servers.len() >= SERVERS_MAX {
             // Evicted pins were saved; they are loaded again on demand.
@@ -195,7 +195,7 @@ impl PinRegistry {
             let trouble = PinTrouble::Unreadable("there are too many servers".into());
             return ServerPinState::new(Machine::default(), Some(trouble));
         }
-        let kept = match self.store.load(server) {
+        let state = match self.store.load(server) {
             Ok(pins) => ServerPinState::new(pins.unwrap_or_default(), None),
             Err(error) => {
                 let trouble = PinTrouble::Unreadable(error.to_string().into());
@@ -203,14 +203,14 @@ impl PinRegistry {
                 ServerPinState::new(Machine::default(), Some(trouble))
             }
         };
-        servers.insert(Arc::clone(server), kept.clone());
+        servers.insert(Arc::clone(server), state.clone());
         drop(servers);
         let mut names = lock(&self.names);
         Arc::make_mut(&mut names).add_server(server);
-        for (tool, _) in kept.pins.iter(PinKind::Tool) {
+        for (tool, _) in state.pins.iter(PinKind::Tool) {
             Arc::make_mut(&mut names).add_tool(server, tool);
         }
-        kept
+        state
     }
 
     /// Records the listed definitions of a server. New definitions are saved on return.
@@ -219,8 +219,8 @@ impl PinRegistry {
             return;
         }
         let server = &spec.name;
-        let turn = self.server_pins(server).update_permit;
-        let Ok(_turn) = turn.acquire().await else {
+        let update_permit = self.server_pins(server).update_permit;
+        let Ok(_permit) = update_permit.acquire().await else {
             return;
         };
         let ServerPinState { pins, trouble, .. } = self.server_pins(server);
@@ -229,17 +229,17 @@ impl PinRegistry {
             return;
         }
         let listed = self.listed_definitions(server, catalog);
-        if trouble.is_none() && !listed.iter().any(|sight| pins.is_new(sight)) {
+        if trouble.is_none() && !listed.iter().any(|definition| pins.is_new(definition)) {
             return;
         }
         let mut next = Machine::clone(&pins);
-        let news = next.observe_list(&listed, self.clock.unix_ms());
+        let changes = next.observe_list(&listed, self.clock.unix_ms());
         let saved = self.save_pins(server, next).await;
         for PinChange {
             kind,
             name: tool,
             state,
-        } in news
+        } in changes
         {
             let word = kind.as_str();
             // Debug format, so that no character of a name is hidden.
@@ -260,12 +260,12 @@ impl PinRegistry {
 
     /// True if a catalog has unseen definitions, or cannot be verified.
     pub(crate) fn has_unseen(&self, spec: &ServerSpec, catalog: &ServerCatalog) -> bool {
-        let kept = self.server_pins(&spec.name);
+        let state = self.server_pins(&spec.name);
         let is_pinned = |entry: &PinEntry<'_>| {
-            let pin = kept.pins.get(entry.kind, entry.name);
+            let pin = state.pins.get(entry.kind, entry.name);
             pin.is_some_and(|pin| pin.current().hash == entry.hash)
         };
-        kept.trouble.is_some()
+        state.trouble.is_some()
             || !pin_entries(catalog).all(|entry| is_pinned(&entry))
             || !catalog
                 .initialize_fields()
@@ -305,7 +305,7 @@ impl PinRegistry {
             }
             Arc::clone(&names)
         };
-        let sight = |entry: &PinEntry<'_>, text: &[u8]| {
+        let to_listed = |entry: &PinEntry<'_>, text: &[u8]| {
             let mut findings = LintFindings::default();
             // A URI is not a name chosen by people.
             if matches!(entry.kind, PinKind::Tool | PinKind::Prompt) {
@@ -320,15 +320,15 @@ impl PinRegistry {
                 findings: findings.into_vec(),
             }
         };
-        let lists = pin_entries(catalog).map(|entry| sight(&entry, entry.definition));
-        let mut sights: Vec<_> = lists.collect();
+        let lists = pin_entries(catalog).map(|entry| to_listed(&entry, entry.definition));
+        let mut definitions: Vec<_> = lists.collect();
         let parts = catalog.initialize_fields();
-        sights.extend(
+        definitions.extend(
             parts
                 .iter()
-                .map(|part| sight(&part.pin_entry(), &part.text)),
+                .map(|part| to_listed(&part.pin_entry(), &part.text)),
         );
-        sights
+        definitions
     }
 
     fn emit_event(
@@ -400,19 +400,20 @@ fn item_visibility(
     entry: &PinEntry<'_>,
 ) -> ItemVisibility {
     let pin = server_pins.pins.get(entry.kind, entry.name);
-    let mark = match (&server_pins.trouble, pin) {
+    let pin_mark = match (&server_pins.trouble, pin) {
         (Some(_), _) | (None, None) => Some(UNVERIFIED),
         (None, Some(pin)) => is_changed(pin, entry.hash).then_some(CHANGED),
     };
     let lint = pin
         .map(|pin| finding_codes(&pin.findings))
         .unwrap_or_default();
-    let is_odd = mark.is_some() || pin.is_some_and(|pin| pin.state != PinState::Approved);
+    let is_odd = pin_mark.is_some() || pin.is_some_and(|pin| pin.state != PinState::Approved);
     match mode {
         PinMode::Block if is_odd => ItemVisibility::Withdraw,
-        PinMode::Block | PinMode::Warn | PinMode::Off => {
-            ItemVisibility::Show(DefinitionMarks { pin: mark, lint })
-        }
+        PinMode::Block | PinMode::Warn | PinMode::Off => ItemVisibility::Show(DefinitionMarks {
+            pin: pin_mark,
+            lint,
+        }),
     }
 }
 

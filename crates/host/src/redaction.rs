@@ -60,19 +60,19 @@ impl ResultSecrets {
         let secrets = secrets
             .into_iter()
             .map(|(label, secret)| LabelledSecret::new(label, secret));
-        let mut known = lock(&self.known);
-        let before = std::mem::replace(&mut known.configured, secrets.collect());
+        let mut known_secrets = lock(&self.known);
+        let before = std::mem::replace(&mut known_secrets.configured, secrets.collect());
         for former in before {
-            known.add_former(former);
+            known_secrets.add_former(former);
         }
-        self.filter.store(known.build_filter());
+        self.filter.store(known_secrets.build_filter());
     }
 
     /// Adds a secret.
     pub fn add_secret(&self, label: &str, secret: &str) {
-        let mut known = lock(&self.known);
-        if known.add_former(LabelledSecret::new(label, secret)) {
-            self.filter.store(known.build_filter());
+        let mut known_secrets = lock(&self.known);
+        if known_secrets.add_former(LabelledSecret::new(label, secret)) {
+            self.filter.store(known_secrets.build_filter());
         }
     }
 

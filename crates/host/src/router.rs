@@ -176,7 +176,10 @@ impl Router {
     pub fn has_tool(&self, name: &str) -> bool {
         matches!(
             self.shared.match_name(name),
-            NameMatch::Tool { seen: true, .. }
+            NameMatch::Tool {
+                is_visible: true,
+                ..
+            }
         )
     }
 

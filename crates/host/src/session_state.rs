@@ -92,9 +92,9 @@ impl SessionState {
 
     /// Ends a subscription; returns its server and the server's own URI.
     pub(crate) fn unsubscribe(&self, session: SessionKey, known_as: &str) -> Option<ServerUri> {
-        let place = lock(&self.subscriptions).unsubscribe(session, known_as)?;
+        let server_uri = lock(&self.subscriptions).unsubscribe(session, known_as)?;
         self.release_share(session, share_units(known_as));
-        Some(place)
+        Some(server_uri)
     }
 
     /// Ends all subscriptions of a session; returns the affected servers.
@@ -183,17 +183,17 @@ impl SessionState {
             .unwrap_or_default();
         let session = call.client.as_ref().map(|caller| caller.session());
         if let Some(id) = created_task_id(call, reply.era, result) {
-            let by = TaskOrigin {
+            let origin = TaskOrigin {
                 server: &route.server,
                 tool: &route.name,
                 link,
             };
             let mut tasks = lock(&self.tasks);
-            let made = tasks.record_task(&call.principal.name, session, by, &id, now);
-            let made = made.cloned();
+            let task = tasks.record_task(&call.principal.name, session, origin, &id, now);
+            let task = task.cloned();
             drop(tasks);
-            if let (Some(caller), Some(made)) = (&call.client, &made) {
-                caller.on_task_created(made);
+            if let (Some(caller), Some(task)) = (&call.client, &task) {
+                caller.on_task_created(task);
             }
             if let Some(session) = session {
                 lock(&self.identities).set_identity(session, &call.principal, &call.scope);
@@ -203,9 +203,9 @@ impl SessionState {
             && call.scope.is_multi_server()
             && memchr::memmem::find(result, b"\"uri\"").is_some()
         {
-            let mut seen = lock(&self.resource_links);
+            let mut links = lock(&self.resource_links);
             for uri in resource_uris(result) {
-                seen.record_link(session, &route.server, &uri);
+                links.record_link(session, &route.server, &uri);
             }
         }
     }
@@ -221,32 +221,33 @@ impl SessionState {
         match event {
             LinkEvent::ResourceUpdated { uri, notification } => {
                 let subscribers = lock(&self.subscriptions).uri_subscribers(server, &uri);
-                let thing = PolicyTarget {
+                let target = PolicyTarget {
                     kind: FeatureKind::Resource,
                     server,
                     name: &uri,
                     arguments: None,
                 };
                 for (session, known_as) in subscribers {
-                    if !self.can_receive(session, thing) {
+                    if !self.can_receive(session, target) {
                         continue;
                     }
                     sink.deliver(session, with_known_uri(&notification, &uri, &known_as));
                 }
             }
             LinkEvent::TaskStatus { task, notification } => {
-                let made = lock(&self.tasks).task_at(server, link, &task).cloned();
-                let heard = made.and_then(|made| {
-                    let thing = PolicyTarget {
+                let task_record = lock(&self.tasks).task_at(server, link, &task).cloned();
+                let recipient = task_record.and_then(|task_record| {
+                    let target = PolicyTarget {
                         kind: FeatureKind::Tool,
                         server,
-                        name: &made.tool,
+                        name: &task_record.tool,
                         arguments: None,
                     };
-                    made.session
-                        .filter(|session| self.can_receive(*session, thing))
+                    task_record
+                        .session
+                        .filter(|session| self.can_receive(*session, target))
                 });
-                if let Some(session) = heard {
+                if let Some(session) = recipient {
                     sink.deliver(session, notification);
                 }
             }

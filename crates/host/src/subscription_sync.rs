@@ -70,10 +70,10 @@ impl ServerSync {
 
     /// Resets the applied state for a new link, or after a session reset.
     fn reset_unless_current(&self, generation: u64, renewals: u64) {
-        self.applied.send_if_modified(|told| {
-            let anew = (told.generation, told.session_resets) != (generation, renewals);
+        self.applied.send_if_modified(|applied| {
+            let anew = (applied.generation, applied.session_resets) != (generation, renewals);
             if anew {
-                *told = AppliedState {
+                *applied = AppliedState {
                     generation,
                     session_resets: renewals,
                     ..AppliedState::default()
@@ -159,14 +159,16 @@ impl SubscriptionSync {
         uri: &Arc<str>,
         deadline: MonotonicTime,
     ) -> Result<(), CallError> {
-        let keeper = self.ensure_sync(server);
+        let sync = self.ensure_sync(server);
         // An earlier refusal may be outdated.
-        keeper.applied.send_if_modified(|told| {
-            let refused = told.resources.get(uri).is_some_and(Result::is_err);
-            refused.then(|| told.resources.remove(uri)).is_some()
+        sync.applied.send_if_modified(|applied| {
+            let refused = applied.resources.get(uri).is_some_and(Result::is_err);
+            refused.then(|| applied.resources.remove(uri)).is_some()
         });
-        keeper.wake.notify_one();
-        let outcome = self.wait_applied(&keeper, deadline, |told| told.resources.get(uri).cloned());
+        sync.wake.notify_one();
+        let outcome = self.wait_applied(&sync, deadline, |applied| {
+            applied.resources.get(uri).cloned()
+        });
         outcome.await.unwrap_or_else(|| {
             Err(CallError::Timeout {
                 server: Arc::clone(&server.spec().name),
@@ -184,32 +186,32 @@ impl SubscriptionSync {
         uri: &Arc<str>,
         deadline: MonotonicTime,
     ) {
-        let keeper = self.ensure_sync(server);
-        keeper.wake.notify_one();
+        let sync = self.ensure_sync(server);
+        sync.wake.notify_one();
         let name = &server.spec().name;
-        let told = self.wait_applied(&keeper, deadline, |told| {
-            let wanted = lock(&self.sessions.subscriptions).has_subscriber(name, uri);
-            (wanted || !told.resources.contains_key(uri)).then_some(())
+        let applied = self.wait_applied(&sync, deadline, |applied| {
+            let is_wanted = lock(&self.sessions.subscriptions).has_subscriber(name, uri);
+            (is_wanted || !applied.resources.contains_key(uri)).then_some(())
         });
         if server.open_link().is_some() {
-            told.await;
+            applied.await;
         }
     }
 
     /// Waits, bounded by `deadline`, until a ready server has the wanted log level.
     pub(crate) async fn wait_level(self: &Arc<Self>, server: &Supervisor, deadline: MonotonicTime) {
-        let keeper = self.ensure_sync(server);
-        keeper.wake.notify_one();
+        let sync = self.ensure_sync(server);
+        sync.wake.notify_one();
         let scope = EndpointScope::Server(Arc::clone(&server.spec().name));
-        let told = self.wait_applied(&keeper, deadline, |told| {
-            let wanted = lock(&self.sessions.log_levels).server_level(&scope);
-            (wanted.is_none() || told.level == wanted).then_some(())
+        let applied = self.wait_applied(&sync, deadline, |applied| {
+            let wanted_level = lock(&self.sessions.log_levels).server_level(&scope);
+            (wanted_level.is_none() || applied.level == wanted_level).then_some(())
         });
         if server
             .open_link()
             .is_some_and(|ready| accepts_level(&ready))
         {
-            told.await;
+            applied.await;
         }
     }
 
@@ -217,12 +219,12 @@ impl SubscriptionSync {
         &self,
         sync: &ServerSync,
         deadline: MonotonicTime,
-        look: impl Fn(&AppliedState) -> Option<T>,
+        read: impl Fn(&AppliedState) -> Option<T>,
     ) -> Option<T> {
         let mut applied = sync.applied.subscribe();
         let until = self.clock.instant(deadline);
         loop {
-            let found = look(&applied.borrow_and_update());
+            let found = read(&applied.borrow_and_update());
             if found.is_some() {
                 return found;
             }
@@ -238,22 +240,22 @@ impl SubscriptionSync {
     /// The wanted state must be recorded before: a sync ends only if, under the same lock, nothing
     /// is wanted.
     fn ensure_sync(self: &Arc<Self>, server: &Supervisor) -> Arc<ServerSync> {
-        let mut keepers = lock(&self.syncs);
+        let mut syncs = lock(&self.syncs);
         let name = &server.spec().name;
-        if let Some(keeper) = keepers.get(name)
-            && keeper.server.is_same(server)
+        if let Some(sync) = syncs.get(name)
+            && sync.server.is_same(server)
         {
-            return Arc::clone(keeper);
+            return Arc::clone(sync);
         }
-        let keeper = Arc::new(ServerSync {
+        let sync = Arc::new(ServerSync {
             server: server.clone(),
             applied: watch::Sender::default(),
             wake: Notify::new(),
         });
-        keepers.insert(Arc::clone(name), Arc::clone(&keeper));
-        let keeping = Arc::clone(self).run_sync(Arc::clone(&keeper));
-        self.tasks.spawn("subscription sync", keeping);
-        keeper
+        syncs.insert(Arc::clone(name), Arc::clone(&sync));
+        let task = Arc::clone(self).run_sync(Arc::clone(&sync));
+        self.tasks.spawn("subscription sync", task);
+        sync
     }
 
     async fn run_sync(self: Arc<Self>, sync: Arc<ServerSync>) {
@@ -268,18 +270,18 @@ impl SubscriptionSync {
                 sync.reset_unless_current(ready.generation, renewed);
                 Some((self.next_step(&server, &sync, &ready)?, ready))
             });
-            let again = sync.applied.borrow().retry_at;
+            let retry_at = sync.applied.borrow().retry_at;
             let done = async {
                 if let Some((step, ready)) = &step {
                     self.apply_step(&server, &sync, step, ready).await;
                     let now = self.clock.now();
                     sync.applied
-                        .send_modify(|told| told.schedule_retry(now, sync.jitter_seed(now)));
+                        .send_modify(|applied| applied.schedule_retry(now, sync.jitter_seed(now)));
                     return;
                 }
                 tokio::select! {
                     biased;
-                    () = self.sleep_until(again) => sync.applied.send_modify(|told| {
+                    () = self.sleep_until(retry_at) => sync.applied.send_modify(|told| {
                         told.retry_at = None;
                         told.resources.retain(|_, outcome| !is_undecided(outcome));
                     }),
@@ -309,22 +311,22 @@ impl SubscriptionSync {
 
     /// Ends a sync that is no longer needed.
     fn remove_if_unneeded(&self, sync: &Arc<ServerSync>) -> bool {
-        let mut keepers = lock(&self.syncs);
+        let mut syncs = lock(&self.syncs);
         let name = &sync.server.spec().name;
-        let in_place = keepers.get(name).is_some_and(|now| Arc::ptr_eq(now, sync));
+        let in_place = syncs.get(name).is_some_and(|now| Arc::ptr_eq(now, sync));
         if !in_place {
             return true;
         }
         let level =
             lock(&self.sessions.log_levels).server_level(&EndpointScope::Server(Arc::clone(name)));
-        let wanted = level.is_some()
+        let is_wanted = level.is_some()
             || lock(&self.sessions.subscriptions)
                 .subscribed_uris(name)
                 .next()
                 .is_some();
-        let needed = wanted && !sync.server.is_retired();
+        let needed = is_wanted && !sync.server.is_retired();
         if !needed {
-            keepers.remove(name);
+            syncs.remove(name);
         }
         !needed
     }
@@ -346,21 +348,21 @@ impl SubscriptionSync {
         {
             return Some(SyncStep::Level(level));
         }
-        let wanted = lock(&self.sessions.subscriptions);
+        let subscriptions = lock(&self.sessions.subscriptions);
         if ready.link.era() == Era::Modern {
-            let same = wanted.subscribed_uris(name).count() == applied.resources.len()
-                && wanted
+            let same = subscriptions.subscribed_uris(name).count() == applied.resources.len()
+                && subscriptions
                     .subscribed_uris(name)
                     .all(|uri| applied.resources.contains_key(uri));
             return (!same)
-                .then(|| SyncStep::Listen(wanted.subscribed_uris(name).cloned().collect()));
+                .then(|| SyncStep::Listen(subscriptions.subscribed_uris(name).cloned().collect()));
         }
-        let mut known = applied.resources.keys();
-        if let Some(uri) = known.find(|uri| !wanted.has_subscriber(name, uri)) {
+        let mut applied_uris = applied.resources.keys();
+        if let Some(uri) = applied_uris.find(|uri| !subscriptions.has_subscriber(name, uri)) {
             return Some(SyncStep::Unsubscribe(Arc::clone(uri)));
         }
-        let mut wanted = wanted.subscribed_uris(name);
-        let missing = wanted.find(|uri| !applied.resources.contains_key(*uri));
+        let mut subscriptions = subscriptions.subscribed_uris(name);
+        let missing = subscriptions.find(|uri| !applied.resources.contains_key(*uri));
         missing.map(|uri| SyncStep::Subscribe(Arc::clone(uri)))
     }
 
@@ -377,8 +379,8 @@ impl SubscriptionSync {
         // A refused subscription needs no unsubscribe.
         let refused = match step {
             SyncStep::Unsubscribe(uri) => {
-                let told = sync.applied.borrow();
-                told.resources.get(uri).is_some_and(Result::is_err)
+                let applied = sync.applied.borrow();
+                applied.resources.get(uri).is_some_and(Result::is_err)
             }
             SyncStep::Subscribe(_) | SyncStep::Level(_) | SyncStep::Listen(_) => false,
         };
@@ -392,14 +394,14 @@ impl SubscriptionSync {
         if let Err(error) = &outcome {
             tracing::warn!(server = %server.spec().name, ?step, %error, "sync step failed");
         }
-        sync.applied.send_modify(|told| match step {
+        sync.applied.send_modify(|applied| match step {
             SyncStep::Subscribe(uri) => {
-                told.resources.insert(Arc::clone(uri), outcome);
+                applied.resources.insert(Arc::clone(uri), outcome);
             }
             SyncStep::Unsubscribe(uri) => {
-                told.resources.remove(uri);
+                applied.resources.remove(uri);
             }
-            SyncStep::Level(level) => told.level = Some(*level),
+            SyncStep::Level(level) => applied.level = Some(*level),
             SyncStep::Listen(_) => {}
         });
     }
@@ -432,7 +434,8 @@ impl SubscriptionSync {
         };
         let resources = uris.iter().map(|uri| (Arc::clone(uri), outcome(uri)));
         let resources = resources.collect();
-        sync.applied.send_modify(|told| told.resources = resources);
+        sync.applied
+            .send_modify(|applied| applied.resources = resources);
     }
 }
 

@@ -197,7 +197,7 @@ impl Supervisor {
             ServerState::Starting
         };
         let digest = manifest::transport_digest(&spec.transport);
-        let kept = match spec.transport.keeps_manifest() {
+        let stored_manifest = match spec.transport.keeps_manifest() {
             true => deps.manifests.load(&spec.name, &digest),
             false => None,
         };
@@ -225,7 +225,13 @@ impl Supervisor {
             last_error: Mutex::default(),
         });
         let (commands, receiver) = mpsc::channel(COMMANDS_MAX);
-        let actor = actor::SupervisorActor::new(Arc::clone(&shared), deps, receiver, digest, kept);
+        let actor = actor::SupervisorActor::new(
+            Arc::clone(&shared),
+            deps,
+            receiver,
+            digest,
+            stored_manifest,
+        );
         actor.publish_known();
         deps.tasks.spawn("supervisor", actor.run());
         Self { shared, commands }
@@ -264,9 +270,9 @@ impl Supervisor {
         let mut state = self.shared.state.subscribe();
         let until = self.shared.clock.instant(deadline);
         loop {
-            let seen = state.borrow_and_update().clone();
-            self.unavailable_error(&seen).map_or(Ok(()), Err)?;
-            match seen {
+            let current = state.borrow_and_update().clone();
+            self.unavailable_error(&current).map_or(Ok(()), Err)?;
+            match current {
                 ServerState::Ready => {
                     if let Some(ready) = self.open_link() {
                         return Ok(ready);
@@ -324,13 +330,13 @@ impl Supervisor {
 
     /// Reports changed credentials: the lists are refreshed, and a failed start is retried at once.
     pub(crate) async fn on_credentials_changed(&self) {
-        let (done, _taken) = oneshot::channel();
-        let wish = SupervisorCommand::Relist;
+        let (done, _receiver) = oneshot::channel();
+        let relist = SupervisorCommand::Relist;
         // A finished actor has nothing to do.
-        let _gone = self
+        let _result = self
             .commands
             .send(PendingCommand {
-                command: wish,
+                command: relist,
                 done,
             })
             .await;
@@ -394,12 +400,12 @@ impl Supervisor {
     }
 
     async fn send_command(&self, command: SupervisorCommand) -> Result<(), CallError> {
-        let (done, taken) = oneshot::channel();
+        let (done, receiver) = oneshot::channel();
         self.commands
             .send(PendingCommand { command, done })
             .await
             .map_err(|_| CallError::ShuttingDown)?;
-        taken.await.map_err(|_| CallError::ShuttingDown)
+        receiver.await.map_err(|_| CallError::ShuttingDown)
     }
 
     /// Records the error of a call for status.

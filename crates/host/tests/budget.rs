@@ -332,10 +332,10 @@ async fn task_requests_cost_only_rate() {
     };
     host.call(make).await.unwrap();
     let get = || {
-        let (id, verb) = ("t".into(), TaskOperation::Get);
+        let (id, operation) = ("t".into(), TaskOperation::Get);
         host.call(as_principal(
             "ann",
-            subject_call(CallSubject::Task { id, verb }, "taskId"),
+            subject_call(CallSubject::Task { id, operation }, "taskId"),
         ))
     };
     for _ in 0..3 {

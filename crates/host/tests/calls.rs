@@ -179,10 +179,10 @@ async fn breaker_opens_after_losses_and_probes_once() {
     let opened = host.clock().now();
 
     let error = call_do(&host).await.unwrap_err();
-    let CallError::CircuitOpen { rest, .. } = &error else {
+    let CallError::CircuitOpen { cooldown, .. } = &error else {
         panic!("{error}");
     };
-    assert_eq!(*rest, Duration::from_secs(10));
+    assert_eq!(*cooldown, Duration::from_secs(10));
     assert_eq!(error.execution_status(), ExecutionStatus::NotStarted);
     assert!(wait_for_state(&host, "s", "ready").await);
     tokio::time::advance(Duration::from_secs(5)).await;

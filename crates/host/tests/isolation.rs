@@ -242,11 +242,11 @@ const TASKS: &str = concat!(
 /// Two calls of `who` in a session: the first creates a task, the second gets it.
 fn task_calls(who: &str, session: u64) -> [CallRequest; 2] {
     let principal = Arc::new(Principal::new(who, Role::Owner));
-    let (id, verb) = ("1".into(), TaskOperation::Get);
+    let (id, operation) = ("1".into(), TaskOperation::Get);
     let get = CallRequest {
         principal: Arc::clone(&principal),
         client: Some(RecordingClient::new(session)),
-        ..subject_call(CallSubject::Task { id, verb }, "taskId")
+        ..subject_call(CallSubject::Task { id, operation }, "taskId")
     };
     let make = CallRequest {
         principal,
@@ -343,8 +343,8 @@ async fn dedicated_links_obey_restart_budget() {
     let mut refused = 0;
     for _ in 0..20 {
         match host.call(call_of_session(1)).await {
-            Err(CallError::StartFailed { next, .. }) => {
-                assert!(next > Duration::from_secs(60), "{next:?}");
+            Err(CallError::StartFailed { retry_after, .. }) => {
+                assert!(retry_after > Duration::from_secs(60), "{retry_after:?}");
                 refused += 1;
             }
             ended => assert!(ended.is_err(), "{ended:?}"),

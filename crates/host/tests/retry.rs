@@ -179,7 +179,7 @@ async fn task_creating_call_is_not_retried() {
 
 #[tokio::test(start_paused = true)]
 async fn task_get_is_retried_but_cancel_is_not() {
-    for (verb, method, asked) in [
+    for (operation, method, asked) in [
         (TaskOperation::Get, "tasks/get", 2),
         (TaskOperation::Result, "tasks/result", 2),
         (TaskOperation::Cancel, "tasks/cancel", 1),
@@ -196,7 +196,7 @@ async fn task_get_is_retried_but_cancel_is_not() {
         };
         host.call(make).await.unwrap();
         let id = "t1".into();
-        let asking = host.call(subject_call(CallSubject::Task { id, verb }, "taskId"));
+        let asking = host.call(subject_call(CallSubject::Task { id, operation }, "taskId"));
         let kill = async {
             world.wait_until(|record| !record.requests.is_empty()).await;
             assert!(world.kill("s", LinkExit::Signal(9)));

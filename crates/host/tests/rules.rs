@@ -292,7 +292,7 @@ async fn resource_notifications_end_with_read_access() {
 fn task_call(id: &str) -> CallRequest {
     let subject = CallSubject::Task {
         id: id.into(),
-        verb: TaskOperation::Get,
+        operation: TaskOperation::Get,
     };
     subject_call(subject, "taskId")
 }

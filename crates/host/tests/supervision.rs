@@ -275,10 +275,15 @@ async fn long_backoff_fails_calls_at_once() {
 
     let error = host.call(tool_call("s__do", "{}")).await.unwrap_err();
 
-    let CallError::StartFailed { next, reason, .. } = &error else {
+    let CallError::StartFailed {
+        retry_after,
+        reason,
+        ..
+    } = &error
+    else {
         panic!("{error}");
     };
-    assert!(*next > Duration::from_secs(2), "{next:?}");
+    assert!(*retry_after > Duration::from_secs(2), "{retry_after:?}");
     assert!(reason.ends_with(": no"), "{reason}");
     assert_eq!(error.execution_status(), ExecutionStatus::NotStarted);
     assert!(wait_for_state(&host, "s", "ready").await);

@@ -124,20 +124,20 @@ macro_rules! journal_contract {
 }
 
 /// Compares an actual value with the expected value.
-fn expect_equal<T: PartialEq + Debug>(what: &str, found: &T, wanted: &T) -> RuleResult {
-    match found == wanted {
+fn expect_equal<T: PartialEq + Debug>(description: &str, actual: &T, expected: &T) -> RuleResult {
+    match actual == expected {
         true => Ok(()),
         false => Err(ContractViolation::Differs {
-            what: what.to_owned(),
-            found: format!("{found:?}"),
-            wanted: format!("{wanted:?}"),
+            what: description.to_owned(),
+            found: format!("{actual:?}"),
+            wanted: format!("{expected:?}"),
         }),
     }
 }
 
 /// Requires a condition.
-fn expect_true(what: &str, holds: bool) -> RuleResult {
-    expect_equal(what, &holds, &true)
+fn expect_true(description: &str, holds: bool) -> RuleResult {
+    expect_equal(description, &holds, &true)
 }
 
 /// Returns a moment, the same on both clocks.

@@ -124,7 +124,7 @@ pub enum PublishOutcome {
         /// Position in the lane, starting at 1.
         position: u64,
         /// Receipt of the requested lease, if granted.
-        held: Option<LeaseReceipt>,
+        receipt: Option<LeaseReceipt>,
     },
     /// The same message was published before.
     Duplicate(Duplicate),
@@ -140,7 +140,7 @@ pub enum Duplicate {
         /// Position in the lane, starting at 1.
         position: u64,
         /// Whether the message is leased.
-        held: bool,
+        is_leased: bool,
     },
     /// Dead letter.
     DeadLetter(MessageId),

@@ -16,10 +16,10 @@ pub(crate) struct FileIdentity {
 impl FileIdentity {
     /// Reads the identity of the file at `path`, which the caller has open.
     pub(crate) fn read(path: PathBuf) -> io::Result<Self> {
-        let found = path.symlink_metadata()?;
+        let metadata = path.symlink_metadata()?;
         Ok(Self {
-            device: found.dev(),
-            inode: found.ino(),
+            device: metadata.dev(),
+            inode: metadata.ino(),
             path,
         })
     }
@@ -27,8 +27,8 @@ impl FileIdentity {
     /// Returns whether the path still names the file. An unreadable path counts as replaced, since
     /// the next start could not open the file either.
     pub(crate) fn is_in_place(&self) -> bool {
-        let found = self.path.symlink_metadata();
-        found.is_ok_and(|found| (found.dev(), found.ino()) == (self.device, self.inode))
+        let metadata = self.path.symlink_metadata();
+        metadata.is_ok_and(|metadata| (metadata.dev(), metadata.ino()) == (self.device, self.inode))
     }
 
     pub(crate) fn path(&self) -> &Path {

@@ -112,10 +112,10 @@ impl SqliteJournal {
             }
             _ => Err(error),
         })?;
-        let (state, found) = opened;
+        let (state, integrity) = opened;
         journal_files::sync_directory(&path)?;
         let files = OpenFiles::read_identities(&path)?;
-        let health = match &found {
+        let health = match &integrity {
             IntegrityStatus::Corrupt(wrong) => {
                 JournalHealth::Poisoned(integrity_check::corruption_reason(wrong))
             }
@@ -132,7 +132,7 @@ impl SqliteJournal {
             files,
             stopped: Mutex::default(),
         });
-        let check = match found {
+        let check = match integrity {
             IntegrityStatus::Unchecked => {
                 let check = IntegrityCheck::start(path.clone(), Arc::clone(&shared));
                 Some(check.map_err(|source| JournalOpenError::Sqlite {
@@ -143,7 +143,7 @@ impl SqliteJournal {
             IntegrityStatus::Intact | IntegrityStatus::Corrupt(_) => None,
         };
         let (sender, inbox) = mpsc::channel(QUEUE_MAX);
-        let (ended, closed) = watch::channel(false);
+        let (closed_sender, closed) = watch::channel(false);
         let writer = SqliteWriter {
             inbox,
             state,
@@ -155,7 +155,7 @@ impl SqliteJournal {
         let builder = std::thread::Builder::new().name("journal".to_owned());
         let thread = builder.spawn(move || {
             writer.run();
-            ended.send_replace(true);
+            closed_sender.send_replace(true);
         });
         Ok(Self {
             inbox: Mutex::new(Some(sender)),
@@ -175,7 +175,7 @@ impl SqliteJournal {
         &self,
         kind: OperationKind,
         bytes: usize,
-        act: impl FnMut(&mut JournalState) -> Result<T, OperationError> + Send + 'static,
+        operation: impl FnMut(&mut JournalState) -> Result<T, OperationError> + Send + 'static,
     ) -> JournalFuture<'a, T> {
         let inbox = lock(&self.inbox).clone();
         let room = Arc::clone(&self.byte_permits);
@@ -185,7 +185,7 @@ impl SqliteJournal {
             let permits = u32::try_from(bytes.min(QUEUE_BYTES_MAX)).unwrap_or(u32::MAX);
             let _room = room.acquire_many_owned(permits).await;
             let (reply, outcome) = oneshot::channel();
-            let job: Box<dyn WriterJob> = Box::new(ClosureJob::new(kind, act, reply));
+            let job: Box<dyn WriterJob> = Box::new(ClosureJob::new(kind, operation, reply));
             inbox.send(job).await.map_err(|_| JournalError::Closed)?;
             drop(inbox);
             outcome.await.unwrap_or(Err(JournalError::Closed))

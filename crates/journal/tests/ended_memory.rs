@@ -58,12 +58,12 @@ async fn complete_messages(journal: &Arc<SqliteJournal>, lane: &LaneName, from: 
                     lease: Some(Duration::from_secs(60)),
                 };
                 let stored = journal.publish(draft, moment_at(1)).await.unwrap();
-                let PublishOutcome::Stored { held, .. } = stored else {
+                let PublishOutcome::Stored { receipt, .. } = stored else {
                     panic!("{stored:?}");
                 };
                 let result = Some(Bytes::from_static(b"{\"content\":[]}"));
                 journal
-                    .ack(held.unwrap(), result, moment_at(2))
+                    .ack(receipt.unwrap(), result, moment_at(2))
                     .await
                     .unwrap();
             }

@@ -46,7 +46,7 @@ impl WithoutLeases for PublishOutcome {
     fn plain(&self) -> Self {
         let mut plain = self.clone();
         if let Self::Stored {
-            held: Some(receipt),
+            receipt: Some(receipt),
             ..
         } = &mut plain
         {
@@ -150,8 +150,8 @@ impl ModelPair {
                 let draft = Self::random_draft(rng);
                 let published = both!(self, publish(draft, at));
                 if let (
-                    Ok(PublishOutcome::Stored { id, held: a, .. }),
-                    Ok(PublishOutcome::Stored { held: b, .. }),
+                    Ok(PublishOutcome::Stored { id, receipt: a, .. }),
+                    Ok(PublishOutcome::Stored { receipt: b, .. }),
                 ) = published
                 {
                     self.ids = id.0;

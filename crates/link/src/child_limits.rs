@@ -43,10 +43,10 @@ impl ChildLimits {
     /// Fills in the defaults.
     #[must_use]
     pub const fn with_defaults(self) -> Self {
-        const fn or(given: Option<u64>, usual: u64) -> Option<u64> {
-            match given {
-                None => Some(usual),
-                given => given,
+        const fn or(configured: Option<u64>, default: u64) -> Option<u64> {
+            match configured {
+                None => Some(default),
+                configured => configured,
             }
         }
         Self {

@@ -248,14 +248,14 @@ impl<D: Demux> IncomingMessage<'_, D> {
         });
         let progress = token.and_then(|token| {
             let id = parse_own_id(token.slice(message.bytes()))?;
-            let (caller, given) = self
+            let (caller, client_token) = self
                 .demux
                 .with_pending(|requests| requests.progress_target(id))?;
-            Some((token, caller, given))
+            Some((token, caller, client_token))
         });
         match progress {
-            Some((token, caller, given)) => {
-                caller.notify(replace_span(message.bytes(), token, &given).into())
+            Some((token, caller, client_token)) => {
+                caller.notify(replace_span(message.bytes(), token, &client_token).into())
             }
             None => DemuxCounters::increment(&self.demux.counters().late),
         }
@@ -271,7 +271,7 @@ impl<D: Demux> IncomingMessage<'_, D> {
             .demux
             .with_pending(|requests| requests.close_server_request(id.slice(params)));
         match closed {
-            Some((caller, Some(question))) => caller.cancel_request(question),
+            Some((caller, Some(request_id))) => caller.cancel_request(request_id),
             Some((_, None)) => {}
             // A modern server ends a change stream this way, and nothing else.
             None => {

@@ -168,8 +168,8 @@ struct HttpDialer<'a> {
 impl HttpDialer<'_> {
     /// Connects to a modern server; `None` for a legacy server.
     async fn connect_modern(&self) -> Result<Option<LinkAndEvents>, HandshakeError> {
-        let (events, heard) = mpsc::channel(self.spec.limits.events_max.max(1));
-        let (conversation, ends) =
+        let (events, event_receiver) = mpsc::channel(self.spec.limits.events_max.max(1));
+        let (conversation, queues) =
             self.new_conversation(HttpMode::Stateless, self.spec.url.clone(), events.clone());
         let mut starting = ConversationGuard(Some(Arc::clone(&conversation)));
         let info = match conversation
@@ -196,13 +196,13 @@ impl HttpDialer<'_> {
         let legacy_session = self.start_legacy_session(&conversation, events);
         let link = self.start_link(
             conversation,
-            ends,
+            queues,
             info,
             Some(Arc::clone(&listener)),
             legacy_session,
         );
         listener.wait_started(self.deadline).await;
-        Ok(Some((link, heard)))
+        Ok(Some((link, event_receiver)))
     }
 
     /// Connects to a legacy server.
@@ -246,8 +246,8 @@ impl HttpDialer<'_> {
         endpoint: HttpEndpoint,
         stream: Option<EventStream>,
     ) -> DialResult {
-        let (events, heard) = mpsc::channel(self.spec.limits.events_max.max(1));
-        let (conversation, ends) = self.new_conversation(mode, endpoint, events);
+        let (events, event_receiver) = mpsc::channel(self.spec.limits.events_max.max(1));
+        let (conversation, queues) = self.new_conversation(mode, endpoint, events);
         // Dropping the guard early stops the conversation.
         let mut starting = ConversationGuard(Some(Arc::clone(&conversation)));
         if let Some(stream) = stream {
@@ -260,7 +260,10 @@ impl HttpDialer<'_> {
             let listening = sse_listener::run_sse_listener(Arc::clone(&conversation));
             self.spawner.spawn("link.stream", Box::pin(listening));
         }
-        Ok((self.start_link(conversation, ends, info, None, None), heard))
+        Ok((
+            self.start_link(conversation, queues, info, None, None),
+            event_receiver,
+        ))
     }
 
     fn new_conversation(
@@ -283,18 +286,19 @@ impl HttpDialer<'_> {
             return None;
         }
         let legacy_session = Arc::new(LegacySession::default());
-        let making = LegacySessionConfig {
+        let config = LegacySessionConfig {
             spec: self.spec.clone(),
             client: Arc::clone(&self.client),
             info: self.info.clone(),
             events,
         };
-        let keeping = legacy_session::run_legacy_session(
+        let session_task = legacy_session::run_legacy_session(
             Arc::clone(&legacy_session),
             Arc::clone(conversation),
-            making,
+            config,
         );
-        self.spawner.spawn("link.legacy_session", Box::pin(keeping));
+        self.spawner
+            .spawn("link.legacy_session", Box::pin(session_task));
         Some(legacy_session)
     }
 

@@ -93,7 +93,7 @@ fn listed_children(parent: u32, threads: &mut usize) -> Vec<u32> {
 }
 
 fn children_of(all: &[(u32, u32)], parent: u32) -> Vec<u32> {
-    let children = all.iter().filter(|(_, of)| *of == parent);
+    let children = all.iter().filter(|(_, parent_pid)| *parent_pid == parent);
     children.map(|(child, _)| *child).collect()
 }
 

@@ -59,13 +59,13 @@ impl ReadThrottle {
         self.paid_at = now;
         let paid = micros.saturating_mul(NOISE_PER_SECOND) / 1_000_000;
         self.debt = self.debt.saturating_sub(paid).saturating_add(cost);
-        let over = self.debt.saturating_sub(NOISE_BURST);
-        if over == 0 {
+        let excess = self.debt.saturating_sub(NOISE_BURST);
+        if excess == 0 {
             self.is_throttled &= self.debt > 0;
             return None;
         }
         let is_first = !std::mem::replace(&mut self.is_throttled, true);
-        let wait = Duration::from_micros(over.saturating_mul(1_000_000) / NOISE_PER_SECOND);
+        let wait = Duration::from_micros(excess.saturating_mul(1_000_000) / NOISE_PER_SECOND);
         Some(ThrottlePause { wait, is_first })
     }
 }

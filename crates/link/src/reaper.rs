@@ -167,7 +167,7 @@ impl ReaperArgs {
         let status = watch.wait_child();
         watch.kill_descendants();
         Ok(match (watch.exceeded, status) {
-            (Some(over), _) => over.exit_code(),
+            (Some(exceeded), _) => exceeded.exit_code(),
             (None, Some(status)) => to_exit_code(status),
             (None, None) => EXIT_FAILED,
         })
@@ -274,8 +274,8 @@ impl ChildWatch {
                 ReapResult::NoChildren => return None,
                 ReapResult::Running => {}
             }
-            let seen = self.wait_events(self.next_timeout());
-            if seen.kill {
+            let events = self.wait_events(self.next_timeout());
+            if events.kill {
                 self.kill_child();
             }
             self.check_limits();
@@ -284,8 +284,8 @@ impl ChildWatch {
             {
                 self.kill_child();
             }
-            if self.stage == ShutdownStage::Serving && (seen.parent_gone || seen.terminate) {
-                let grace = if seen.parent_gone {
+            if self.stage == ShutdownStage::Serving && (events.parent_gone || events.terminate) {
+                let grace = if events.parent_gone {
                     ORPHAN_GRACE
                 } else {
                     TERM_GRACE
@@ -293,7 +293,7 @@ impl ChildWatch {
                 let _ = kill_process_group(self.child, Signal::TERM);
                 self.stage = ShutdownStage::Terminating(now() + grace);
             }
-            if self.stage != ShutdownStage::Serving && seen.parent_gone {
+            if self.stage != ShutdownStage::Serving && events.parent_gone {
                 self.parent = None;
             }
         }
@@ -301,14 +301,14 @@ impl ChildWatch {
 
     /// Returns the time until the next check.
     fn next_timeout(&self) -> Option<Duration> {
-        let look = self.monitor.next_check_in(now());
-        let own = match self.stage {
+        let next_check = self.monitor.next_check_in(now());
+        let stage_timeout = match self.stage {
             ShutdownStage::Terminating(until) => Some(until.saturating_duration_since(now())),
             ShutdownStage::Serving if self.parent.is_none() => Some(PARENT_CHECK_INTERVAL),
             ShutdownStage::Serving => None,
             ShutdownStage::Killed => return None,
         };
-        look.into_iter().chain(own).min()
+        next_check.into_iter().chain(stage_timeout).min()
     }
 
     /// Kills the server if it exceeds a limit.
@@ -316,8 +316,8 @@ impl ChildWatch {
         if self.stage == ShutdownStage::Killed {
             return;
         }
-        if let Some(over) = self.monitor.check(now()) {
-            self.exceeded = Some(over);
+        if let Some(exceeded) = self.monitor.check(now()) {
+            self.exceeded = Some(exceeded);
             self.kill_child();
         }
     }
@@ -367,8 +367,8 @@ impl ChildWatch {
     }
 
     /// Waits for events.
-    fn wait_events(&self, patience: Option<Duration>) -> ReaperEvents {
-        let patience = patience.and_then(|patience| Timespec::try_from(patience).ok());
+    fn wait_events(&self, timeout: Option<Duration>) -> ReaperEvents {
+        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         let signals = &self.signals;
         // Without a pidfd, a signal stream fills the slot, and the slot is ignored.
         let parent = self
@@ -381,15 +381,15 @@ impl ChildWatch {
             PollFd::from_borrowed_fd(signals.terminate.as_fd(), PollFlags::IN),
             PollFd::from_borrowed_fd(signals.kill.as_fd(), PollFlags::IN),
         ];
-        if poll(&mut fds, patience.as_ref()).is_err() {
+        if poll(&mut fds, timeout.as_ref()).is_err() {
             return ReaperEvents::default();
         }
         drain_stream(&signals.child);
         let [handle, ..] = &fds;
-        let ended = self.parent.is_some() && !handle.revents().is_empty();
+        let is_parent_gone = self.parent.is_some() && !handle.revents().is_empty();
         ReaperEvents {
             // A different parent means that the gateway died.
-            parent_gone: ended || getppid() != Some(self.parent_pid),
+            parent_gone: is_parent_gone || getppid() != Some(self.parent_pid),
             terminate: drain_stream(&signals.terminate),
             kill: drain_stream(&signals.kill),
         }

@@ -125,25 +125,25 @@ impl RpcConnection {
 
     /// Sends a request and waits for the response.
     pub(crate) async fn request(&self, request: LinkRequest) -> Result<LinkResponse, LinkError> {
-        let (entry, answer) = PendingRequest::new(&request);
+        let (entry, receiver) = PendingRequest::new(&request);
         let id = self.register_request(entry)?;
-        self.send_and_wait(id, answer, request).await
+        self.send_and_wait(id, receiver, request).await
     }
 
     /// Opens a change stream with a modern request.
     pub(crate) fn open_change_stream(self: &Arc<Self>, request: LinkRequest) -> ChangeStream {
-        let (tell, agreed) = oneshot::channel();
+        let (acknowledge, acknowledged) = oneshot::channel();
         let peer = Arc::clone(self);
-        let over = async move {
-            let (entry, answer) = PendingRequest::new(&request);
-            let id = peer.register_request(entry.with_subscription(tell))?;
+        let finished = async move {
+            let (entry, receiver) = PendingRequest::new(&request);
+            let id = peer.register_request(entry.with_subscription(acknowledge))?;
             let _listening = ListenGuard::new(&peer);
-            peer.send_and_wait(id, answer, request).await
+            peer.send_and_wait(id, receiver, request).await
         };
-        let over = Box::pin(over);
+        let finished = Box::pin(finished);
         ChangeStream {
-            acknowledged: agreed,
-            finished: over,
+            acknowledged,
+            finished,
         }
     }
 
@@ -151,7 +151,7 @@ impl RpcConnection {
     async fn send_and_wait(
         &self,
         id: u64,
-        mut answer: ResponseReceiver,
+        mut receiver: ResponseReceiver,
         request: LinkRequest,
     ) -> Result<LinkResponse, LinkError> {
         let mut waiting = RpcPendingGuard {
@@ -168,7 +168,7 @@ impl RpcConnection {
             return Err(LinkError::NotSent(NotSentReason::TooLarge { bytes_max }));
         }
         let mut queued = false;
-        let outcome = self.push_and_wait(id, frame, &mut answer, deadline, &mut queued);
+        let outcome = self.push_and_wait(id, frame, &mut receiver, deadline, &mut queued);
         if let Some(outcome) = outcome.await {
             if outcome.is_ok() {
                 waiting.id = None;
@@ -182,7 +182,7 @@ impl RpcConnection {
             Some(SendState::NotSent) if queued => Err(LinkError::NotSent(NotSentReason::NotRead)),
             Some(SendState::NotSent) => Err(LinkError::NotSent(NotSentReason::QueueFull)),
             // The response arrived at the same moment.
-            None => answer.try_recv().unwrap_or(Err(demux::LINK_GONE)),
+            None => receiver.try_recv().unwrap_or(Err(demux::LINK_GONE)),
         }
     }
 
@@ -191,7 +191,7 @@ impl RpcConnection {
         &self,
         id: u64,
         frame: Vec<u8>,
-        answer: &mut ResponseReceiver,
+        receiver: &mut ResponseReceiver,
         deadline: Instant,
         queued: &mut bool,
     ) -> Option<Result<LinkResponse, LinkError>> {
@@ -208,7 +208,7 @@ impl RpcConnection {
             return Some(Err(error));
         }
         *queued = true;
-        demux::wait_response(self, id, answer, deadline).await
+        demux::wait_response(self, id, receiver, deadline).await
     }
 
     /// Queues a notification if there is room.
@@ -266,9 +266,9 @@ impl RpcConnection {
         }
     }
 
-    async fn wait_phase(&self, wanted: impl FnMut(&RpcPhase) -> bool + Send) -> RpcPhase {
+    async fn wait_phase(&self, predicate: impl FnMut(&RpcPhase) -> bool + Send) -> RpcPhase {
         let mut phase = self.phase.subscribe();
-        let reached = phase.wait_for(wanted).await;
+        let reached = phase.wait_for(predicate).await;
         reached.map_or(RpcPhase::Ended(LinkExit::Gone), |phase| *phase)
     }
 
@@ -369,18 +369,18 @@ impl RpcConnection {
 }
 
 impl Demux for RpcConnection {
-    fn with_pending<R>(&self, look: impl FnOnce(&mut PendingRequests) -> R) -> R {
-        look(&mut self.lock().requests)
+    fn with_pending<R>(&self, action: impl FnOnce(&mut PendingRequests) -> R) -> R {
+        action(&mut self.lock().requests)
     }
 
-    fn send_reply(self: &Arc<Self>, mut answer: Vec<u8>) {
-        rpc_frame::finish_line(&mut answer);
+    fn send_reply(self: &Arc<Self>, mut reply: Vec<u8>) {
+        rpc_frame::finish_line(&mut reply);
         let mut state = self.lock();
         if state.replies.len() >= REPLIES_MAX {
             DemuxCounters::increment(&self.counters.dropped);
             return;
         }
-        state.replies.push_back(answer);
+        state.replies.push_back(reply);
         drop(state);
         self.work.notify_one();
     }
@@ -438,8 +438,8 @@ impl RpcPendingGuard<'_> {
     fn abandon(&mut self, reason: &'static str) -> Option<SendState> {
         let id = self.id.take()?;
         let mut state = self.rpc.lock();
-        let (sent, unasked) = state.requests.abandon_request(id)?;
-        match sent {
+        let (send_state, orphaned) = state.requests.abandon_request(id)?;
+        match send_state {
             SendState::NotSent => {
                 let at = state.queue.iter().position(|frame| frame.id == Some(id));
                 let frame = at.and_then(|at| state.queue.remove(at));
@@ -457,10 +457,10 @@ impl RpcPendingGuard<'_> {
             }
             SendState::MaybeSent => drop(state),
         }
-        for question in unasked {
-            question.cancel();
+        for server_request in orphaned {
+            server_request.cancel();
         }
-        Some(sent)
+        Some(send_state)
     }
 }
 

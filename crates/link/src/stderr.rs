@@ -225,14 +225,14 @@ impl StderrLog {
 /// Formats the last lines of a server as the end of a clause; empty without lines.
 #[must_use]
 pub fn last_words(lines: &[Arc<str>]) -> String {
-    let said = lines.iter().map(|line| line.trim());
-    let said = said.filter(|line| !line.is_empty());
-    let said: Vec<String> = said
+    let shown_lines = lines.iter().map(|line| line.trim());
+    let shown_lines = shown_lines.filter(|line| !line.is_empty());
+    let shown_lines: Vec<String> = shown_lines
         .map(|line| line.chars().take(LAST_WORDS_LINE_CHARS_MAX).collect())
         .collect();
-    match said.as_slice() {
+    match shown_lines.as_slice() {
         [] => String::new(),
-        said => format!(": {}", said.join(" | ")),
+        shown_lines => format!(": {}", shown_lines.join(" | ")),
     }
 }
 

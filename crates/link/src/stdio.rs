@@ -263,7 +263,7 @@ pub async fn connect_process<S: ProcessSpawner + ?Sized>(
     );
     // Dropping the guard early kills the process.
     let mut starting = StartupGuard(Some(rpc.clone()));
-    let (events, heard) = mpsc::channel(options.limits.events_max.max(1));
+    let (events, event_receiver) = mpsc::channel(options.limits.events_max.max(1));
     let events = Arc::new(LinkEventSender::new(events));
     let mut followed = Vec::new();
     let streams = process.take_streams();
@@ -279,16 +279,17 @@ pub async fn connect_process<S: ProcessSpawner + ?Sized>(
         let task = drain_until_end(rpc.clone(), stderr.clone(), pipe);
         followed.push(spawn_tracked(spawner, "link.stderr", task));
     }
-    let keeping = process_monitor::monitor_process(process, rpc.clone(), followed, options.limits);
-    spawner.spawn("link.process_monitor", Box::pin(keeping));
+    let monitor_task =
+        process_monitor::monitor_process(process, rpc.clone(), followed, options.limits);
+    spawner.spawn("link.process_monitor", Box::pin(monitor_task));
 
-    let meeting = StdioHandshake {
+    let handshake = StdioHandshake {
         rpc: &rpc,
         client: &client,
         capabilities: declared_capabilities(options.owner.as_ref()),
         deadline,
     };
-    let info = match meeting.negotiate(options.negotiation).await {
+    let info = match handshake.negotiate(options.negotiation).await {
         Ok(info) => info,
         Err(failure) => {
             let exit = starting.stop().await;
@@ -308,7 +309,7 @@ pub async fn connect_process<S: ProcessSpawner + ?Sized>(
     if let Some(listener) = &link.listener {
         listener.wait_started(deadline).await;
     }
-    Ok((Arc::new(link), heard))
+    Ok((Arc::new(link), event_receiver))
 }
 
 /// Returns the client capabilities to declare: the owner's, or all for a shared link, as any client
@@ -329,13 +330,13 @@ fn spawn_tracked(
     name: &'static str,
     task: impl Future<Output = ()> + Send + 'static,
 ) -> oneshot::Receiver<()> {
-    let (over, follow) = oneshot::channel::<()>();
+    let (done_sender, done_receiver) = oneshot::channel::<()>();
     let followed = async move {
         task.await;
-        drop(over);
+        drop(done_sender);
     };
     spawner.spawn(name, Box::pin(followed));
-    follow
+    done_receiver
 }
 
 /// Drains stderr until the link ends: a surviving descendant may hold the pipe open forever.

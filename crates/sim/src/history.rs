@@ -25,7 +25,7 @@ pub enum HistoryEvent {
     /// The host closed the link.
     Closed {
         /// The closed instance.
-        life: ServerInstance,
+        instance: ServerInstance,
         /// Calls in flight on the link.
         running: usize,
     },
@@ -71,14 +71,14 @@ impl HistoryEvent {
     #[must_use]
     pub fn server(&self) -> Option<&Arc<str>> {
         match self {
-            Self::Started(life)
-            | Self::Connected(life)
-            | Self::Closed { life, .. }
-            | Self::Ended(life) => Some(&life.server),
-            Self::Executed(deed)
-            | Self::Finished(deed)
-            | Self::Cancelled(deed)
-            | Self::FinishedLate(deed) => Some(&deed.server),
+            Self::Started(instance)
+            | Self::Connected(instance)
+            | Self::Closed { instance, .. }
+            | Self::Ended(instance) => Some(&instance.server),
+            Self::Executed(execution)
+            | Self::Finished(execution)
+            | Self::Cancelled(execution)
+            | Self::FinishedLate(execution) => Some(&execution.server),
             Self::Called { server, .. }
             | Self::OrderGiven { server, .. }
             | Self::OrderAccepted { server, .. } => Some(server),

@@ -52,18 +52,18 @@ impl Dial for ScriptedDial {
                     });
                 }
                 StartBehaviour::Delayed(wait) => {
-                    let taken = timeout_at(deadline, tokio::time::sleep(*wait));
-                    taken.await.map_err(|_| start_timeout(&server))?;
+                    let delay = timeout_at(deadline, tokio::time::sleep(*wait));
+                    delay.await.map_err(|_| start_timeout(&server))?;
                 }
                 StartBehaviour::Blocked(gate) => {
-                    let passed = timeout_at(deadline, gate.wait_released());
-                    passed.await.map_err(|_| start_timeout(&server))?;
+                    let released = timeout_at(deadline, gate.wait_released());
+                    released.await.map_err(|_| start_timeout(&server))?;
                 }
             }
-            let (events, heard) = mpsc::channel(EVENTS_MAX);
+            let (events, receiver) = mpsc::channel(EVENTS_MAX);
             let link = Arc::new(ScriptedLink::new(process, script, events));
             self.0.set_link(&server, &link);
-            Ok((link as Arc<dyn bowline_link::Link>, heard))
+            Ok((link as Arc<dyn bowline_link::Link>, receiver))
         })
     }
 }

@@ -107,8 +107,8 @@ impl ScriptedLink {
             .ledger
             .record_event(HistoryEvent::Connected(process.instance.clone()));
         // Only modern servers have this member.
-        let said = String::from_utf8_lossy(&initialize);
-        let revision = match said.contains("\"supportedVersions\"") {
+        let initialize_text = String::from_utf8_lossy(&initialize);
+        let revision = match initialize_text.contains("\"supportedVersions\"") {
             true => Revision::V2026_07_28,
             false => Revision::V2025_06_18,
         };
@@ -177,11 +177,11 @@ impl ScriptedLink {
 
     async fn wait_ending(&self) -> LinkExit {
         let mut phase = self.phase.subscribe();
-        let told = phase.wait_for(|phase| *phase != ScriptedPhase::Open);
+        let phase_change = phase.wait_for(|phase| *phase != ScriptedPhase::Open);
         // The sender is owned here, so the channel cannot close.
         match self.remaining_life() {
-            Some(rest) => drop(timeout(rest, told).await),
-            None => drop(told.await),
+            Some(rest) => drop(timeout(rest, phase_change).await),
+            None => drop(phase_change.await),
         }
         self.exit_status().unwrap_or(LinkExit::Gone)
     }
@@ -232,16 +232,16 @@ impl ScriptedLink {
     /// method-not-found error.
     async fn respond_other(&self, request: &LinkRequest) -> LinkResponse {
         let params = sim_json::sent_params(request);
-        let life = &self.process.instance;
+        let instance = &self.process.instance;
         self.process
             .ledger
-            .record_request(life, &request.method, &params);
+            .record_request(instance, &request.method, &params);
         let found = {
             let script = self.script();
-            let mut answers = script.responses.iter();
-            answers
+            let mut responses = script.responses.iter();
+            responses
                 .find(|(method, part, _)| *method == request.method && params.contains(part))
-                .map(|(.., answer)| answer.clone())
+                .map(|(.., response)| response.clone())
         };
         match found {
             Some(ScriptedResponse::Result(result)) => {
@@ -262,14 +262,14 @@ impl ScriptedLink {
     fn request_deadline(&self, request: &LinkRequest) -> Instant {
         let params = sim_json::sent_params(request);
         let tool = sim_json::parse_call(&params).map(|(tool, _)| tool);
-        let asks = tool.is_some_and(|tool| {
+        let asks_client = tool.is_some_and(|tool| {
             let script = self.script();
             matches!(
                 script.behaviours.get(tool),
                 Some(ToolBehaviour::AskClient(_))
             )
         });
-        match asks {
+        match asks_client {
             true => request.deadline + CLIENT_WAIT_MAX,
             false => request.deadline,
         }
@@ -280,8 +280,8 @@ impl ScriptedLink {
         let Some((tool, arguments)) = sim_json::parse_call(&params) else {
             return Err(LinkError::BadResponse("the call cannot be read".into()));
         };
-        let act = self.script().behaviours.get(tool).cloned();
-        match act {
+        let behaviour = self.script().behaviours.get(tool).cloned();
+        match behaviour {
             Some(ToolBehaviour::CloseLink) => {
                 self.exit_with(LinkExit::Status(1));
                 return Err(LinkError::Closed(LinkExit::Status(1)));
@@ -294,12 +294,12 @@ impl ScriptedLink {
             _ => {}
         }
         let mut running = ExecutionGuard::start(self, tool, arguments);
-        running.ignores_cancel = matches!(act, Some(ToolBehaviour::RespondLate(_)));
-        let act = act.unwrap_or(ToolBehaviour::Respond);
+        running.ignores_cancel = matches!(behaviour, Some(ToolBehaviour::RespondLate(_)));
+        let behaviour = behaviour.unwrap_or(ToolBehaviour::Respond);
         let outcome = tokio::select! {
             biased;
             exit = self.wait_ending() => Err(LinkError::Lost(exit)),
-            outcome = self.perform_behaviour(act, request, &running.execution) => outcome,
+            outcome = self.perform_behaviour(behaviour, request, &running.execution) => outcome,
         };
         running.is_finished = true;
         outcome
@@ -307,7 +307,7 @@ impl ScriptedLink {
 
     async fn perform_behaviour(
         &self,
-        act: ToolBehaviour,
+        behaviour: ToolBehaviour,
         request: &LinkRequest,
         execution: &ToolExecution,
     ) -> Result<LinkResponse, LinkError> {
@@ -319,7 +319,7 @@ impl ScriptedLink {
             let body = format!("{{\"content\":{content}{flag}}}");
             Ok(sim_json::to_response(request, BodyKind::Result, &body))
         };
-        match act {
+        match behaviour {
             // Behaviours without an execution are handled earlier.
             ToolBehaviour::Respond
             | ToolBehaviour::CloseLink
@@ -360,9 +360,9 @@ impl ScriptedLink {
             ToolBehaviour::RespondGarbage => Err(LinkError::BadResponse("garbled".into())),
             ToolBehaviour::Progress(times) => {
                 for done in 1..=times {
-                    let told = sim_json::progress_notification(request, done);
-                    if let (Some(sink), Some(told)) = (&request.caller, told) {
-                        sink.notify(told.into());
+                    let notification = sim_json::progress_notification(request, done);
+                    if let (Some(sink), Some(notification)) = (&request.caller, notification) {
+                        sink.notify(notification.into());
                     }
                 }
                 result(false)
@@ -411,11 +411,9 @@ impl Link for ScriptedLink {
         }
         let params = String::from_utf8_lossy(params.unwrap_or_default());
         let ScriptedProcess {
-            instance: life,
-            ledger,
-            ..
+            instance, ledger, ..
         } = &self.process;
-        ledger.record_request(life, method, &params);
+        ledger.record_request(instance, method, &params);
         Ok(())
     }
 
@@ -428,13 +426,13 @@ impl Link for ScriptedLink {
     }
 
     fn close(&self) -> BoxFuture<'_, LinkExit> {
-        let life = self.process.instance.clone();
+        let instance = self.process.instance.clone();
         // A server that exited by itself has no running calls.
         let running = match self.exit_status() {
             None => self.running.load(Ordering::Relaxed),
             Some(_) => 0,
         };
-        let closed = HistoryEvent::Closed { life, running };
+        let closed = HistoryEvent::Closed { instance, running };
         self.process.ledger.record_event(closed);
         self.exit_with(LinkExit::Status(0));
         Box::pin(self.wait_ended())

@@ -127,10 +127,15 @@ impl GenerationScript {
     /// Returns a server with these tools on one page.
     #[must_use]
     pub fn with_tools<'a>(tools: impl IntoIterator<Item = (&'a str, ToolBehaviour)>) -> Self {
-        let acts: Vec<_> = tools.into_iter().collect();
-        let definitions = acts.iter().map(|(name, _)| sim_json::tool_definition(name));
-        Self::with_definitions(&definitions.collect::<Vec<_>>())
-            .add_behaviours(acts.into_iter().map(|(name, act)| (name.to_owned(), act)))
+        let behaviours: Vec<_> = tools.into_iter().collect();
+        let definitions = behaviours
+            .iter()
+            .map(|(name, _)| sim_json::tool_definition(name));
+        Self::with_definitions(&definitions.collect::<Vec<_>>()).add_behaviours(
+            behaviours
+                .into_iter()
+                .map(|(name, behaviour)| (name.to_owned(), behaviour)),
+        )
     }
 
     /// Returns a server with these definitions on one page; each tool responds unless changed by
@@ -213,16 +218,16 @@ impl GenerationScript {
         self.add_response(method, "", ScriptedResponse::Never)
     }
 
-    fn add_response(mut self, method: &str, part: &str, answer: ScriptedResponse) -> Self {
+    fn add_response(mut self, method: &str, part: &str, response: ScriptedResponse) -> Self {
         self.responses
-            .push((method.to_owned(), part.to_owned(), answer));
+            .push((method.to_owned(), part.to_owned(), response));
         self
     }
 
     /// Sets the behaviour of a tool.
     #[must_use]
-    pub fn with_behaviour(self, tool: &str, act: ToolBehaviour) -> Self {
-        self.add_behaviours([(tool.to_owned(), act)])
+    pub fn with_behaviour(self, tool: &str, behaviour: ToolBehaviour) -> Self {
+        self.add_behaviours([(tool.to_owned(), behaviour)])
     }
 
     /// Keeps the process alive for a while after the end of the link.

@@ -60,13 +60,14 @@ impl SimRecord {
     /// Returns the number of starts of `server`.
     #[must_use]
     pub fn start_count(&self, server: &str) -> usize {
-        count_matching(&self.starts, |life| *life.server == *server)
+        count_matching(&self.starts, |instance| *instance.server == *server)
     }
 
     /// Returns the number of live processes of `server`.
     #[must_use]
     pub fn live_count(&self, server: &str) -> usize {
-        self.start_count(server) - count_matching(&self.ends, |life| *life.server == *server)
+        self.start_count(server)
+            - count_matching(&self.ends, |instance| *instance.server == *server)
     }
 
     /// Returns the requests of a server except tool calls and lists, in order.
@@ -79,12 +80,14 @@ impl SimRecord {
     /// Returns the number of executions with exactly these arguments.
     #[must_use]
     pub fn execution_count(&self, arguments: &str) -> usize {
-        count_matching(&self.executions, |deed| deed.arguments == arguments)
+        count_matching(&self.executions, |execution| {
+            execution.arguments == arguments
+        })
     }
 }
 
-fn count_matching<T>(entries: &[T], wanted: impl Fn(&T) -> bool) -> usize {
-    entries.iter().filter(|entry| wanted(entry)).count()
+fn count_matching<T>(entries: &[T], predicate: impl Fn(&T) -> bool) -> usize {
+    entries.iter().filter(|entry| predicate(entry)).count()
 }
 
 /// The ledger of all servers of a world. Cheap to clone.
@@ -117,9 +120,9 @@ impl SimLedger {
 
     /// Waits until the record satisfies `wanted` and returns the record; gives up after an hour of
     /// test time and returns the record as is.
-    pub async fn wait_until(&self, wanted: impl FnMut(&SimRecord) -> bool + Send) -> SimRecord {
+    pub async fn wait_until(&self, condition: impl FnMut(&SimRecord) -> bool + Send) -> SimRecord {
         let mut record = self.record.subscribe();
-        let _ = tokio::time::timeout(WAIT_MAX, record.wait_for(wanted)).await;
+        let _ = tokio::time::timeout(WAIT_MAX, record.wait_for(condition)).await;
         self.record()
     }
 
@@ -133,11 +136,15 @@ impl SimLedger {
         let at_ms = self.now_ms();
         self.record.send_modify(|record| {
             match &event {
-                HistoryEvent::Started(life) => push_bounded(&mut record.starts, life.clone()),
-                HistoryEvent::Ended(life) => push_bounded(&mut record.ends, life.clone()),
-                HistoryEvent::Executed(deed) => push_bounded(&mut record.executions, deed.clone()),
-                HistoryEvent::Cancelled(deed) => {
-                    push_bounded(&mut record.cancellations, deed.clone())
+                HistoryEvent::Started(instance) => {
+                    push_bounded(&mut record.starts, instance.clone())
+                }
+                HistoryEvent::Ended(instance) => push_bounded(&mut record.ends, instance.clone()),
+                HistoryEvent::Executed(execution) => {
+                    push_bounded(&mut record.executions, execution.clone())
+                }
+                HistoryEvent::Cancelled(execution) => {
+                    push_bounded(&mut record.cancellations, execution.clone())
                 }
                 _ => {}
             }

@@ -139,12 +139,17 @@ pub struct RecordingSink(watch::Sender<Vec<(SessionKey, Bytes)>>);
 impl RecordingSink {
     /// Waits for `count` notifications in total and returns them.
     pub async fn wait_for_notifications(&self, count: usize) -> Vec<(u64, String)> {
-        let mut told = self.0.subscribe();
-        let _ = tokio::time::timeout(WAIT_MAX, told.wait_for(|told| told.len() >= count)).await;
-        let told = self.0.borrow();
+        let mut notifications = self.0.subscribe();
+        let _ = tokio::time::timeout(
+            WAIT_MAX,
+            notifications.wait_for(|notifications| notifications.len() >= count),
+        )
+        .await;
+        let notifications = self.0.borrow();
         let text = |bytes: &Bytes| String::from_utf8_lossy(bytes).into_owned();
-        told.iter()
-            .map(|(session, said)| (session.0, text(said)))
+        notifications
+            .iter()
+            .map(|(session, notification)| (session.0, text(notification)))
             .collect()
     }
 }
@@ -152,7 +157,7 @@ impl RecordingSink {
 impl NotificationSink for RecordingSink {
     fn deliver(&self, session: SessionKey, notification: Bytes) -> bool {
         self.0
-            .send_modify(|told| told.push((session, notification)));
+            .send_modify(|notifications| notifications.push((session, notification)));
         true
     }
 }

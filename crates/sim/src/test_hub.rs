@@ -107,11 +107,11 @@ async fn accept_websocket(
     let mut keys = keys.filter(|(name, _)| name.eq_ignore_ascii_case("sec-websocket-key"));
     let (_, key) = keys.next().ok_or(io::ErrorKind::InvalidData)?;
     let accept = accept_key(key.trim().as_bytes());
-    let answer = format!(
+    let response = format!(
         "HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: upgrade\r\n\
          sec-websocket-accept: {accept}\r\n\r\n"
     );
-    stream.write_all(answer.as_bytes()).await?;
+    stream.write_all(response.as_bytes()).await?;
     let limits = WebSocketLimits::default();
     Ok(open_websocket(
         stream,

@@ -52,8 +52,8 @@ pub async fn advance_clock(time: Duration) {
 ///
 /// # Panics
 /// The condition, named `what`, does not hold within the time limit.
-pub async fn poll_until(what: &str, mut holds: impl FnMut() -> bool) {
-    poll_for(what, async || holds().then_some(())).await;
+pub async fn poll_until(description: &str, mut holds: impl FnMut() -> bool) {
+    poll_for(description, async || holds().then_some(())).await;
 }
 
 /// Like `poll_until`, for a value.
@@ -61,17 +61,17 @@ pub async fn poll_until(what: &str, mut holds: impl FnMut() -> bool) {
 /// # Panics
 /// No value of `what` comes within the time limit.
 #[expect(clippy::panic, reason = "a test fails")]
-pub async fn poll_for<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
-    let found = async {
+pub async fn poll_for<T>(description: &str, mut poll: impl AsyncFnMut() -> Option<T>) -> T {
+    let polling = async {
         loop {
-            if let Some(value) = look().await {
+            if let Some(value) = poll().await {
                 return value;
             }
             tokio::time::sleep(POLL_INTERVAL).await;
         }
     };
-    match tokio::time::timeout(POLL_TIME_MAX, found).await {
+    match tokio::time::timeout(POLL_TIME_MAX, polling).await {
         Ok(value) => value,
-        Err(_) => panic!("never: {what}"),
+        Err(_) => panic!("never: {description}"),
     }
 }

@@ -132,8 +132,8 @@ impl SimWorld {
     }
 
     /// Waits until the record satisfies `wanted`. See [`SimLedger::wait_until`].
-    pub async fn wait_until(&self, wanted: impl FnMut(&SimRecord) -> bool + Send) -> SimRecord {
-        self.ledger.wait_until(wanted).await
+    pub async fn wait_until(&self, condition: impl FnMut(&SimRecord) -> bool + Send) -> SimRecord {
+        self.ledger.wait_until(condition).await
     }
 
     /// Returns the latest link of a server, if still up.

@@ -46,7 +46,7 @@ pub enum BrokerFrame {
         /// The mailbox.
         to: Arc<str>,
         /// The message.
-        letter: MailboxMessage,
+        message: MailboxMessage,
     },
     /// `delivered{id}`: the message is stored durably.
     Delivered {
@@ -87,7 +87,7 @@ pub enum BrokerFrame {
         /// Delay before redelivery.
         delay_ms: u64,
         /// The reason, if the message becomes a dead letter at once.
-        dead: Option<Arc<str>>,
+        dead_letter_reason: Option<Arc<str>>,
     },
     /// `cancel{to?, correlation_id}`: never stored.
     Cancel {
@@ -115,7 +115,7 @@ pub enum BrokerFrame {
     /// `dead{letters:[{message, reason}]}`, as raw JSON.
     Dead {
         /// The array.
-        letters: Bytes,
+        dead_letters: Bytes,
     },
     /// `offer{revision, servers:[{name, tools:[..raw definitions..]}]}`, as raw JSON: the servers a
     /// worker offers to the hub. Resent in full after every change.
@@ -178,7 +178,7 @@ pub enum BrokerFrame {
         /// The request.
         id: Arc<str>,
         /// The missing capability.
-        ability: ClientCapability,
+        capability: ClientCapability,
     },
     /// `told{server, session?, notification}`: a notification of a worker's server outside
     /// requests.

@@ -60,9 +60,9 @@ fn fold_char(c: char) -> char {
     }
 }
 
-fn single_char(mut letters: impl Iterator<Item = char>) -> Option<char> {
-    let first = letters.next();
-    first.filter(|_| letters.next().is_none())
+fn single_char(mut characters: impl Iterator<Item = char>) -> Option<char> {
+    let first = characters.next();
+    first.filter(|_| characters.next().is_none())
 }
 
 /// Whether `key` differs from the ASCII name `name` but folds alike.
@@ -152,14 +152,14 @@ impl QueriedNames {
     }
 
     fn is_misspelled(&self, folded: &[u8], key: &[u8]) -> bool {
-        let Some(known) = self.spellings.get(folded) else {
+        let Some(spelling) = self.spellings.get(folded) else {
             return false;
         };
-        let taken = match known.certain.is_empty() {
-            true => &known.possible,
-            false => &known.certain,
+        let accepted = match spelling.certain.is_empty() {
+            true => &spelling.possible,
+            false => &spelling.certain,
         };
-        !taken.iter().any(|name| **name == *key)
+        !accepted.iter().any(|name| **name == *key)
     }
 }
 

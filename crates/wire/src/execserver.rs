@@ -85,7 +85,10 @@ const METHOD_WORDS: [(ExecMethod, &str); 5] = [
 impl ExecMethod {
     fn parse(word: &str) -> Self {
         let known = METHOD_WORDS.iter().find(|(_, known)| *known == word);
-        known.map_or_else(|| Self::Unknown(word.into()), |(verb, _)| verb.clone())
+        known.map_or_else(
+            || Self::Unknown(word.into()),
+            |(exec_method, _)| exec_method.clone(),
+        )
     }
 
     /// Returns the wire word.
@@ -146,14 +149,14 @@ pub enum ExecMessage {
         /// The request id.
         id: ExecRequestId,
         /// The method.
-        verb: ExecMethod,
+        method: ExecMethod,
         /// The parameters; `null` if absent.
         params: Bytes,
     },
     /// A notification.
     Notification {
         /// The method.
-        verb: ExecMethod,
+        method: ExecMethod,
         /// The parameters; `null` if absent.
         params: Bytes,
     },
@@ -194,15 +197,15 @@ impl ExecMessage {
         };
         if let Ok(method) = members.required_value("method") {
             let word = object::parse_string(&method).ok_or(FrameError::Member("method"))?;
-            let verb = ExecMethod::parse(&word);
+            let exec_method = ExecMethod::parse(&word);
             return Ok(match members.required_value("id") {
                 Err(_) => Self::Notification {
-                    verb,
+                    method: exec_method,
                     params: params(),
                 },
                 Ok(id) => Self::Request {
                     id: ExecRequestId::parse(&id)?,
-                    verb,
+                    method: exec_method,
                     params: params(),
                 },
             });
@@ -279,14 +282,14 @@ fn skip_string(mut text: &[u8]) -> &[u8] {
 /// Writes a request.
 fn write_request(
     id: i64,
-    verb: &ExecMethod,
+    method: &ExecMethod,
     capacity: usize,
     write: impl FnOnce(&mut Vec<u8>),
 ) -> Bytes {
     let mut out = Vec::with_capacity(capacity.saturating_add(64));
     ObjectWriter::begin(&mut out)
         .integer("id", id)
-        .text("method", verb.as_str())
+        .text("method", method.as_str())
         .value_with("params", write)
         .end();
     out.into()
@@ -295,8 +298,8 @@ fn write_request(
 /// Writes a response.
 fn write_result(id: &ExecRequestId, capacity: usize, write: impl FnOnce(&mut Vec<u8>)) -> Bytes {
     let mut out = Vec::with_capacity(capacity.saturating_add(64));
-    let begun = ObjectWriter::begin(&mut out);
-    id.write_member(begun).value_with("result", write).end();
+    let object = ObjectWriter::begin(&mut out);
+    id.write_member(object).value_with("result", write).end();
     out.into()
 }
 

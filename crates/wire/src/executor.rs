@@ -53,14 +53,14 @@ pub enum ExecutorFrame {
         /// The stream: allocated by the gateway, increasing, never reused.
         stream: u64,
         /// The request head.
-        asked: RequestHead,
+        head: RequestHead,
     },
     /// The head of the response.
     Response {
         /// The stream.
         stream: u64,
         /// The response head.
-        answered: ResponseHead,
+        head: ResponseHead,
     },
     /// A chunk of a body or of a server's stream: request body and stdin towards the executor,
     /// response body and stdout towards the gateway.
@@ -133,7 +133,7 @@ pub enum ExecutorFrame {
         /// The stream.
         stream: u64,
         /// The exit.
-        exited: ServerExit,
+        exit: ServerExit,
     },
 }
 
@@ -171,11 +171,11 @@ impl ExecutorFrame {
             kind::OPENED => Self::OpenSessionReply(OpenSessionReply::parse(&payload)?),
             kind::REQUEST => Self::Request {
                 stream,
-                asked: RequestHead::parse(&payload)?,
+                head: RequestHead::parse(&payload)?,
             },
             kind::ANSWER => Self::Response {
                 stream,
-                answered: ResponseHead::parse(&payload)?,
+                head: ResponseHead::parse(&payload)?,
             },
             kind::DATA => {
                 let (offset, _) = split_u64(&payload)?;
@@ -223,7 +223,7 @@ impl ExecutorFrame {
             },
             kind::EXITED => Self::ServerExit {
                 stream,
-                exited: ServerExit::parse(&payload)?,
+                exit: ServerExit::parse(&payload)?,
             },
             _ => return Err(FrameError::Binary),
         })
@@ -253,13 +253,13 @@ impl ExecutorFrame {
                 write_frame_head(&mut out, kind::OPENED, 0);
                 out.extend_from_slice(&opened.to_vec());
             }
-            Self::Request { stream, asked } => {
+            Self::Request { stream, head } => {
                 write_frame_head(&mut out, kind::REQUEST, *stream);
-                asked.write(&mut out);
+                head.write(&mut out);
             }
-            Self::Response { stream, answered } => {
+            Self::Response { stream, head } => {
                 write_frame_head(&mut out, kind::ANSWER, *stream);
-                answered.write(&mut out);
+                head.write(&mut out);
             }
             Self::Data {
                 stream,
@@ -300,9 +300,9 @@ impl ExecutorFrame {
                 write_frame_head(&mut out, kind::STOP, *stream);
                 out.put_u8(u8::from(*at_once));
             }
-            Self::ServerExit { stream, exited } => {
+            Self::ServerExit { stream, exit } => {
                 write_frame_head(&mut out, kind::EXITED, *stream);
-                out.extend_from_slice(&exited.to_vec());
+                out.extend_from_slice(&exit.to_vec());
             }
         }
         out.freeze()

@@ -52,18 +52,18 @@ impl<'a, const N: usize> ObjectMembers<'a, N> {
         text: &'a Bytes,
         span: ByteSpan,
         names: &'static [&'static str; N],
-        what: &'static str,
+        member: &'static str,
     ) -> Result<Self, FrameError> {
         let bytes = span.slice(text);
         let Some(b'{') = bytes.first() else {
-            return Err(FrameError::Member(what));
+            return Err(FrameError::Member(member));
         };
         let mut spans = [None; N];
         for (key, value) in object::fields(bytes) {
             for (name, slot) in names.iter().zip(&mut spans) {
                 // A reader using the second duplicate would see a different message.
-                let again = key == *name && slot.replace(value).is_some();
-                if again || case_fold::is_variant(key.as_bytes(), name) {
+                let is_repeated = key == *name && slot.replace(value).is_some();
+                if is_repeated || case_fold::is_variant(key.as_bytes(), name) {
                     return Err(FrameError::Member(name));
                 }
             }

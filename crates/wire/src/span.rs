@@ -31,10 +31,10 @@ impl ByteSpan {
     /// Shifts the range by `by` bytes: a span inside `params` becomes a span of the message when
     /// shifted by the start of `params`.
     #[must_use]
-    pub const fn shift(self, by: usize) -> Self {
+    pub const fn shift(self, offset: usize) -> Self {
         Self {
-            start: self.start.saturating_add(by),
-            end: self.end.saturating_add(by),
+            start: self.start.saturating_add(offset),
+            end: self.end.saturating_add(offset),
         }
     }
 }

@@ -42,8 +42,8 @@ impl<'a> EditedText<'a> {
                 edit.at.end <= self.source.len(),
                 "an edit is inside the text"
             );
-            let kept = self.source.get(done..edit.at.start);
-            out.extend_from_slice(kept.unwrap_or_default());
+            let unchanged = self.source.get(done..edit.at.start);
+            out.extend_from_slice(unchanged.unwrap_or_default());
             out.extend_from_slice(edit.with);
             done = edit.at.end;
         }
@@ -52,9 +52,9 @@ impl<'a> EditedText<'a> {
 
     /// Returns the exact length of the edited text, for a single allocation.
     fn len(&self) -> usize {
-        let gone: usize = self.edits.iter().map(|edit| edit.at.len()).sum();
-        let come: usize = self.edits.iter().map(|edit| edit.with.len()).sum();
-        (self.source.len() + come).saturating_sub(gone)
+        let removed: usize = self.edits.iter().map(|edit| edit.at.len()).sum();
+        let inserted: usize = self.edits.iter().map(|edit| edit.with.len()).sum();
+        (self.source.len() + inserted).saturating_sub(removed)
     }
 
     /// Returns the edited text.

@@ -65,12 +65,12 @@ pub(crate) fn find_special(bytes: &[u8], mut at: usize) -> usize {
         let word = u64::from_le_bytes(*chunk);
         let quote = word ^ (ONES * 0x22);
         let slash = word ^ (ONES * 0x5c);
-        let marks = (quote.wrapping_sub(ONES) & !quote)
+        let special_bits = (quote.wrapping_sub(ONES) & !quote)
             | (slash.wrapping_sub(ONES) & !slash)
             | (word.wrapping_sub(ONES * 0x20) & !word);
-        let marks = marks & HIGHS;
-        if marks != 0 {
-            return at + (marks.trailing_zeros() / 8) as usize;
+        let special_bits = special_bits & HIGHS;
+        if special_bits != 0 {
+            return at + (special_bits.trailing_zeros() / 8) as usize;
         }
         at += 8;
     }
@@ -107,9 +107,9 @@ fn unescape_raw(raw: &[u8]) -> Vec<u8> {
     while let Some(slash) = memchr::memchr(b'\\', rest) {
         let (plain, tail) = rest.split_at(slash);
         out.extend_from_slice(plain);
-        let (taken, code) = decode_escape(tail);
+        let (consumed, code) = decode_escape(tail);
         push_code(&mut out, code);
-        rest = tail.get(taken..).unwrap_or_default();
+        rest = tail.get(consumed..).unwrap_or_default();
     }
     out.extend_from_slice(rest);
     out

@@ -19,15 +19,15 @@ const EXECUTOR_PATH: &str = "/executor";
 /// Dials exactly these executors: missing connections are opened, excess connections closed.
 pub(crate) fn dial_executors(
     executors: &ExecutorRegistry,
-    wanted: &BTreeMap<Arc<str>, ExecutorConfig>,
+    configs: &BTreeMap<Arc<str>, ExecutorConfig>,
     secrets: &LogRedactor,
 ) {
     for name in executors.dialled_names() {
-        if !wanted.contains_key(&name) {
+        if !configs.contains_key(&name) {
             executors.hang_up(&name);
         }
     }
-    for (name, executor) in wanted {
+    for (name, executor) in configs {
         let credential = executor.token.as_ref();
         let spec = DialSpec {
             endpoint: executor_endpoint(executor),

@@ -37,11 +37,12 @@ impl GatewayRedactors {
         servers: &[ServerSpec],
     ) {
         let owner_token = ("owner token", token.expose());
-        let known = config
+        let configured = config
             .servers
             .iter()
             .flat_map(|server| server.secrets.certain_secrets());
-        self.results.replace_configured(known.chain([owner_token]));
+        self.results
+            .replace_configured(configured.chain([owner_token]));
         let server_redactors = servers.iter().map(|server| &*server.secrets);
         let token = Redactor::new([owner_token]);
         self.logs
@@ -51,10 +52,10 @@ impl GatewayRedactors {
     /// Redacts a rotated owner token in logs and results, like the first owner token.
     pub(super) fn redact_rotated_owner_token(
         self,
-        door: Authenticator,
+        authenticator: Authenticator,
         state: &StateDir,
     ) -> Authenticator {
-        door.with_owner_file(state.token_file(), move |token| {
+        authenticator.with_owner_file(state.token_file(), move |token| {
             self.logs.add_secret("owner token", token);
             self.results.add_secret("owner token", token);
         })

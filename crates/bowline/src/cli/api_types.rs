@@ -231,14 +231,14 @@ pub(crate) fn unknown_server(name: &str, servers: &[ApiServer]) -> CliFailure {
 /// Like [`unknown_server`], given only the names of servers.
 pub(crate) fn unknown_server_among<'a>(
     name: &str,
-    known: impl IntoIterator<Item = &'a str>,
+    names: impl IntoIterator<Item = &'a str>,
 ) -> CliFailure {
     let failure = CliFailure::new(
         CliExit::Usage,
         "server_not_found",
         format!("no server \"{name}\""),
     );
-    add_suggestion(failure, nearest_match(name, known))
+    add_suggestion(failure, nearest_match(name, names))
 }
 
 /// Builds the failure for an unknown tool, with a similar name.
@@ -262,8 +262,10 @@ fn add_suggestion(mut failure: CliFailure, near: Option<&str>) -> CliFailure {
 
 /// Turns suggestions into a hint.
 pub(crate) fn with_suggestion_hint(mut failure: CliFailure) -> CliFailure {
-    if let Some(meant) = suggestions(&failure).first() {
-        failure.hints.insert(0, format!("did you mean {meant}?"));
+    if let Some(suggestion) = suggestions(&failure).first() {
+        failure
+            .hints
+            .insert(0, format!("did you mean {suggestion}?"));
     }
     failure
 }

@@ -262,7 +262,7 @@ pub enum CliCommand {
 
 fn parse_lifetime(text: &str) -> Result<Duration, &'static str> {
     duration::parse_duration(text)
-        .filter(|life| life.as_secs() > 0)
+        .filter(|lifetime| lifetime.as_secs() > 0)
         .ok_or("expected a duration of at least a second, such as 90s, 12h or 30d")
 }
 

@@ -205,8 +205,8 @@ fn print_ring(report: &RingReport, ring: &str, out: &mut CliOutput) -> Result<()
             out.write_line(&format!("{} {text}", "missing".red()))?;
         }
         Some(RingBreak { seq, reason, file }) => {
-            let place = file.as_ref().map(|file| format!(" in {file}"));
-            let line = format!("{ring}row {seq}: {reason}{}", place.unwrap_or_default());
+            let location = file.as_ref().map(|file| format!(" in {file}"));
+            let line = format!("{ring}row {seq}: {reason}{}", location.unwrap_or_default());
             out.write_line(&format!("{} {}", "broken".red(), clean::escape_line(&line)))?;
             out.write_line(&format!("as they were written: {rows}"))?;
         }
@@ -320,7 +320,7 @@ fn format_row(row: &AuditRow<'_>) -> String {
         .map(|lost| format!(" {lost} lost"))
         .unwrap_or_default();
     let reason = row.reason.as_ref();
-    let reason = reason.map(|why| format!("  {why}")).unwrap_or_default();
+    let reason = reason.map(|text| format!("  {text}")).unwrap_or_default();
     format!(
         "{} {:>6}  {:<9} {:<12} {name:<24} {end}{times}{lost}  {duration}{reason}{from}",
         civil::format_utc(row.at_ms),

@@ -143,10 +143,10 @@ fn fetch_input_schema(
     }
     let body = api_types::fetch_tools(client, server)?;
     let tools: ApiToolsResponse<'_> = api_types::parse_response(&body)?;
-    let Some(found) = tools.tools.iter().find(|known| known.tool == tool) else {
+    let Some(entry) = tools.tools.iter().find(|candidate| candidate.tool == tool) else {
         return Ok(None);
     };
-    let schema = found.parse_definition().input_schema;
+    let schema = entry.parse_definition().input_schema;
     Ok(schema.and_then(|schema| serde_json::from_str(schema.get()).ok()))
 }
 

@@ -135,9 +135,9 @@ impl QueuedTool<'_> {
 
 fn format_warning(warning: &ConfigWarning, path: &str) -> String {
     match warning.position {
-        Some(place) => format!(
+        Some(position) => format!(
             "{} ({path}:{}:{})",
-            warning.message, place.line, place.column
+            warning.message, position.line, position.column
         ),
         None => warning.message.clone(),
     }

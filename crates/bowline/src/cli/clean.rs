@@ -5,14 +5,14 @@ use std::fmt::Write as _;
 
 /// Escapes text of several lines: line ends and tabs stay.
 pub(crate) fn escape_text(text: &str) -> Cow<'_, str> {
-    escape_chars(text, |letter| {
-        letter != '\n' && letter != '\t' && is_hidden_char(letter)
+    escape_chars(text, |character| {
+        character != '\n' && character != '\t' && is_hidden_char(character)
     })
 }
 
 /// Escapes text for a line or cell: line ends and tabs become spaces.
 pub(crate) fn escape_line(text: &str) -> Cow<'_, str> {
-    let is_break = |letter| matches!(letter, '\n' | '\r' | '\t');
+    let is_break = |character| matches!(character, '\n' | '\r' | '\t');
     if text.contains(is_break) {
         let flat: Vec<&str> = text
             .split(is_break)
@@ -28,24 +28,24 @@ fn escape_chars(text: &str, hidden: impl Fn(char) -> bool) -> Cow<'_, str> {
         return Cow::Borrowed(text);
     }
     let mut out = String::with_capacity(text.len() + 16);
-    for letter in text.chars() {
-        if !hidden(letter) {
-            out.push(letter);
-        } else if letter == '\r' {
+    for character in text.chars() {
+        if !hidden(character) {
+            out.push(character);
+        } else if character == '\r' {
             out.push_str("\\r");
-        } else if u32::from(letter) < 0x100 {
-            let _written = write!(out, "\\x{:02x}", u32::from(letter));
+        } else if u32::from(character) < 0x100 {
+            let _written = write!(out, "\\x{:02x}", u32::from(character));
         } else {
-            let _written = write!(out, "\\u{{{:x}}}", u32::from(letter));
+            let _written = write!(out, "\\u{{{:x}}}", u32::from(character));
         }
     }
     Cow::Owned(out)
 }
 
-fn is_hidden_char(letter: char) -> bool {
-    letter.is_control()
+fn is_hidden_char(character: char) -> bool {
+    character.is_control()
         || matches!(
-            letter,
+            character,
             '\u{ad}'                    // soft hyphen
             | '\u{61c}'                 // bidi mark
             | '\u{180e}'

@@ -155,7 +155,7 @@ pub(crate) fn check_exposure(url: &str, insecure: bool) -> Result<(), CliFailure
 }
 
 fn parse_base_url(url: &str) -> Result<String, CliFailure> {
-    let wrong = |why: &str| CliFailure::usage(format!("`{url}` cannot be used: {why}"));
+    let wrong = |reason: &str| CliFailure::usage(format!("`{url}` cannot be used: {reason}"));
     let uri: Uri = url.parse().map_err(|_error| wrong("not an address"))?;
     match uri.scheme_str() {
         Some("http") => {}

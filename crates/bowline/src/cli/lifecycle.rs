@@ -93,11 +93,11 @@ pub(super) fn with_server_suggestion(
     if failure.code != "server_not_found" {
         return failure;
     }
-    let known = api_types::suggestions(&failure)
+    let fetched = api_types::suggestions(&failure)
         .is_empty()
         .then(|| api_types::fetch_servers(client))
         .transpose();
-    match known {
+    match fetched {
         Ok(Some(servers)) => {
             api_types::with_suggestion_hint(api_types::unknown_server(server, &servers))
         }

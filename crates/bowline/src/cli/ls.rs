@@ -95,7 +95,7 @@ fn check_server(
         return Ok(());
     }
     let servers = api_types::fetch_servers(client)?;
-    if servers.iter().any(|known| known.name == server) {
+    if servers.iter().any(|entry| entry.name == server) {
         return Ok(());
     }
     Err(api_types::with_suggestion_hint(api_types::unknown_server(
@@ -150,7 +150,7 @@ fn print_tool(
     tools: &ApiToolsResponse<'_>,
     out: &mut CliOutput,
 ) -> Result<(), CliFailure> {
-    let Some(found) = tools.tools.iter().find(|known| known.tool == tool) else {
+    let Some(entry) = tools.tools.iter().find(|candidate| candidate.tool == tool) else {
         return Err(api_types::with_suggestion_hint(api_types::unknown_tool(
             server,
             tool,
@@ -158,16 +158,16 @@ fn print_tool(
         )));
     };
     let value = serde_json::json!({
-        "v": 1, "server": found.server, "tool": found.tool, "effect": found.effect,
+        "v": 1, "server": entry.server, "tool": entry.tool, "effect": entry.effect,
     });
     match out.format() {
-        OutputFormat::Human => describe_tool(found, out)?,
+        OutputFormat::Human => describe_tool(entry, out)?,
         OutputFormat::Json => {
             // The definition is inserted verbatim, so no number changes.
             let head = value.to_string();
             let head = head.trim_end_matches('}');
             out.write_raw_json(
-                format!("{head},\"definition\":{}}}", found.definition.get()).as_bytes(),
+                format!("{head},\"definition\":{}}}", entry.definition.get()).as_bytes(),
             )?;
         }
     }

@@ -185,8 +185,8 @@ fn format_details(call: &ApiQueuedCall, now_ms: u64) -> String {
         ("delivered", done),
         ("error", call.last_error.clone()),
     ];
-    let details = details.into_iter().filter_map(|(what, text)| {
-        let line = format!("{what:<10} {}", text?);
+    let details = details.into_iter().filter_map(|(label, text)| {
+        let line = format!("{label:<10} {}", text?);
         Some(clean::escape_line(&line).into_owned())
     });
     let params = call.params.as_deref().map(RawValue::get);
@@ -195,9 +195,9 @@ fn format_details(call: &ApiQueuedCall, now_ms: u64) -> String {
         .unwrap_or_default();
     let result = call.result.as_deref();
     let payloads = [("arguments", params.arguments), ("result", result)];
-    let payloads = payloads.into_iter().filter_map(|(what, json)| {
+    let payloads = payloads.into_iter().filter_map(|(label, json)| {
         let json = indent_json(json?.get());
-        Some(format!("{what:<10} {}", clean::escape_text(&json)))
+        Some(format!("{label:<10} {}", clean::escape_text(&json)))
     });
     details.chain(payloads).collect::<Vec<_>>().join("\n")
 }

@@ -141,8 +141,8 @@ impl CliOutput {
 fn is_redrawable_terminal() -> bool {
     let stdout = io::stdout();
     // Without colours nothing is redrawn either, for screen readers.
-    let wanted = anstream::AutoStream::choice(&stdout) != anstream::ColorChoice::Never;
-    wanted && stdout.is_terminal()
+    let has_colour = anstream::AutoStream::choice(&stdout) != anstream::ColorChoice::Never;
+    has_colour && stdout.is_terminal()
 }
 
 #[cfg(test)]

@@ -178,10 +178,10 @@ fn list_pins(
         }
     }
     for server in &servers {
-        if let Some(trouble) = &server.error {
-            let text = format!("{}: {}", server.server, trouble.message);
+        if let Some(error) = &server.error {
+            let text = format!("{}: {}", server.server, error.message);
             out.write_warning(&clean::escape_line(&text));
-            out.write_note(&clean::escape_line(&format!("  {}", trouble.hint)));
+            out.write_note(&clean::escape_line(&format!("  {}", error.hint)));
         }
     }
     Ok(())
@@ -191,7 +191,7 @@ fn server_row(server: &ApiServerPins) -> [String; 7] {
     let count_state = |state: &str| server.all_pins().filter(|tool| tool.state == state).count();
     let needs_review = server.all_pins().any(ApiPin::needs_review);
     let note = match (&server.error, needs_review) {
-        (Some(trouble), _) => trouble.message.clone(),
+        (Some(error), _) => error.message.clone(),
         (None, true) => format!("see: bowline pin diff {}", server.server),
         (None, false) => String::new(),
     };
@@ -287,19 +287,19 @@ fn print_diff(
     for finding in &pin.findings {
         let ApiPinFinding {
             code,
-            place,
+            place: location,
             detail,
         } = finding;
-        let text = format!("  {code} in {place}: {detail}");
+        let text = format!("  {code} in {location}: {detail}");
         out.write_line(&clean::escape_line(&text).yellow().to_string())?;
     }
     for change in changes {
-        let place = if change.path.is_empty() {
+        let location = if change.path.is_empty() {
             "all of it"
         } else {
             &change.path
         };
-        out.write_line(&format!("  {}", clean::escape_line(place)))?;
+        out.write_line(&format!("  {}", clean::escape_line(location)))?;
         let (old, new) =
             visible_text::render_pair(change.old.map(RawValue::get), change.new.map(RawValue::get));
         for line in old {
@@ -351,7 +351,8 @@ fn accept_command(server: &str, kind: PinKind, name: &str, hash: &str) -> String
 
 /// Quotes the name of an entry for a shell.
 fn shell_name(server: &str, tool: &str) -> String {
-    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "_-./:".contains(letter);
+    let is_plain =
+        |character: char| character.is_ascii_alphanumeric() || "_-./:".contains(character);
     if tool.chars().all(is_plain) {
         format!("{server}.{tool}")
     } else {

@@ -6,20 +6,20 @@ pub(crate) fn indent_json(json: &str) -> String {
     let mut depth = 0_usize;
     let mut in_string = false;
     let mut escaped = false;
-    let mut letters = json.chars().peekable();
-    while let Some(letter) = letters.next() {
+    let mut characters = json.chars().peekable();
+    while let Some(character) = characters.next() {
         if in_string {
-            out.push(letter);
-            in_string = escaped || letter != '"';
-            escaped = !escaped && letter == '\\';
+            out.push(character);
+            in_string = escaped || character != '"';
+            escaped = !escaped && character == '\\';
             continue;
         }
-        match letter {
+        match character {
             ' ' | '\n' | '\r' | '\t' => {}
             '{' | '[' => {
-                out.push(letter);
-                while letters.next_if(char::is_ascii_whitespace).is_some() {}
-                if let Some(close) = letters.next_if(|next| matches!(next, '}' | ']')) {
+                out.push(character);
+                while characters.next_if(char::is_ascii_whitespace).is_some() {}
+                if let Some(close) = characters.next_if(|next| matches!(next, '}' | ']')) {
                     out.push(close);
                 } else {
                     depth += 1;
@@ -29,16 +29,16 @@ pub(crate) fn indent_json(json: &str) -> String {
             '}' | ']' => {
                 depth = depth.saturating_sub(1);
                 push_indent(&mut out, depth);
-                out.push(letter);
+                out.push(character);
             }
             ',' => {
-                out.push(letter);
+                out.push(character);
                 push_indent(&mut out, depth);
             }
             ':' => out.push_str(": "),
             _ => {
-                in_string = letter == '"';
-                out.push(letter);
+                in_string = character == '"';
+                out.push(character);
             }
         }
     }

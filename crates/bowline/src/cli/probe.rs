@@ -82,13 +82,13 @@ impl ServerProbe {
         host.spawn(spec, SpawnOptions::default())
             .await
             .map_err(|error| to_failure(&error))?;
-        let (sender, questions) = mpsc::channel(SERVER_REQUESTS_MAX);
+        let (sender, receiver) = mpsc::channel(SERVER_REQUESTS_MAX);
         Ok(Self {
             host,
             owner: Arc::new(Principal::new("owner", Role::Owner)),
             scope: EndpointScope::Server(PROBED_SERVER.into()),
             client: Arc::new(AutoResponder::new(sender)),
-            server_requests: questions,
+            server_requests: receiver,
             outcomes: Vec::new(),
         })
     }

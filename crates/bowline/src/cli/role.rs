@@ -75,8 +75,8 @@ fn build_query(args: &RoleTestArgs) -> Result<Value, CliFailure> {
         ("arguments", arguments),
     ];
     if let Value::Object(query) = &mut query {
-        let given = more.into_iter();
-        query.extend(given.filter_map(|(key, value)| Some((key.to_owned(), value?))));
+        let members = more.into_iter();
+        query.extend(members.filter_map(|(key, value)| Some((key.to_owned(), value?))));
     }
     Ok(query)
 }
@@ -119,14 +119,14 @@ fn print_decision(
         decision.role, decision.reason
     );
     context.out.write_line(&clean::escape_line(&line))?;
-    let place = match (decision.line, file) {
+    let location = match (decision.line, file) {
         (Some(line), Some(file)) => format!("{}, {file}:{line}", decision.rule),
         (Some(line), None) => format!("{}, line {line}", decision.rule),
         (None, _) => decision.rule.clone(),
     };
     context
         .out
-        .write_line(&clean::escape_line(&format!("rule     {place}")))?;
+        .write_line(&clean::escape_line(&format!("rule     {location}")))?;
     if decision.conditions > 0 {
         let count = decision.conditions;
         let note = format!("{count} condition(s) look at the arguments: add --args JSON");

@@ -68,22 +68,22 @@ pub(super) fn run(args: &RunArgs, context: &mut CommandContext) -> Result<CliExi
     check_client_enabled(args.client, &config)?;
     check_server_before_start(args, &config, context)?;
     if is_proxy_off(&context.env) {
-        let why = format!("{PROXY_VARIABLE} is switched off");
-        return run_directly(args, &program, &config, &why, context);
+        let reason = format!("{PROXY_VARIABLE} is switched off");
+        return run_directly(args, &program, &config, &reason, context);
     }
-    let found = match find_or_start_gateway(&config, context) {
+    let gateway = match find_or_start_gateway(&config, context) {
         Err(failure) if failure.exit == CliExit::Unreachable => {
-            let why = failure.message.clone();
-            let direct = run_directly(args, &program, &config, &why, context);
+            let reason = failure.message.clone();
+            let direct = run_directly(args, &program, &config, &reason, context);
             // The hints of the missing gateway show the fix.
             return direct.map_err(|mut other| {
                 other.hints.extend(failure.hints);
                 other
             });
         }
-        found => found?,
+        gateway => gateway?,
     };
-    run_through_gateway(args, &program, found, context)
+    run_through_gateway(args, &program, gateway, context)
 }
 
 /// Refuses a server unknown to the config before a gateway is started.
@@ -113,11 +113,11 @@ fn check_client_enabled(client: ClientProgram, config: &Config) -> Result<(), Cl
     }
     let name = client.name();
     let message = format!("the config forbids to start `{name}` with the gateway");
-    let place = config.path.as_ref().map(|path| path.display().to_string());
+    let config_path = config.path.as_ref().map(|path| path.display().to_string());
     let failure = CliFailure::new(CliExit::Denied, "client_disabled", message);
     Err(failure.with_hint(format!(
         "[clients.{name}] enabled = false in {}",
-        place.unwrap_or_default()
+        config_path.unwrap_or_default()
     )))
 }
 
@@ -147,14 +147,14 @@ fn find_or_start_gateway(
 fn run_through_gateway(
     args: &RunArgs,
     program: &OsStr,
-    found: FoundGateway,
+    found_gateway: FoundGateway,
     context: &mut CommandContext,
 ) -> Result<CliExit, CliFailure> {
     let FoundGateway {
         api,
         gateway: daemon,
         config,
-    } = found;
+    } = found_gateway;
     check_client_enabled(args.client, &config)?;
     let server = args.server.as_deref();
     if let Some(server) = server {
@@ -202,19 +202,20 @@ fn run_directly(
     args: &RunArgs,
     program: &OsStr,
     config: &Config,
-    why: &str,
+    reason: &str,
     context: &mut CommandContext,
 ) -> Result<CliExit, CliFailure> {
     let name = args.client.name();
     let none = |message: String| CliFailure::new(CliExit::Unreachable, "no_gateway", message);
     if args.is_narrowed() {
-        let message = format!("{why}, and without a gateway nothing narrows what `{name}` may do");
+        let message =
+            format!("{reason}, and without a gateway nothing narrows what `{name}` may do");
         return Err(none(message)
             .with_hint("leave out --principal, --role, --server, --profile and --context"));
     }
     let settings = config.clients.get(&args.client);
     let Some(direct) = settings.and_then(|one| one.direct.as_ref()) else {
-        let message = format!("{why}, and `{name}` has no direct endpoint");
+        let message = format!("{reason}, and `{name}` has no direct endpoint");
         let hint = format!("or give it one: [clients.{name}] direct = \"https://...\"");
         return Err(none(message).with_hint(hint));
     };
@@ -224,7 +225,7 @@ fn run_directly(
     };
     let ClientAccess { url, .. } = &access;
     context.out.write_warning(&format!(
-        "{why}: `{name}` goes DIRECTLY to {url}; no roles, no outbox, no audit, no other servers"
+        "{reason}: `{name}` goes DIRECTLY to {url}; no roles, no outbox, no audit, no other servers"
     ));
     let environment = client_environment(args.client, config, &access, &context.env);
     Err(exec_client(args, program, &access, environment))
@@ -254,11 +255,11 @@ fn client_environment(
             || (config.credential_variables.contains(&*name)
                 && !keep_env.iter().any(|one| *one == name))
     };
-    let seen = env.iter().filter(|(name, _)| !is_hidden(name));
-    let seen = seen.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let visible = env.iter().filter(|(name, _)| !is_hidden(name));
+    let visible = visible.map(|(name, value)| (name.to_owned(), value.to_owned()));
     let token = access.token.as_ref();
     let token = token.map(|token| (TOKEN_VARIABLE.into(), token.into()));
-    seen.chain(token).collect()
+    visible.chain(token).collect()
 }
 
 /// Replaces this process by the client; returns only on failure.

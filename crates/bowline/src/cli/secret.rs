@@ -71,15 +71,15 @@ fn set_secret(
     }
     let (state, kind) = (StateDir::open(store_directory(store))?, usage.config.store);
     store.set_secret(&state, name, value, kind, &context.env)?;
-    let shown = SecretOrigin::Store(kind).describe();
+    let origin = SecretOrigin::Store(kind).describe();
     let (path, users) = (store.path().display().to_string(), usage.users_of(name));
-    let result = json!({"v": 1, "name": name, "from": shown, "path": path, "used_by": users});
+    let result = json!({"v": 1, "name": name, "from": origin, "path": path, "used_by": users});
     context.out.write_result(&result, |out| {
-        let place = match kind {
+        let location = match kind {
             SecretStoreKind::File => path.clone(),
             SecretStoreKind::Keychain => "the keychain".to_owned(),
         };
-        out.write_line(&format!("set {name} in {place}"))
+        out.write_line(&format!("set {name} in {location}"))
     })?;
     context.out.write_note(&match users.as_slice() {
         [] => format!("  use it: headers = {{ Authorization = \"Bearer ${{secret:{name}}}\" }}"),
@@ -157,12 +157,12 @@ fn list_secrets(
     let mut all: Vec<(&str, SecretOrigin, bool)> = named
         .map(|(name, origin)| (name.as_str(), origin.clone(), true))
         .collect();
-    let kept = stored
+    let unnamed = stored
         .iter()
         .filter(|(name, _)| !usage.config.named.contains_key(name));
-    all.extend(kept.map(|(name, kind)| (name.as_str(), SecretOrigin::Store(*kind), true)));
+    all.extend(unnamed.map(|(name, kind)| (name.as_str(), SecretOrigin::Store(*kind), true)));
     for (name, _) in &usage.uses {
-        if !all.iter().any(|(there, _, _)| there == name) {
+        if !all.iter().any(|(listed, _, _)| listed == name) {
             all.push((name, SecretOrigin::Store(usage.config.store), false));
         }
     }

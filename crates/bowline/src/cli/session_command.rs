@@ -134,9 +134,9 @@ fn short_id(id: &str) -> &str {
 fn find_session(client: &ApiClient, prefix: &str) -> Result<ApiSession, CliFailure> {
     let response: ApiSessionsResponse =
         api_types::parse_response(&client.get(SESSIONS_PATH, QUICK_TIMEOUT)?)?;
-    let found = response.sessions.into_iter();
-    let mut found = found.filter(|session| session.id.starts_with(prefix));
-    match (found.next(), found.next()) {
+    let matching = response.sessions.into_iter();
+    let mut matching = matching.filter(|session| session.id.starts_with(prefix));
+    match (matching.next(), matching.next()) {
         (Some(session), None) => Ok(session),
         (Some(_), Some(_)) => {
             let text = format!("several sessions have an id that begins with `{prefix}`");

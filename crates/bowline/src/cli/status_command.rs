@@ -225,8 +225,8 @@ fn journal_line(journal: &JournalSummary) -> Option<String> {
 
 /// Names lanes stopped by damage, and the command to resume.
 fn stopped_lane_lines(journal: &JournalSummary) -> Vec<String> {
-    let shown = journal.stopped_lanes.iter().take(STOPPED_SHOWN_MAX);
-    let mut lines: Vec<_> = shown
+    let lanes = journal.stopped_lanes.iter().take(STOPPED_SHOWN_MAX);
+    let mut lines: Vec<_> = lanes
         .map(|ApiStoppedLane { lane, reason }| {
             format!("{lane} is stopped: {reason} · see: bowline outbox ls, bowline outbox drop")
         })
@@ -325,13 +325,13 @@ fn broken_row(broken: &ApiBrokenServer) -> [String; 10] {
 
 /// Formats the state with a symbol; the word alone is sufficient.
 fn state_with_symbol(server: &ApiServer) -> String {
-    let mark = match server.state.as_str() {
+    let symbol = match server.state.as_str() {
         "ready" => "●",
         "starting" | "draining" | "probing" => "◐",
         "ejected" | "backoff" => "✗",
         _ => "○",
     };
-    format!("{mark} {}", server.state)
+    format!("{symbol} {}", server.state)
 }
 
 /// Describes the protocol era, if known.
@@ -369,8 +369,8 @@ fn server_note(server: &ApiServer) -> String {
     if server.own_links > 0 {
         notes.push(format_count(server.own_links, "own link"));
     }
-    if let Some(why) = &server.isolated_because {
-        notes.push(format!("not shared: {why}"));
+    if let Some(reason) = &server.isolated_because {
+        notes.push(format!("not shared: {reason}"));
     }
     notes.extend(server.describe_omitted());
     notes.extend(pins_note(server));

@@ -226,7 +226,7 @@ impl ShimTraffic {
         );
         let request_id = id.clone();
         let task = self.messages.spawn(async move {
-            let _place = request_permits.acquire().await;
+            let _permit = request_permits.acquire().await;
             shim.forward_stateless(line, &headers, &request_id, &lines)
                 .await;
         });
@@ -270,7 +270,7 @@ impl ShimTraffic {
             self.request_permits.clone(),
         );
         self.messages.spawn(async move {
-            let _place = request_permits.acquire().await;
+            let _permit = request_permits.acquire().await;
             shim.forward_request(line, &id, &lines).await;
         });
     }
@@ -284,7 +284,7 @@ impl ShimTraffic {
         let is_stateless = self.in_flight.has_requests() && !shim.has_initialized();
         self.messages.spawn(async move {
             // A notification has no response, so failures are dropped.
-            let _trouble = match is_stateless {
+            let _result = match is_stateless {
                 true => shim.forward_stateless_notification(line).await,
                 false => shim.forward_notification(line, &lines).await,
             };
@@ -292,7 +292,7 @@ impl ShimTraffic {
     }
 
     async fn send_line(&self, line: Bytes) {
-        let _gone = self.lines.send(line).await;
+        let _sent = self.lines.send(line).await;
     }
 
     /// Waits for all requests, then stops listening.

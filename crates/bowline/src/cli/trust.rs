@@ -42,7 +42,7 @@ fn trust_directory(
     // An invalid configuration must not be trusted.
     config::parse_config(&text, &file, &context.env)?;
     let added = store.trust_directory(directory, &text)?;
-    let shown = printable_path(&added.directory);
+    let printable = printable_path(&added.directory);
     let result = json!({
         "v": 1,
         "trusted": added.directory,
@@ -51,11 +51,11 @@ fn trust_directory(
     });
     context.out.write_result(&result, |out| {
         out.write_line(&format!(
-            "trusted {shown} with its {CONFIG_FILE_NAME} as it is now"
+            "trusted {printable} with its {CONFIG_FILE_NAME} as it is now"
         ))
     })?;
     context.out.write_note(&format!(
-        "changed {}; undo: bowline trust --revoke {shown}",
+        "changed {}; undo: bowline trust --revoke {printable}",
         store.path().display()
     ));
     Ok(CliExit::Ok)
@@ -66,14 +66,14 @@ fn revoke_directory(
     directory: &Path,
     context: &mut CommandContext,
 ) -> Result<CliExit, CliFailure> {
-    let shown = printable_path(directory);
+    let printable = printable_path(directory);
     if !store.revoke_trust(directory)? {
-        let failure = CliFailure::usage(format!("`{shown}` is not trusted"));
+        let failure = CliFailure::usage(format!("`{printable}` is not trusted"));
         return Err(failure.with_hint("see: bowline trust --ls"));
     }
     let result = json!({"v": 1, "revoked": directory, "file": store.path()});
     context.out.write_result(&result, |out| {
-        out.write_line(&format!("{shown} is no longer trusted"))
+        out.write_line(&format!("{printable} is no longer trusted"))
     })?;
     Ok(CliExit::Ok)
 }
@@ -82,12 +82,12 @@ fn list_directories(
     store: &TrustStore,
     context: &mut CommandContext,
 ) -> Result<CliExit, CliFailure> {
-    let known = store.list_directories()?;
-    let result = json!({"v": 1, "directories": known});
+    let trusted = store.list_directories()?;
+    let result = json!({"v": 1, "directories": trusted});
     context.out.write_result(&result, |out| {
-        known.iter().try_for_each(|known| {
-            let directory = printable_path(&known.directory);
-            let short = known.sha256.get(..12).unwrap_or_default();
+        trusted.iter().try_for_each(|trusted| {
+            let directory = printable_path(&trusted.directory);
+            let short = trusted.sha256.get(..12).unwrap_or_default();
             out.write_line(&format!("{short}  {directory}"))
         })
     })?;
@@ -129,7 +129,7 @@ fn load_local_config(
     }
     let text = config::read_config_text(&file)?;
     let store = TrustStore::new(state_directory);
-    let why = match store.check_trust(Path::new("."), &text)? {
+    let reason = match store.check_trust(Path::new("."), &text)? {
         trust::TrustStatus::Trusted => {
             let config = config::parse_config_with(&text, &file, &context.env, vault)?;
             return Ok(Some(Config {
@@ -141,7 +141,7 @@ fn load_local_config(
         trust::TrustStatus::Unknown => "its directory is not trusted",
     };
     context.out.write_warning(&format!(
-        "./{CONFIG_FILE_NAME} is not read: {why}; look at it, then run `bowline trust .`, \
+        "./{CONFIG_FILE_NAME} is not read: {reason}; look at it, then run `bowline trust .`, \
          or name it with --config"
     ));
     Ok(None)

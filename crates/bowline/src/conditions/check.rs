@@ -110,8 +110,8 @@ impl ConditionCheck {
     }
 
     fn check_variable(&mut self, name: &str) {
-        let given = KNOWN_VARIABLES.contains(&name) || KNOWN_TYPES.contains(&name);
-        if !given && !self.loop_variables.iter().any(|bound| bound == name) {
+        let is_known = KNOWN_VARIABLES.contains(&name) || KNOWN_TYPES.contains(&name);
+        if !is_known && !self.loop_variables.iter().any(|bound| bound == name) {
             let near = nearest_match(name, KNOWN_VARIABLES).map(str::to_owned);
             let name = name.to_owned();
             self.first_error

@@ -108,8 +108,8 @@ impl<'e> ValueSize<'e> {
 
     /// Size of a member or item. The outer `None` means unknown before the evaluation, the inner
     /// `None` means absent, which ends the evaluation.
-    fn part_size(self, known: Option<Option<&'e Value>>) -> Self {
-        match known {
+    fn part_size(self, known_part: Option<Option<&'e Value>>) -> Self {
+        match known_part {
             Some(Some(part)) => Self::from_json(part),
             Some(None) => Self::SCALAR,
             None => Self::unknown(self.bytes),

@@ -117,11 +117,11 @@ fn resolve_direct(
 /// Returns the environment variables with credentials of servers. A client uses the servers
 /// through the gateway and needs none of the credentials.
 pub(super) fn find_credential_variables(file: &ConfigFile, env: &EnvVars) -> BTreeSet<String> {
-    let mut found = BTreeSet::new();
+    let mut variables = BTreeSet::new();
     let mut note = |name: &str| {
         let value = env.raw(name).map(|value| value.to_string_lossy());
         if value.is_some_and(|value| should_hide_value(name, &value)) {
-            found.insert(name.to_owned());
+            variables.insert(name.to_owned());
         }
     };
     for server in &file.servers {
@@ -141,14 +141,14 @@ pub(super) fn find_credential_variables(file: &ConfigFile, env: &EnvVars) -> BTr
         .clients
         .iter()
         .filter_map(|client| client.direct_token.as_ref());
-    let sent: Vec<&UnexpandedText> = headers.chain(tokens).collect();
-    let sent = sent
+    let credentials: Vec<&UnexpandedText> = headers.chain(tokens).collect();
+    let credentials = credentials
         .iter()
         .flat_map(|text| expand::referenced_variables(&text.text));
-    found.extend(sent.map(str::to_owned));
+    variables.extend(credentials.map(str::to_owned));
     let secrets = file.secrets.iter().filter_map(|secret| secret.env.as_ref());
-    found.extend(secrets.map(|name| name.text.clone()));
-    found
+    variables.extend(secrets.map(|name| name.text.clone()));
+    variables
 }
 
 #[cfg(test)]

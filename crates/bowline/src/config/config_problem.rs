@@ -96,8 +96,8 @@ fn clamp_span(text: &str, span: &Range<usize>) -> Range<usize> {
         end += 1;
     }
     // A table's span may cover many lines; the first line suffices.
-    let shown = text.get(start..end).unwrap_or_default();
-    let end = shown.find('\n').map_or(end, |newline| start + newline);
+    let excerpt = text.get(start..end).unwrap_or_default();
+    let end = excerpt.find('\n').map_or(end, |newline| start + newline);
     start..end
 }
 

@@ -67,9 +67,9 @@ impl ConfigError {
             return json!([]);
         };
         let problems = problems.iter().map(|problem| {
-            let place = position_at(text, problem.span.start);
+            let position = position_at(text, problem.span.start);
             json!({
-                "line": place.line, "column": place.column, "message": problem.message,
+                "line": position.line, "column": position.column, "message": problem.message,
                 "label": problem.label, "help": problem.help,
             })
         });
@@ -116,11 +116,11 @@ impl ConfigError {
                 frames.join("\n\n")
             }
             Self::NotFound { searched } => {
-                let tried: Vec<_> = searched
+                let searched_lines: Vec<_> = searched
                     .iter()
                     .map(|path| format!("\n  looked at {}", path.display()))
                     .collect();
-                format!("error[config]: {self}{}", tried.concat())
+                format!("error[config]: {self}{}", searched_lines.concat())
             }
             Self::Read { source, .. } => format!("error[config]: {self}\n  cause: {source}"),
             Self::NotText { .. } => format!("error[config]: {self}"),

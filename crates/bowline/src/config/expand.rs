@@ -73,14 +73,14 @@ impl ExpandError {
 
 impl ExpandError {
     /// Formats the error on one line, with its place and the command to fix it.
-    pub(crate) fn format_line(&self, place: &str) -> String {
+    pub(crate) fn format_line(&self, location: &str) -> String {
         let cause = std::error::Error::source(self).map(|cause| format!(": {cause}"));
         let fix = match self {
             Self::Missing(error) => error.suggest_fix().map(|fix| format!("; fix: {fix}")),
             _ => None,
         };
         let (cause, fix) = (cause.unwrap_or_default(), fix.unwrap_or_default());
-        format!("{self}{place}{cause}{fix}")
+        format!("{self}{location}{cause}{fix}")
     }
 }
 
@@ -107,9 +107,9 @@ pub(crate) fn expand_with(
             continue;
         }
         out.push_str(before);
-        let (inside, after) = inner.split_once('}').ok_or(ExpandError::Unclosed)?;
-        let value = resolve_reference(inside, source)?;
-        note(inside, &value);
+        let (reference_text, after) = inner.split_once('}').ok_or(ExpandError::Unclosed)?;
+        let value = resolve_reference(reference_text, source)?;
+        note(reference_text, &value);
         out.push_str(&value);
         rest = after;
     }
@@ -127,9 +127,9 @@ pub(crate) fn referenced_variables(text: &str) -> impl Iterator<Item = &str> {
                 rest = inner;
                 continue;
             }
-            let (inside, after) = inner.split_once('}')?;
+            let (reference, after) = inner.split_once('}')?;
             rest = after;
-            let name = inside.split(":-").next().unwrap_or_default();
+            let name = reference.split(":-").next().unwrap_or_default();
             if is_variable_name(name) {
                 return Some(name);
             }
@@ -137,26 +137,26 @@ pub(crate) fn referenced_variables(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-fn resolve_reference(inside: &str, source: ExpandSource<'_>) -> Result<String, ExpandError> {
-    if let Some(path) = inside.strip_prefix("file:") {
+fn resolve_reference(reference: &str, source: ExpandSource<'_>) -> Result<String, ExpandError> {
+    if let Some(path) = reference.strip_prefix("file:") {
         return read_value_file(&source.directory.join(path));
     }
-    if let Some(name) = inside.strip_prefix("secret:") {
+    if let Some(name) = reference.strip_prefix("secret:") {
         if !secrets::is_secret_name(name) {
             return Err(ExpandError::Secret(name.to_owned()));
         }
         let secrets = source.secrets.ok_or(ExpandError::NoSecrets)?;
         return Ok(String::clone(&*secrets.read_secret(name)?));
     }
-    if let Some(name) = inside.strip_prefix("executor:") {
+    if let Some(name) = reference.strip_prefix("executor:") {
         return Err(ExpandError::ExecutorOnly(name.to_owned()));
     }
-    let (name, default) = match inside.split_once(":-") {
+    let (name, default) = match reference.split_once(":-") {
         Some((name, default)) => (name, Some(default)),
-        None => (inside, None),
+        None => (reference, None),
     };
     if !is_variable_name(name) {
-        return Err(ExpandError::Name(inside.to_owned()));
+        return Err(ExpandError::Name(reference.to_owned()));
     }
     // As in a shell, `:-` also replaces an empty variable.
     match (source.env.text(name), default) {
@@ -178,7 +178,7 @@ fn is_variable_name(name: &str) -> bool {
 
 /// Returns the names of the secrets referenced by a text.
 pub(crate) fn referenced_secrets(text: &str) -> impl Iterator<Item = &str> {
-    list_references(text).filter_map(|inside| inside.strip_prefix("secret:"))
+    list_references(text).filter_map(|reference| reference.strip_prefix("secret:"))
 }
 
 /// Returns the inside of each `${...}` of a text.
@@ -188,8 +188,8 @@ pub(crate) fn list_references(text: &str) -> impl Iterator<Item = &str> {
     parts.filter_map(move |part| {
         let is_escaped = before.ends_with('$');
         before = part;
-        let (inside, _) = part.split_once('}')?;
-        (!is_escaped).then_some(inside)
+        let (reference, _) = part.split_once('}')?;
+        (!is_escaped).then_some(reference)
     })
 }
 

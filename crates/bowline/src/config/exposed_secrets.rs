@@ -36,12 +36,13 @@ pub(super) fn plain_url_problem(url: &UnexpandedText, name: &str) -> ConfigProbl
 
 /// Returns whether a URL holds a secret: a secret reference, or a query value with a telling name.
 pub(super) fn has_secret(url: &str) -> bool {
-    let is_telling_variable = |inside: &str| {
-        let name = inside.split(":-").next().unwrap_or_default();
+    let is_telling_variable = |reference: &str| {
+        let name = reference.split(":-").next().unwrap_or_default();
         has_secret_word(name)
     };
     let mut references = list_references(url);
-    if references.any(|inside| is_secret_reference(inside) || is_telling_variable(inside)) {
+    if references.any(|reference| is_secret_reference(reference) || is_telling_variable(reference))
+    {
         return true;
     }
     let query = url.split_once('?').map_or("", |(_, query)| query);
@@ -51,9 +52,9 @@ pub(super) fn has_secret(url: &str) -> bool {
 }
 
 /// Returns whether the inside of `${...}` names a secret or a file.
-fn is_secret_reference(inside: &str) -> bool {
-    let name = inside.strip_prefix("secret:");
-    name.is_some_and(is_secret_name) || inside.starts_with("file:")
+fn is_secret_reference(reference: &str) -> bool {
+    let name = reference.strip_prefix("secret:");
+    name.is_some_and(is_secret_name) || reference.starts_with("file:")
 }
 
 /// Returns whether a URL surely leads to another machine without TLS. URLs with references are

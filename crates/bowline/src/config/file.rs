@@ -152,17 +152,21 @@ fn parse_toml_root(reader: &mut TreeReader, root: &ConfigNode, file: &mut Config
             "servers" => {
                 for named in reader.read_named_entries(&entry.node, "servers", SERVERS_MAX) {
                     check_server_name(reader, named);
-                    let place = format!("[servers.{}]", named.key);
+                    let table_path = format!("[servers.{}]", named.key);
                     let mut server = new_server_section(named);
-                    let entries =
-                        reader.read_table(&named.node, &named.key, &place, &known_keys::SERVER);
-                    parse_server_keys(reader, &mut server, entries, &place);
+                    let entries = reader.read_table(
+                        &named.node,
+                        &named.key,
+                        &table_path,
+                        &known_keys::SERVER,
+                    );
+                    parse_server_keys(reader, &mut server, entries, &table_path);
                     file.servers.push(server);
                 }
             }
             key => {
-                let place = format!("[{key}]");
-                parse_section(reader, key, &entry.node, &place, file);
+                let table_path = format!("[{key}]");
+                parse_section(reader, key, &entry.node, &table_path, file);
             }
         }
     }
@@ -173,25 +177,27 @@ fn parse_section(
     reader: &mut TreeReader,
     key: &str,
     node: &ConfigNode,
-    place: &str,
+    table_path: &str,
     file: &mut ConfigFile,
 ) {
     match key {
-        "gateway" => parse_gateway(reader, node, place, file),
-        "limits" => limit_keys::parse_limits(reader, node, place, file),
-        "telemetry" => parse_telemetry(reader, node, place, file),
-        "cache" => parse_cache(reader, node, place, file),
-        "journal" => parse_journal(reader, node, place, file),
-        "broker" => file.broker = broker_keys::parse_broker(reader, node, place),
-        "secrets" => file.secrets = secret_keys::parse_secrets(reader, node, place),
-        "secret_store" => file.secret_store = secret_keys::parse_secret_store(reader, node, place),
-        "clients" => file.clients = client_keys::parse_clients(reader, node, place),
-        "executors" => file.executors = executor_keys::parse_executors(reader, node, place),
-        "executor" => {
-            file.executor_offer = executor_keys::parse_executor_offer(reader, node, place)
+        "gateway" => parse_gateway(reader, node, table_path, file),
+        "limits" => limit_keys::parse_limits(reader, node, table_path, file),
+        "telemetry" => parse_telemetry(reader, node, table_path, file),
+        "cache" => parse_cache(reader, node, table_path, file),
+        "journal" => parse_journal(reader, node, table_path, file),
+        "broker" => file.broker = broker_keys::parse_broker(reader, node, table_path),
+        "secrets" => file.secrets = secret_keys::parse_secrets(reader, node, table_path),
+        "secret_store" => {
+            file.secret_store = secret_keys::parse_secret_store(reader, node, table_path)
         }
-        "audit" => parse_audit(reader, node, place, file),
-        key => file.rules.parse_policy_key(reader, key, node, place),
+        "clients" => file.clients = client_keys::parse_clients(reader, node, table_path),
+        "executors" => file.executors = executor_keys::parse_executors(reader, node, table_path),
+        "executor" => {
+            file.executor_offer = executor_keys::parse_executor_offer(reader, node, table_path)
+        }
+        "audit" => parse_audit(reader, node, table_path, file),
+        key => file.rules.parse_policy_key(reader, key, node, table_path),
     }
 }
 
@@ -216,8 +222,8 @@ fn parse_json_root(reader: &mut TreeReader, root: &ConfigNode, file: &mut Config
             "x-bowline" => {
                 let keys = &known_keys::JSON_EXTRA_TOP;
                 for extra in reader.read_table(&entry.node, "x-bowline", "x-bowline", keys) {
-                    let place = format!("x-bowline.{}", extra.key);
-                    parse_section(reader, &extra.key, &extra.node, &place, file);
+                    let table_path = format!("x-bowline.{}", extra.key);
+                    parse_section(reader, &extra.key, &extra.node, &table_path, file);
                 }
             }
             _ => {}
@@ -226,10 +232,15 @@ fn parse_json_root(reader: &mut TreeReader, root: &ConfigNode, file: &mut Config
 }
 
 fn parse_json_server(reader: &mut TreeReader, named: &ConfigEntry) -> ServerSection {
-    let place = format!("mcpServers.{}", named.key);
+    let table_path = format!("mcpServers.{}", named.key);
     let mut server = new_server_section(named);
-    let entries = reader.read_table(&named.node, &named.key, &place, &known_keys::JSON_SERVER);
-    parse_server_keys(reader, &mut server, entries, &place);
+    let entries = reader.read_table(
+        &named.node,
+        &named.key,
+        &table_path,
+        &known_keys::JSON_SERVER,
+    );
+    parse_server_keys(reader, &mut server, entries, &table_path);
     for entry in entries {
         match entry.key.as_str() {
             "type" => {
@@ -245,10 +256,14 @@ fn parse_json_server(reader: &mut TreeReader, named: &ConfigEntry) -> ServerSect
                 server.transport = parse_choice(reader, entry, &choices).flatten();
             }
             "x-bowline" => {
-                let place = format!("{place}.x-bowline");
-                let extra =
-                    reader.read_table(&entry.node, "x-bowline", &place, &known_keys::JSON_EXTRA);
-                parse_server_keys(reader, &mut server, extra, &place);
+                let table_path = format!("{table_path}.x-bowline");
+                let extra = reader.read_table(
+                    &entry.node,
+                    "x-bowline",
+                    &table_path,
+                    &known_keys::JSON_EXTRA,
+                );
+                parse_server_keys(reader, &mut server, extra, &table_path);
             }
             _ => {}
         }
@@ -279,8 +294,13 @@ fn check_server_name(reader: &mut TreeReader, named: &ConfigEntry) {
         .push(problem.with_help(format!("rename it to [servers.{slug}]")));
 }
 
-fn parse_gateway(reader: &mut TreeReader, node: &ConfigNode, place: &str, file: &mut ConfigFile) {
-    for entry in reader.read_table(node, "gateway", place, &known_keys::GATEWAY) {
+fn parse_gateway(
+    reader: &mut TreeReader,
+    node: &ConfigNode,
+    table_path: &str,
+    file: &mut ConfigFile,
+) {
+    for entry in reader.read_table(node, "gateway", table_path, &known_keys::GATEWAY) {
         match entry.key.as_str() {
             "listen" => file.listen = reader.read_addresses(entry),
             "names" => file.names = reader.read_host_names(entry),
@@ -290,8 +310,13 @@ fn parse_gateway(reader: &mut TreeReader, node: &ConfigNode, place: &str, file: 
     }
 }
 
-fn parse_cache(reader: &mut TreeReader, node: &ConfigNode, place: &str, file: &mut ConfigFile) {
-    for entry in reader.read_table(node, "cache", place, &known_keys::CACHE) {
+fn parse_cache(
+    reader: &mut TreeReader,
+    node: &ConfigNode,
+    table_path: &str,
+    file: &mut ConfigFile,
+) {
+    for entry in reader.read_table(node, "cache", table_path, &known_keys::CACHE) {
         match entry.key.as_str() {
             "entries" => file.cache_entries = reader.read_count(entry, &CACHE_ENTRIES_RANGE),
             "bytes" => file.cache_bytes = reader.read_size(entry, &CACHE_BYTES_RANGE),
@@ -302,8 +327,13 @@ fn parse_cache(reader: &mut TreeReader, node: &ConfigNode, place: &str, file: &m
     }
 }
 
-fn parse_journal(reader: &mut TreeReader, node: &ConfigNode, place: &str, file: &mut ConfigFile) {
-    for entry in reader.read_table(node, "journal", place, &known_keys::JOURNAL) {
+fn parse_journal(
+    reader: &mut TreeReader,
+    node: &ConfigNode,
+    table_path: &str,
+    file: &mut ConfigFile,
+) {
+    for entry in reader.read_table(node, "journal", table_path, &known_keys::JOURNAL) {
         if entry.key == "engine" {
             let choices = [
                 ("sqlite", JournalEngine::Sqlite),
@@ -314,8 +344,13 @@ fn parse_journal(reader: &mut TreeReader, node: &ConfigNode, place: &str, file: 
     }
 }
 
-fn parse_audit(reader: &mut TreeReader, node: &ConfigNode, place: &str, file: &mut ConfigFile) {
-    for entry in reader.read_table(node, "audit", place, &known_keys::AUDIT) {
+fn parse_audit(
+    reader: &mut TreeReader,
+    node: &ConfigNode,
+    table_path: &str,
+    file: &mut ConfigFile,
+) {
+    for entry in reader.read_table(node, "audit", table_path, &known_keys::AUDIT) {
         match entry.key.as_str() {
             "calls" => file.audit_calls = reader.read_boolean(entry),
             "payload" => file.audit_payload = reader.read_boolean(entry),
@@ -335,8 +370,13 @@ fn parse_audit(reader: &mut TreeReader, node: &ConfigNode, place: &str, file: &m
     }
 }
 
-fn parse_telemetry(reader: &mut TreeReader, node: &ConfigNode, place: &str, file: &mut ConfigFile) {
-    for entry in reader.read_table(node, "telemetry", place, &known_keys::TELEMETRY) {
+fn parse_telemetry(
+    reader: &mut TreeReader,
+    node: &ConfigNode,
+    table_path: &str,
+    file: &mut ConfigFile,
+) {
+    for entry in reader.read_table(node, "telemetry", table_path, &known_keys::TELEMETRY) {
         match entry.key.as_str() {
             "otlp" => {
                 let expected = "an address such as \"http://127.0.0.1:4318\"";

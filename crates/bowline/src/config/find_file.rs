@@ -27,10 +27,10 @@ fn search_paths(env: &EnvVars) -> Vec<PathBuf> {
         .collect()
 }
 
-fn first_existing(places: Vec<PathBuf>) -> Result<PathBuf, ConfigError> {
-    match places.iter().find(|place| place.exists()) {
-        Some(place) => Ok(place.clone()),
-        None => Err(ConfigError::NotFound { searched: places }),
+fn first_existing(paths: Vec<PathBuf>) -> Result<PathBuf, ConfigError> {
+    match paths.iter().find(|path| path.exists()) {
+        Some(path) => Ok(path.clone()),
+        None => Err(ConfigError::NotFound { searched: paths }),
     }
 }
 

@@ -51,10 +51,13 @@ pub(crate) fn load_secrets_config(
         directory,
         secrets: None,
     };
-    let found =
+    let resolved =
         secret_origins::resolve_secrets(&file, source, &SecretVault::empty(env), &mut problems);
     if problems.is_empty() {
-        Ok((found.config().clone(), secret_origins::secret_uses(&file)))
+        Ok((
+            resolved.config().clone(),
+            secret_origins::secret_uses(&file),
+        ))
     } else {
         Err(ConfigError::Invalid {
             path,

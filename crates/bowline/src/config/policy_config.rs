@@ -148,11 +148,11 @@ pub(super) fn locate_mentions(
         }
         let before = current_line.get(..span.start.saturating_sub(start));
         let column = before.unwrap_or(current_line).chars().count() + 1;
-        let place = FilePosition { line, column };
+        let file_position = FilePosition { line, column };
         mentions.push(PatternMention {
             rule,
             pattern,
-            position: place,
+            position: file_position,
         });
     }
     mentions

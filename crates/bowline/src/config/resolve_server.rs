@@ -292,11 +292,11 @@ fn refuse_child_only_keys(server: &ServerSection, name: &str) -> Result<(), Serv
     match present_keys.into_iter().next() {
         None => Ok(()),
         Some((key, span)) => {
-            let how = match &server.url {
+            let description = match &server.url {
                 Some(_) => "reached at a `url`",
                 None => "started by an executor",
             };
-            let message = format!("server `{name}` is {how}, so `{key}` has no use");
+            let message = format!("server `{name}` is {description}, so `{key}` has no use");
             let problem = ConfigProblem::new(span.clone(), message, "only a `command` has it");
             Err(ServerResolveError::File(problem))
         }

@@ -79,7 +79,7 @@ enum SecretCertainty {
 // Debug shows labels only.
 impl fmt::Debug for ServerSecrets {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let labels = self.0.iter().map(|held| &held.label);
+        let labels = self.0.iter().map(|secret| &secret.label);
         f.debug_set().entries(labels).finish()
     }
 }
@@ -89,7 +89,7 @@ impl ServerSecrets {
     #[must_use]
     pub fn redactor(&self) -> Redactor {
         let pairs = self.0.iter();
-        Redactor::new(pairs.map(|held| (held.label.as_str(), held.value.as_str())))
+        Redactor::new(pairs.map(|secret| (secret.label.as_str(), secret.value.as_str())))
     }
 
     /// Passes all secrets to `learn`.
@@ -101,11 +101,11 @@ impl ServerSecrets {
 
     /// Returns the certain secrets, redacted in results.
     pub(crate) fn certain_secrets(&self) -> impl Iterator<Item = (&str, &str)> {
-        let known = self
+        let certain = self
             .0
             .iter()
             .filter(|secret| secret.certainty == SecretCertainty::Certain);
-        known.map(|secret| (secret.label.as_str(), secret.value.as_str()))
+        certain.map(|secret| (secret.label.as_str(), secret.value.as_str()))
     }
 
     fn push_secret(&mut self, label: &str, secret: &str, kind: SecretCertainty) {

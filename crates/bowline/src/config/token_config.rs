@@ -26,15 +26,15 @@ impl TokenLifetime {
         if text == "never" {
             return Some(Self::Unlimited);
         }
-        let life = duration::parse_duration(text)?;
-        (life.as_secs() > 0).then_some(Self::Limited(life))
+        let lifetime = duration::parse_duration(text)?;
+        (lifetime.as_secs() > 0).then_some(Self::Limited(lifetime))
     }
 
     /// Returns the time from creation to expiry, if limited.
     #[must_use]
     pub const fn duration(self) -> Option<Duration> {
         match self {
-            Self::Limited(life) => Some(life),
+            Self::Limited(lifetime) => Some(lifetime),
             Self::Unlimited => None,
         }
     }

@@ -125,7 +125,8 @@ impl ConfigTemplate {
     #[must_use]
     pub fn is_fixed(&self) -> bool {
         let mut references = list_references(&self.text);
-        !references.any(|inside| inside.starts_with("file:") || inside.starts_with("secret:"))
+        !references
+            .any(|reference| reference.starts_with("file:") || reference.starts_with("secret:"))
     }
 
     /// Returns the expanded text, or the reason of a failure, which never holds the value.

@@ -128,8 +128,9 @@ pub(super) fn parse_secret_header(
     header: &HeaderName,
     value: &UnexpandedText,
 ) -> Result<Option<SecretHeader>, ConfigProblem> {
-    let mut inside = list_references(&value.text);
-    let Some(secret) = inside.find_map(|inside| inside.strip_prefix("executor:")) else {
+    let mut references = list_references(&value.text);
+    let Some(secret) = references.find_map(|references| references.strip_prefix("executor:"))
+    else {
         return Ok(None);
     };
     let wrong = |label: String| {

@@ -80,9 +80,9 @@ fn can_read(kind: TokenKind, method: &http::Method, path: &str) -> bool {
     let is_same = |pattern: &str| {
         let mut pairs = pattern.split('/').zip(path.split('/'));
         pattern.split('/').count() == path.split('/').count()
-            && pairs.all(|(wanted, is)| match wanted.starts_with('{') {
-                true => !is.is_empty(),
-                false => wanted == is,
+            && pairs.all(|(expected, actual)| match expected.starts_with('{') {
+                true => !actual.is_empty(),
+                false => expected == actual,
             })
     };
     READER_ROUTES.iter().any(|(verb, pattern, kinds)| {
@@ -147,7 +147,7 @@ pub async fn handle_request(
         let at_ms = edge.host.clock().unix_ms();
         let mut note = crate::audit::admin_entry(principal, at_ms, method.as_str(), &path, done);
         let audit_reason = response.extensions().get::<AuditReason>();
-        note.reason = audit_reason.map(|AuditReason(what)| what.as_str().into());
+        note.reason = audit_reason.map(|AuditReason(text)| text.as_str().into());
         edge.host.audit().record(note);
     }
     response.map(|body| EdgeBody::Api(Box::new(body.boxed_unsync())))

@@ -104,17 +104,22 @@ impl SecretToken {
     }
 
     /// Compares in a time that depends only on the lengths, eight bytes per step.
-    pub(super) fn matches(&self, given: &[u8]) -> bool {
-        if given.len() != self.0.len() {
+    pub(super) fn matches(&self, candidate: &[u8]) -> bool {
+        if candidate.len() != self.0.len() {
             return false;
         }
         let (own, own_rest) = self.0.as_chunks::<8>();
-        let (given, given_rest) = given.as_chunks::<8>();
-        let words = own.iter().zip(given).fold(0, |seen, (own, given)| {
-            seen | (u64::from_ne_bytes(*own) ^ u64::from_ne_bytes(*given))
+        let (candidate, candidate_rest) = candidate.as_chunks::<8>();
+        let words = own
+            .iter()
+            .zip(candidate)
+            .fold(0, |difference, (own, candidate)| {
+                difference | (u64::from_ne_bytes(*own) ^ u64::from_ne_bytes(*candidate))
+            });
+        let rest = own_rest.iter().zip(candidate_rest);
+        let rest = rest.fold(0, |difference, (own, candidate)| {
+            difference | (own ^ candidate)
         });
-        let rest = own_rest.iter().zip(given_rest);
-        let rest = rest.fold(0, |seen, (own, given)| seen | (own ^ given));
         bool::from(words.ct_eq(&0) & rest.ct_eq(&0))
     }
 }
@@ -262,14 +267,14 @@ impl Authenticator {
         if self.names.is_empty() {
             return false;
         }
-        let Ok(given) = authority.parse::<Authority>() else {
+        let Ok(parsed) = authority.parse::<Authority>() else {
             return false;
         };
         let plain = !authority.contains('@') && !authority.ends_with(':');
-        let is = |name: &Arc<str>| {
-            name.eq_ignore_ascii_case(authority) || name.eq_ignore_ascii_case(given.host())
+        let matches_name = |name: &Arc<str>| {
+            name.eq_ignore_ascii_case(authority) || name.eq_ignore_ascii_case(parsed.host())
         };
-        plain && self.names.iter().any(is)
+        plain && self.names.iter().any(matches_name)
     }
 
     /// Authenticates a request to `endpoint`. Claims of the request itself are ignored.
@@ -278,8 +283,8 @@ impl Authenticator {
         parts: &Parts,
         endpoint: &EdgeEndpoint,
     ) -> Result<AuthenticatedCaller, AuthError> {
-        if let Some(proven) = self.authenticate_header(parts)? {
-            return check_token_kind(proven.kind(), endpoint).map(|()| proven);
+        if let Some(caller) = self.authenticate_header(parts)? {
+            return check_token_kind(caller.kind(), endpoint).map(|()| caller);
         }
         match (endpoint, self.auth) {
             (
@@ -311,10 +316,10 @@ impl Authenticator {
             return Ok(None);
         }
         // An invalid credential never falls back to a different identity.
-        let proven = single_header(&parts.headers, header::AUTHORIZATION)
+        let caller = single_header(&parts.headers, header::AUTHORIZATION)
             .and_then(parse_bearer)
             .and_then(|token| self.lookup_token(token));
-        proven.map(Some).ok_or(AuthError::Unauthorized)
+        caller.map(Some).ok_or(AuthError::Unauthorized)
     }
 
     /// Returns the caller that owns a token.

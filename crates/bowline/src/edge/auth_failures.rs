@@ -98,9 +98,9 @@ struct LogLimiter {
 }
 
 impl AuthFailureCounts {
-    fn increment(&self, why: AuthFailure, route: &'static str) {
+    fn increment(&self, failure: AuthFailure, route: &'static str) {
         let reasons = AuthFailure::ALL.iter().zip(&self.counts);
-        for (_, routes) in reasons.filter(|(reason, _)| **reason == why) {
+        for (_, routes) in reasons.filter(|(reason, _)| **reason == failure) {
             let counts = ROUTES.iter().zip(routes);
             for (_, count) in counts.filter(|(name, _)| **name == route) {
                 count.fetch_add(1, Ordering::Relaxed);
@@ -144,8 +144,8 @@ impl Edge {
         route: &'static str,
         connection: &ClientConnection,
     ) -> EdgeResponse {
-        if let Some(why) = AuthFailure::from_auth_error(refused, parts) {
-            self.count_auth_failure(why, route, connection);
+        if let Some(failure) = AuthFailure::from_auth_error(refused, parts) {
+            self.count_auth_failure(failure, route, connection);
         }
         http_listener::auth_error_response(refused)
     }
@@ -153,13 +153,13 @@ impl Edge {
     /// Counts an authentication failure and records an audit row.
     pub(super) fn count_auth_failure(
         &self,
-        why: AuthFailure,
+        failure: AuthFailure,
         route: &'static str,
         connection: &ClientConnection,
     ) {
-        self.auth_failures.increment(why, route);
+        self.auth_failures.increment(failure, route);
         let at_ms = self.host.clock().unix_ms();
-        let (reason, peer) = (why.as_str(), connection.peer_address());
+        let (reason, peer) = (failure.as_str(), connection.peer_address());
         if let Some(unwritten) = lock(&self.auth_failures.lines).admit_line(at_ms) {
             let peer = peer.map(tracing::field::display);
             tracing::warn!(peer, route, reason, unwritten, "authentication failed");

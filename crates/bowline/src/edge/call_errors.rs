@@ -160,8 +160,8 @@ impl TooManyRequests {
     #[must_use]
     pub fn retry_after_seconds(self) -> Option<u64> {
         self.after.map(|after| {
-            let begun = u64::from(after.subsec_nanos() > 0);
-            after.as_secs().saturating_add(begun).max(1)
+            let partial_second = u64::from(after.subsec_nanos() > 0);
+            after.as_secs().saturating_add(partial_second).max(1)
         })
     }
 }

@@ -164,11 +164,11 @@ impl ClientSession {
     /// Returns the narrowed principal with the peer address of this request.
     #[must_use]
     pub fn principal_for(&self, request: &Principal) -> Arc<Principal> {
-        let asker = self.current_principal();
-        if asker.peer.0 == request.peer.0 {
-            return asker;
+        let principal = self.current_principal();
+        if principal.peer.0 == request.peer.0 {
+            return principal;
         }
-        Arc::new(asker.with_peer(request.peer))
+        Arc::new(principal.with_peer(request.peer))
     }
 
     /// Returns the contexts set for this session.
@@ -285,26 +285,26 @@ impl ClientSession {
     #[must_use]
     pub fn resume_stream(
         self: &Arc<Self>,
-        place: EventId<'_>,
+        event_id: EventId<'_>,
         now: MonotonicTime,
     ) -> Option<(EventBody, ReplayCoverage)> {
         if !self.is_resumable() {
             return None;
         }
-        if place.label != self.listen_label {
-            let events = match self.streams.find_open(place.label, now) {
-                Some(end) => end.resume_stream(place.number),
-                None => self.resume_lost_stream(place),
+        if event_id.label != self.listen_label {
+            let events = match self.streams.find_open(event_id.label, now) {
+                Some(end) => end.resume_stream(event_id.number),
+                None => self.resume_lost_stream(event_id),
             };
             return events.map(|events| (events, ReplayCoverage::Whole));
         }
         self.listen_buffer
             .enable_replay(self.shared.replay_budget.clone());
-        let (replay, opening) = match self.listen_buffer.has_all_after(place.number) {
+        let (replay, opening) = match self.listen_buffer.has_all_after(event_id.number) {
             true => (ReplayCoverage::Whole, StreamOpening::Comment),
             false => (ReplayCoverage::Partial, StreamOpening::Gap),
         };
-        let Some(reader) = self.listen_buffer.attach_after(place.number) else {
+        let Some(reader) = self.listen_buffer.attach_after(event_id.number) else {
             return Some((self.open_listen_stream(), replay));
         };
         let source = SessionHandle::for_session(self) as Arc<dyn EventSource>;
@@ -324,8 +324,8 @@ impl ClientSession {
     }
 
     /// Sends a response on the listen stream.
-    pub fn push_response(&self, answer: Bytes) -> bool {
-        self.push_or_interrupt(answer)
+    pub fn push_response(&self, response: Bytes) -> bool {
+        self.push_or_interrupt(response)
     }
 
     /// Records the fingerprint of a list sent to the client.
@@ -344,16 +344,16 @@ impl ClientSession {
             return;
         }
         let mut known = lock(&self.known_lists);
-        for news in ListChange::ALL {
-            if !news.has_changed(&known, lists) {
+        for change in ListChange::ALL {
+            if !change.has_changed(&known, lists) {
                 continue;
             }
             let mut message = Vec::new();
-            write_notification(&mut message, news.method(), None);
+            write_notification(&mut message, change.method(), None);
             if !self.push_or_interrupt(message.into()) {
                 return;
             }
-            news.copy_fingerprints(&mut known, lists);
+            change.copy_fingerprints(&mut known, lists);
         }
     }
 
@@ -370,11 +370,11 @@ impl ClientSession {
     /// Pushes a message to the listen stream. A full buffer interrupts the stream, so that the
     /// client reconnects and lists again.
     fn push_or_interrupt(&self, message: Bytes) -> bool {
-        let said = self.listen_buffer.push(message);
-        if !said {
+        let is_pushed = self.listen_buffer.push(message);
+        if !is_pushed {
             self.listen_buffer.detach_reader();
         }
-        said
+        is_pushed
     }
 
     /// Returns whether a notification passes the log level filter.

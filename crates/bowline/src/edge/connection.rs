@@ -87,9 +87,9 @@ impl StreamGuard for OpenRequest {}
 /// Serves a connection until closed, or until its token ends.
 pub async fn serve_connection(edge: Arc<Edge>, stream: TcpStream, stop: watch::Receiver<bool>) {
     let Ok(from) = stream.peer_addr() else { return };
-    let place = edge.connection_pool.acquire_slot(from.ip());
-    let eviction = place.eviction_signal();
-    let guard = edge.connections.begin_connection(from, place);
+    let pool_slot = edge.connection_pool.acquire_slot(from.ip());
+    let eviction = pool_slot.eviction_signal();
+    let guard = edge.connections.begin_connection(from, pool_slot);
     let connection = guard.connection();
     let after = tokio::select! {
         // Polled first, so that streams of an ended session finish in order.
@@ -122,7 +122,7 @@ async fn run_http(
     let heads = Arc::clone(&edge.large_heads);
     let mut stream = StrictFraming::new(WriteTimeout::new(stream)).with_head_limit(heads);
     let pulse = stream.activity();
-    let keeper = ConnectionServer {
+    let server = ConnectionServer {
         edge: Arc::clone(edge),
         connection: Arc::clone(connection),
         local_address: Arc::new(LocalAddress::new(local)),
@@ -133,19 +133,19 @@ async fn run_http(
     let mut requests_seen = 0;
     let mut empty_reads = 0;
     while empty_reads < EMPTY_READS_MAX
-        && keeper.wait_readable(&stream, idle_limit, &mut stop).await
+        && server.wait_readable(&stream, idle_limit, &mut stop).await
     {
         // Boxed to keep idle connections small.
-        match Box::pin(keeper.serve_http(stream, &mut stop)).await {
+        match Box::pin(server.serve_http(stream, &mut stop)).await {
             ConnectionOutcome::Idle(back) => stream = back,
             ConnectionOutcome::Upgraded(upgraded) => return Some(upgraded),
             ConnectionOutcome::BodyUnread(socket) => {
-                Box::pin(keeper.linger_close(&socket, &mut stop)).await;
+                Box::pin(server.linger_close(&socket, &mut stop)).await;
                 return None;
             }
             ConnectionOutcome::Closed => return None,
         }
-        let so_far = keeper.requests.started.load(Relaxed);
+        let so_far = server.requests.started.load(Relaxed);
         if so_far == requests_seen {
             // Empty lines may precede a request; here none followed.
             empty_reads += 1;
@@ -228,11 +228,11 @@ impl ConnectionServer {
             let activity = Arc::clone(&self.activity);
             let open = OpenRequest::new(&self.requests);
             async move {
-                let answer = route_request(&edge, request, &local, &connection).await;
+                let response = route_request(&edge, request, &local, &connection).await;
                 if connection.is_authenticated() {
                     activity.mark_authenticated();
                 }
-                Ok::<_, Infallible>(keep_request_open(answer, open))
+                Ok::<_, Infallible>(keep_request_open(response, open))
             }
         });
         let mut serving = http1::Builder::new()
@@ -359,12 +359,12 @@ impl StallDetector {
 
 /// Keeps the request open while its response streams. A complete body is written, or queued for
 /// writing, as soon as it is returned.
-fn keep_request_open(mut answer: EdgeResponse, open: OpenRequest) -> EdgeResponse {
-    match answer.body_mut() {
+fn keep_request_open(mut response: EdgeResponse, open: OpenRequest) -> EdgeResponse {
+    match response.body_mut() {
         EdgeBody::Events(events) => events.attach_guard(Box::new(open)),
         EdgeBody::Watcher(watcher) => watcher.attach_guard(Box::new(open)),
         EdgeBody::Large(large) => large.attach_guard(Box::new(open)),
         EdgeBody::Whole(_) | EdgeBody::Api(_) => {}
     }
-    answer
+    response
 }

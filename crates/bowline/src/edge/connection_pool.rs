@@ -184,8 +184,8 @@ mod tests {
         IpAddr::from([192, 0, 2, last])
     }
 
-    fn is_evicted(place: &PoolSlot) -> bool {
-        place.signal.is_evicted.load(Ordering::Relaxed)
+    fn is_evicted(slot: &PoolSlot) -> bool {
+        slot.signal.is_evicted.load(Ordering::Relaxed)
     }
 
     #[tokio::test]

@@ -64,7 +64,7 @@ pub(super) enum ConnectionRefusal {
 impl ConnectionRefusal {
     /// Returns the error response; the connection closes afterwards.
     pub(super) fn into_response(self) -> EdgeResponse {
-        let mut answer = match self {
+        let mut response = match self {
             Self::Share(cause) => share_exceeded_response(None, cause),
             Self::Evicted => {
                 let message = "the connection gave way to another; try again\n";
@@ -72,8 +72,8 @@ impl ConnectionRefusal {
             }
         };
         let close = HeaderValue::from_static("close");
-        answer.headers_mut().insert(header::CONNECTION, close);
-        answer
+        response.headers_mut().insert(header::CONNECTION, close);
+        response
     }
 }
 
@@ -192,14 +192,16 @@ impl ClientConnection {
     }
 
     /// Returns the principal with the address of this peer; cached across requests.
-    pub(super) fn principal_at_peer(&self, proven: &Arc<Principal>) -> Arc<Principal> {
-        let mut known = lock(&self.principal);
-        match &*known {
-            Some((of, here)) if Arc::ptr_eq(of, proven) => Arc::clone(here),
+    pub(super) fn principal_at_peer(&self, principal: &Arc<Principal>) -> Arc<Principal> {
+        let mut cached = lock(&self.principal);
+        match &*cached {
+            Some((source, peer_principal)) if Arc::ptr_eq(source, principal) => {
+                Arc::clone(peer_principal)
+            }
             _ => {
-                let here = Arc::new(proven.with_peer(self.peer));
-                *known = Some((Arc::clone(proven), Arc::clone(&here)));
-                here
+                let peer_principal = Arc::new(principal.with_peer(self.peer));
+                *cached = Some((Arc::clone(principal), Arc::clone(&peer_principal)));
+                peer_principal
             }
         }
     }
@@ -209,8 +211,10 @@ impl ClientConnection {
         if !self.is_authenticated() {
             return None;
         }
-        let known = lock(&self.principal);
-        known.as_ref().map(|(_, here)| Arc::clone(here))
+        let cached = lock(&self.principal);
+        cached
+            .as_ref()
+            .map(|(_, peer_principal)| Arc::clone(peer_principal))
     }
 
     /// Takes a connection share for the authenticated principal.
@@ -219,15 +223,15 @@ impl ClientConnection {
         accounts: &PrincipalAccounts,
         principal: &Principal,
     ) -> Result<(), ConnectionRefusal> {
-        let mut seat = lock(&self.share);
-        if seat
+        let mut current_share = lock(&self.share);
+        if current_share
             .as_ref()
-            .is_some_and(|seat| seat.principal == principal.name)
+            .is_some_and(|current_share| current_share.principal == principal.name)
         {
             return Ok(());
         }
         // Drops the share of a previously authenticated principal.
-        *seat = None;
+        *current_share = None;
         let share = accounts.take_share(principal, SharedResource::Connections, 1);
         let share = share.map_err(ConnectionRefusal::Share)?;
         if let Some(mut pool_slot) = lock(&self.pool_slot).take()
@@ -235,7 +239,7 @@ impl ClientConnection {
         {
             return Err(ConnectionRefusal::Evicted);
         }
-        *seat = Some(ConnectionShare {
+        *current_share = Some(ConnectionShare {
             principal: Arc::clone(&principal.name),
             _share: share,
         });

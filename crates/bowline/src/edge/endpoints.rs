@@ -54,7 +54,7 @@ impl EdgeEndpoint {
             Self::Mcp(_) => "mcp",
             Self::Sse(_) => "sse",
             Self::Messages(_) => "messages",
-            Self::Upgrade(goes) => goes.label(),
+            Self::Upgrade(target) => target.label(),
             Self::Api => "api",
             Self::Metrics => "metrics",
             Self::Livez | Self::Readyz => "health",

@@ -54,12 +54,12 @@ pub struct StreamName {
 
 impl StreamName {
     fn event_id(&self, number: u64) -> String {
-        let place = EventId {
+        let id = EventId {
             label: self.label,
             number,
             seal: self.seal.as_deref(),
         };
-        place.encode()
+        id.encode()
     }
 }
 
@@ -84,17 +84,17 @@ impl<'a> EventId<'a> {
     /// Parses exactly the output of [`encode`](Self::encode).
     #[must_use]
     pub fn parse(id: &'a str) -> Option<Self> {
-        let (place, seal) = match id.split_once('.') {
-            Some((place, seal)) => (place, Some(seal)),
+        let (position, seal) = match id.split_once('.') {
+            Some((position, seal)) => (position, Some(seal)),
             None => (id, None),
         };
-        let (label, number) = place.split_once('-')?;
-        let place = Self {
+        let (label, number) = position.split_once('-')?;
+        let position = Self {
             label: StreamLabel(u64::from_str_radix(label, 16).ok()?),
             number: number.parse().ok()?,
             seal,
         };
-        (place.encode() == id).then_some(place)
+        (position.encode() == id).then_some(position)
     }
 
     /// Encodes the event id.
@@ -351,9 +351,9 @@ mod tests {
         assert!(words.buffer.push("{}".into()));
         let event = next_chunk(&mut body).await.unwrap();
         assert_eq!(event, "event: message\ndata: {}\n\n");
-        let told = Instant::now();
+        let sent_at = Instant::now();
         assert_eq!(next_chunk(&mut body).await.unwrap(), ": alive\n\n");
-        assert_eq!(told.elapsed(), KEEP_ALIVE_INTERVAL);
+        assert_eq!(sent_at.elapsed(), KEEP_ALIVE_INTERVAL);
         words.buffer.detach_reader();
         assert_eq!(next_chunk(&mut body).await, None);
     }
@@ -384,15 +384,15 @@ mod tests {
 
     #[test]
     fn event_id_round_trips_exactly() {
-        let place = EventId {
+        let unsealed = EventId {
             label: StreamLabel(u64::MAX),
             number: 7,
             seal: None,
         };
-        assert_eq!(EventId::parse(&place.encode()), Some(place));
+        assert_eq!(EventId::parse(&unsealed.encode()), Some(unsealed));
         let sealed = EventId {
             seal: Some("a-_b"),
-            ..place
+            ..unsealed
         };
         assert_eq!(EventId::parse(&sealed.encode()), Some(sealed));
         for id in [

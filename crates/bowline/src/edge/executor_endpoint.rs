@@ -48,9 +48,9 @@ impl ExecutorAuthenticator for EdgeExecutorAuth {
     ) -> Result<BoxFuture<'static, BrokerRefusal>, BrokerRefusal> {
         let edge = &self.connection.edge;
         // Connections without an identity are refused during the upgrade.
-        let proven = self.connection.identity.clone().ok_or_else(auth_refusal)?;
+        let identity = self.connection.identity.clone().ok_or_else(auth_refusal)?;
         let name = Arc::clone(&hello.name);
-        if !is_executor(&proven) {
+        if !is_executor(&identity) {
             let make = "bowline token create --kind executor --principal";
             // An invalid name is not echoed.
             let named = if name::is_server_name(&name) {
@@ -64,21 +64,23 @@ impl ExecutorAuthenticator for EdgeExecutorAuth {
         if edge.executors.dialled_names().contains(&name) {
             return Err(not_allowed_refusal());
         }
-        check_name(edge, &proven.principal, &name)?;
-        let settled = self.connection.complete_auth(&proven);
+        check_name(edge, &identity.principal, &name)?;
+        let settled = self.connection.complete_auth(&identity);
         settled.map_err(|_revoked| auth_refusal())?;
-        let may =
+        let may_use_name =
             move |edge: &Edge, principal: &Principal| check_name(edge, principal, &name).is_ok();
-        let over = self.connection.watch_grant(proven, true, may, NAME_REVOKED);
-        Ok(Box::pin(async { make_refusal("expired", over.await) }))
+        let grant_end = self
+            .connection
+            .watch_grant(identity, true, may_use_name, NAME_REVOKED);
+        Ok(Box::pin(async { make_refusal("expired", grant_end.await) }))
     }
 
     fn on_refused(&self, name: &str, refusal: &BrokerRefusal) {
         let reason = Arc::clone(&refusal.reason);
-        if let Some(proven) = &self.connection.identity
+        if let Some(identity) = &self.connection.identity
             && refusal.code.as_deref() == Some(NOT_ALLOWED)
         {
-            let principal = &proven.principal;
+            let principal = &identity.principal;
             self.connection
                 .audit_denial(principal, "executor.hello", &reason, None);
         }
@@ -115,9 +117,11 @@ fn check_name(edge: &Edge, principal: &Principal, name: &str) -> Result<(), Brok
     match principal.role {
         Role::Owner => Ok(()),
         Role::Named(_) | Role::None => edge.reloader.with_policy(|policy, _| {
-            let given = policy.executors.get(&principal.name);
+            let patterns = policy.executors.get(&principal.name);
             let is_own = *principal.name == *name;
-            if given.is_some_and(|given| given.iter().any(|one| one.matches_feature(name, "*"))) {
+            if patterns
+                .is_some_and(|patterns| patterns.iter().any(|one| one.matches_feature(name, "*")))
+            {
                 Ok(())
             } else if !is_own {
                 // The same text whether or not a different principal has the name.

@@ -73,8 +73,8 @@ pub(super) async fn route_request(
     let Some(target) = match_path(parts.uri.path()) else {
         return response_body::text_response(StatusCode::NOT_FOUND, "there is nothing here\n");
     };
-    if let EdgeEndpoint::Upgrade(goes) = target {
-        return upgrade::handle_upgrade(edge, &parts, connection, goes);
+    if let EdgeEndpoint::Upgrade(upgrade_target) = target {
+        return upgrade::handle_upgrade(edge, &parts, connection, upgrade_target);
     }
     let (principal, kind) = match authenticate_request(edge, &parts, &target, connection) {
         Ok(identity) => identity,
@@ -83,8 +83,8 @@ pub(super) async fn route_request(
     // A health check does not count as authentication.
     let is_proof = principal.role != Role::AnonymousLocal
         || !matches!(target, EdgeEndpoint::Livez | EdgeEndpoint::Readyz);
-    if is_proof && let Err(unseated) = connection.take_share(edge.host.accounts(), &principal) {
-        return unseated.into_response();
+    if is_proof && let Err(refusal) = connection.take_share(edge.host.accounts(), &principal) {
+        return refusal.into_response();
     }
     // Every request is charged, except health checks.
     if !matches!(target, EdgeEndpoint::Livez | EdgeEndpoint::Readyz)
@@ -117,12 +117,12 @@ pub(super) async fn route_request(
             };
             return readiness::handle_readyz(edge, detail);
         }
-        EdgeEndpoint::Upgrade(goes) => {
-            return upgrade::handle_upgrade(edge, &parts, connection, goes);
+        EdgeEndpoint::Upgrade(upgrade_target) => {
+            return upgrade::handle_upgrade(edge, &parts, connection, upgrade_target);
         }
     };
-    let answer = mcp::handle_http(edge, &principal, endpoint, &scope, &parts, incoming).await;
-    charge_large_response(edge, principal, answer)
+    let response = mcp::handle_http(edge, &principal, endpoint, &scope, &parts, incoming).await;
+    charge_large_response(edge, principal, response)
 }
 
 /// Authenticates a request and binds the connection to the token of the request.
@@ -143,14 +143,14 @@ fn authenticate_request(
 fn charge_large_response(
     edge: &Edge,
     principal: Arc<Principal>,
-    answer: EdgeResponse,
+    response: EdgeResponse,
 ) -> EdgeResponse {
-    if !large_response::may_be_large(&answer) {
-        return answer;
+    if !large_response::may_be_large(&response) {
+        return response;
     }
     let accounts = edge.host.accounts().clone();
     large_response::charge_response(
-        answer,
+        response,
         ResponseAccount {
             accounts,
             principal,
@@ -173,12 +173,12 @@ pub(super) fn auth_error_response(refused: AuthError) -> EdgeResponse {
     let mut text = Vec::new();
     let message = refused.to_string();
     bowline_wire::jsonrpc::write_error(&mut text, None, UNAUTHORIZED, &message, None);
-    let mut answer = response_body::json_response(status, text);
+    let mut response = response_body::json_response(status, text);
     if status == StatusCode::UNAUTHORIZED {
-        answer.headers_mut().insert(
+        response.headers_mut().insert(
             header::WWW_AUTHENTICATE,
             HeaderValue::from_static("Bearer realm=\"bowline\""),
         );
     }
-    answer
+    response
 }

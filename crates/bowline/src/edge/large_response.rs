@@ -89,8 +89,8 @@ impl LargeBody {
 }
 
 /// Returns whether a response is large or may become large.
-pub fn may_be_large(answer: &EdgeResponse) -> bool {
-    match answer.body() {
+pub fn may_be_large(response: &EdgeResponse) -> bool {
+    match response.body() {
         EdgeBody::Whole(bytes) => (bytes.as_ref()).is_some_and(|one| one.len() > LARGE_BYTES_MIN),
         EdgeBody::Events(_) => true,
         EdgeBody::Large(_) | EdgeBody::Watcher(_) | EdgeBody::Api(_) => false,
@@ -98,11 +98,11 @@ pub fn may_be_large(answer: &EdgeResponse) -> bool {
 }
 
 /// Charges a large response to the reader's share, or replaces the response by an error.
-pub fn charge_response(mut answer: EdgeResponse, account: ResponseAccount) -> EdgeResponse {
-    match answer.body_mut() {
+pub fn charge_response(mut response: EdgeResponse, account: ResponseAccount) -> EdgeResponse {
+    match response.body_mut() {
         EdgeBody::Whole(Some(bytes)) if bytes.len() > LARGE_BYTES_MIN => {
             let bytes = bytes.clone();
-            *answer.body_mut() = match account.charge_bytes(bytes.clone()) {
+            *response.body_mut() = match account.charge_bytes(bytes.clone()) {
                 Ok(large) => EdgeBody::Large(Box::new(large)),
                 Err(cause) => EdgeBody::Whole(Some(undelivered_error(&bytes, cause))),
             };
@@ -110,7 +110,7 @@ pub fn charge_response(mut answer: EdgeResponse, account: ResponseAccount) -> Ed
         EdgeBody::Events(events) => events.charge_to(account),
         _ => {}
     }
-    answer
+    response
 }
 
 /// Writes the error that replaces an undeliverable message.

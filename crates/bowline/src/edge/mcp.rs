@@ -154,19 +154,19 @@ fn reject_unknown_scope(caller: McpCaller<'_>) -> Option<EdgeResponse> {
 }
 
 pub(super) fn method_not_allowed(allowed: &'static str) -> EdgeResponse {
-    let mut answer = response_body::empty_response(StatusCode::METHOD_NOT_ALLOWED);
-    answer
+    let mut response = response_body::empty_response(StatusCode::METHOD_NOT_ALLOWED);
+    response
         .headers_mut()
         .insert(header::ALLOW, HeaderValue::from_static(allowed));
-    answer
+    response
 }
 
 async fn handle_post(caller: McpCaller<'_>, incoming: Incoming) -> EdgeResponse {
     match request_body::read_mcp_body(caller.parts, incoming, caller.account()).await {
         Ok((text, None)) => handle_message(caller, text).await,
         Ok((text, share)) => {
-            let answer = Box::pin(handle_message(caller, text)).await;
-            request_body::attach_body_share(answer, share)
+            let response = Box::pin(handle_message(caller, text)).await;
+            request_body::attach_body_share(response, share)
         }
         Err(refused) => refused.into_response(),
     }
@@ -229,8 +229,8 @@ async fn handle_request(
     message: &RpcMessage,
 ) -> EdgeResponse {
     let Some(kind) = message.method().and_then(mcp_call::CallKind::from_method) else {
-        let answer = Box::pin(local_requests::handle_local(caller, session, message)).await;
-        return response_body::json_response(StatusCode::OK, answer);
+        let response = Box::pin(local_requests::handle_local(caller, session, message)).await;
+        return response_body::json_response(StatusCode::OK, response);
     };
     // A client that does not accept SSE gets no notifications or server requests, but the call
     // still belongs to its session; otherwise a server request would be attributed to a different
@@ -303,8 +303,8 @@ fn resume_stream(
     session: &Arc<ClientSession>,
     id: &HeaderValue,
 ) -> Option<EventBody> {
-    let place = EventId::parse(id.to_str().ok()?)?;
-    let (events, replay) = session.resume_stream(place, caller.edge.host.clock().now())?;
+    let event_id = EventId::parse(id.to_str().ok()?)?;
+    let (events, replay) = session.resume_stream(event_id, caller.edge.host.clock().now())?;
     if replay == ReplayCoverage::Partial {
         warn_of_gap(caller, session);
     }
@@ -341,14 +341,14 @@ pub(super) fn share_exceeded_response(id: Option<&[u8]>, cause: ShareError) -> E
         execution: ExecutionStatus::NotStarted,
     };
     let text = call_errors::error_response(id.unwrap_or(b"null"), &error);
-    let mut answer = response_body::json_response(status, text);
+    let mut response = response_body::json_response(status, text);
     if let Some(seconds) =
         TooManyRequests::from_error(&error).and_then(TooManyRequests::retry_after_seconds)
     {
         let wait = HeaderValue::from(seconds);
-        answer.headers_mut().insert(header::RETRY_AFTER, wait);
+        response.headers_mut().insert(header::RETRY_AFTER, wait);
     }
-    answer
+    response
 }
 
 fn delete_session(caller: McpCaller<'_>) -> EdgeResponse {

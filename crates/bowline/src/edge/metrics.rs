@@ -46,21 +46,21 @@ pub(super) async fn handle_scrape(
         return response_body::text_response(StatusCode::FORBIDDEN, refused);
     }
     if method != Method::GET {
-        let mut answer = response_body::empty_response(StatusCode::METHOD_NOT_ALLOWED);
+        let mut response = response_body::empty_response(StatusCode::METHOD_NOT_ALLOWED);
         let allowed = HeaderValue::from_static("GET");
-        answer.headers_mut().insert(header::ALLOW, allowed);
-        return answer;
+        response.headers_mut().insert(header::ALLOW, allowed);
+        return response;
     }
     let mut registry = Registry::default();
     registry.register_collector(Box::new(MetricsScrape::collect(edge).await));
     let mut written = String::new();
     // Writing to a string cannot fail.
     let _never = text::encode(&mut written, &registry);
-    let mut answer = response_body::text_response(StatusCode::OK, written);
-    answer
+    let mut response = response_body::text_response(StatusCode::OK, written);
+    response
         .headers_mut()
         .insert(header::CONTENT_TYPE, OPEN_METRICS);
-    answer
+    response
 }
 
 /// Sampled state of a server.

@@ -45,27 +45,29 @@ pub(super) enum VersionHeader {
 impl VersionHeader {
     /// Parses all values of the header.
     pub(super) fn from_headers(headers: &HeaderMap) -> Self {
-        let mut said = Self::Absent;
+        let mut version = Self::Absent;
         for value in headers.get_all(REVISION_HEADER) {
-            let known = value.to_str().ok().and_then(Revision::parse);
-            said = match (said, known) {
+            let revision = value.to_str().ok().and_then(Revision::parse);
+            version = match (version, revision) {
                 (_, Some(Revision::V2026_07_28)) => return Self::Modern,
                 (Self::Absent | Self::Legacy, Some(_)) => Self::Legacy,
                 (_, _) => Self::Unknown,
             };
         }
-        said
+        version
     }
 }
 
 /// Returns whether a message is modern. A message with a session id is legacy unless the header
 /// says modern, and `initialize` starts a legacy session.
 pub(super) fn is_modern(headers: &HeaderMap, version: VersionHeader, message: &RpcMessage) -> bool {
-    let asked = message.method();
+    let method_name = message.method();
     match version {
         VersionHeader::Modern => true,
         VersionHeader::Legacy => is_modern_only(message) && !headers.contains_key(SESSION_HEADER),
-        _ if asked == Some(method::INITIALIZE) || headers.contains_key(SESSION_HEADER) => false,
+        _ if method_name == Some(method::INITIALIZE) || headers.contains_key(SESSION_HEADER) => {
+            false
+        }
         VersionHeader::Unknown => true,
         VersionHeader::Absent => is_modern_only(message) || has_version_meta(message),
     }
@@ -73,9 +75,12 @@ pub(super) fn is_modern(headers: &HeaderMap, version: VersionHeader, message: &R
 
 /// Returns whether a request method exists only in the modern era.
 fn is_modern_only(message: &RpcMessage) -> bool {
-    let asked = message.method();
+    let method_name = message.method();
     message.kind() == MessageKind::Request
-        && matches!(asked, Some(method::DISCOVER | method::SUBSCRIPTIONS_LISTEN))
+        && matches!(
+            method_name,
+            Some(method::DISCOVER | method::SUBSCRIPTIONS_LISTEN)
+        )
 }
 
 /// Returns whether `_meta` carries a protocol version.

@@ -63,13 +63,13 @@ impl OwnerToken {
     }
 
     /// Keeps the token in a file.
-    pub(super) fn with_file(self, file: PathBuf, learn: NewTokenHook) -> Self {
-        let turn = Mutex::new(());
+    pub(super) fn with_file(self, file: PathBuf, hook: NewTokenHook) -> Self {
+        let rotation_lock = Mutex::new(());
         Self {
             rotation: Some(TokenRotation {
                 file,
-                on_new_token: learn,
-                lock: turn,
+                on_new_token: hook,
+                lock: rotation_lock,
             }),
             ..self
         }

@@ -88,7 +88,7 @@ pub(super) fn too_fast_response(principal: &Principal, after: Duration) -> EdgeR
         principal: Arc::clone(&principal.name),
         after,
     };
-    let mut answer = response_body::json_response(
+    let mut response = response_body::json_response(
         StatusCode::TOO_MANY_REQUESTS,
         call_errors::error_response(b"null", &error),
     );
@@ -96,7 +96,7 @@ pub(super) fn too_fast_response(principal: &Principal, after: Duration) -> EdgeR
         TooManyRequests::from_error(&error).and_then(TooManyRequests::retry_after_seconds)
     {
         let wait = HeaderValue::from(seconds);
-        answer.headers_mut().insert(header::RETRY_AFTER, wait);
+        response.headers_mut().insert(header::RETRY_AFTER, wait);
     }
-    answer
+    response
 }

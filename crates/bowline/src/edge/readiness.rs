@@ -56,9 +56,9 @@ pub fn handle_readyz(edge: &Edge, detail: ReadinessDetail) -> EdgeResponse {
     let is_well = servers.is_empty() && journal.is_none() && audit.is_none();
     let word = if is_well { "ok" } else { "degraded" };
     let mut body = json!({"status": word, "servers": servers});
-    for (what, how) in [("journal", journal), ("audit", audit)] {
-        if let (Some(how), Some(body)) = (how, body.as_object_mut()) {
-            body.insert(what.to_owned(), how.into());
+    for (component, problem) in [("journal", journal), ("audit", audit)] {
+        if let (Some(problem), Some(body)) = (problem, body.as_object_mut()) {
+            body.insert(component.to_owned(), problem.into());
         }
     }
     response_body::json_response(StatusCode::OK, body.to_string())

@@ -84,33 +84,33 @@ impl Body for EdgeBody {
 /// Returns a response with a status and no body.
 #[must_use]
 pub fn empty_response(status: StatusCode) -> EdgeResponse {
-    let mut answer = Response::new(EdgeBody::Whole(None));
-    *answer.status_mut() = status;
-    answer
+    let mut response = Response::new(EdgeBody::Whole(None));
+    *response.status_mut() = status;
+    response
 }
 
 /// Returns a JSON response.
 #[must_use]
 pub fn json_response(status: StatusCode, text: impl Into<Bytes>) -> EdgeResponse {
-    let mut answer = Response::new(EdgeBody::Whole(Some(text.into())));
-    *answer.status_mut() = status;
-    answer.headers_mut().insert(
+    let mut response = Response::new(EdgeBody::Whole(Some(text.into())));
+    *response.status_mut() = status;
+    response.headers_mut().insert(
         header::CONTENT_TYPE,
         HeaderValue::from_static("application/json"),
     );
-    answer
+    response
 }
 
 /// Returns a plain text response.
 #[must_use]
 pub fn text_response(status: StatusCode, line: impl Into<Bytes>) -> EdgeResponse {
-    let mut answer = Response::new(EdgeBody::Whole(Some(line.into())));
-    *answer.status_mut() = status;
-    answer.headers_mut().insert(
+    let mut response = Response::new(EdgeBody::Whole(Some(line.into())));
+    *response.status_mut() = status;
+    response.headers_mut().insert(
         header::CONTENT_TYPE,
         HeaderValue::from_static("text/plain; charset=utf-8"),
     );
-    answer
+    response
 }
 
 /// Returns an event stream of MCP messages.
@@ -126,8 +126,8 @@ pub fn watcher_response(watcher: WatcherBody) -> EdgeResponse {
 }
 
 fn stream_response(body: EdgeBody) -> EdgeResponse {
-    let mut answer = Response::new(body);
-    let headers = answer.headers_mut();
+    let mut response = Response::new(body);
+    let headers = response.headers_mut();
     headers.insert(
         header::CONTENT_TYPE,
         HeaderValue::from_static("text/event-stream"),
@@ -141,5 +141,5 @@ fn stream_response(body: EdgeBody) -> EdgeResponse {
         HeaderName::from_static("x-accel-buffering"),
         HeaderValue::from_static("no"),
     );
-    answer
+    response
 }

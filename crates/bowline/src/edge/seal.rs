@@ -154,7 +154,7 @@ fn decode_claims(text: &[u8]) -> Option<SessionClaims> {
     let revision = Revision::parse_legacy(lines.next()?)?;
     let principal = lines.next()?.to_owned();
     // Ids from before capabilities were sealed end here.
-    let abilities = match lines.next() {
+    let client_capabilities = match lines.next() {
         Some(bits) => ClientCapabilities::from_bits(bits.parse().ok()?),
         None => ClientCapabilities::default(),
     };
@@ -166,7 +166,7 @@ fn decode_claims(text: &[u8]) -> Option<SessionClaims> {
         scope,
         revision,
         issued_s,
-        capabilities: abilities,
+        capabilities: client_capabilities,
     })
 }
 

@@ -73,7 +73,7 @@ pub(super) fn handle_upgrade(
     let pool_slot = match &identity {
         Some(identity) => match connection.take_share(edge.host.accounts(), &identity.principal) {
             Ok(()) => None,
-            Err(unseated) => return unseated.into_response(),
+            Err(refusal) => return refusal.into_response(),
         },
         None => {
             let pool_slot = edge.upgrade_pool.acquire_slot(connection.peer_ip());
@@ -96,19 +96,19 @@ pub(super) async fn serve_upgraded(
     stream: UpgradedStream,
     upgrade: PendingUpgrade,
 ) {
-    let goes = upgrade.target;
+    let target = upgrade.target;
     let eviction = upgrade.pool_slot.as_ref().map(PoolSlot::eviction_signal);
-    let arrival = UpgradedConnection::new(edge, connection, upgrade);
-    let kept = async {
-        match goes {
-            UpgradeTarget::Peer => broker_endpoint::serve_peer(arrival, stream).await,
-            UpgradeTarget::Executor => executor_endpoint::serve_executor(arrival, stream).await,
+    let upgraded = UpgradedConnection::new(edge, connection, upgrade);
+    let serving = async {
+        match target {
+            UpgradeTarget::Peer => broker_endpoint::serve_peer(upgraded, stream).await,
+            UpgradeTarget::Executor => executor_endpoint::serve_executor(upgraded, stream).await,
         }
     };
     match eviction {
-        None => kept.await,
+        None => serving.await,
         Some(eviction) => tokio::select! {
-            () = kept => {}
+            () = serving => {}
             () = eviction.wait_evicted() => {}
         },
     }
@@ -122,14 +122,14 @@ fn handshake_refusal(fault: UpgradeError, page: &'static str) -> EdgeResponse {
             format!("{fault}\n")
         }
     };
-    let mut answer = response_body::text_response(fault.status(), line);
-    fault.add_headers(answer.headers_mut());
-    answer
+    let mut response = response_body::text_response(fault.status(), line);
+    fault.add_headers(response.headers_mut());
+    response
 }
 
 /// Accepts the handshake.
 fn switching_protocols(agreed: &UpgradeResponse) -> EdgeResponse {
-    let mut answer = response_body::empty_response(StatusCode::SWITCHING_PROTOCOLS);
-    agreed.add_headers(answer.headers_mut());
-    answer
+    let mut response = response_body::empty_response(StatusCode::SWITCHING_PROTOCOLS);
+    agreed.add_headers(response.headers_mut());
+    response
 }

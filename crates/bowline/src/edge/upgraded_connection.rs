@@ -42,9 +42,9 @@ impl UpgradedConnection {
         Self {
             edge: Arc::clone(edge),
             connection: Arc::clone(connection),
-            identity: upgrade.identity.map(|proven| AuthenticatedCaller {
-                principal: connection.principal_at_peer(&proven.principal),
-                ..proven
+            identity: upgrade.identity.map(|caller| AuthenticatedCaller {
+                principal: connection.principal_at_peer(&caller.principal),
+                ..caller
             }),
             pool_slot: Mutex::new(upgrade.pool_slot),
             message_limit: Mutex::default(),
@@ -101,15 +101,15 @@ impl UpgradedConnection {
     }
 
     /// Returns the principal with the address of this connection.
-    pub(super) fn principal_at_peer(&self, proven: &Arc<Principal>) -> Arc<Principal> {
-        self.connection.principal_at_peer(proven)
+    pub(super) fn principal_at_peer(&self, principal: &Arc<Principal>) -> Arc<Principal> {
+        self.connection.principal_at_peer(principal)
     }
 
     /// Records an audit row for a denied request.
     pub(super) fn audit_denial(
         &self,
         principal: &Arc<Principal>,
-        what: &str,
+        operation: &str,
         reason: &Arc<str>,
         id: Option<&Arc<str>>,
     ) {
@@ -118,7 +118,7 @@ impl UpgradedConnection {
         note.principal = Some(Arc::clone(principal));
         note.target = AuditTarget::Named {
             server: None,
-            name: what.into(),
+            name: operation.into(),
         };
         note.peer = self.connection.peer_address();
         note.id = id.cloned();

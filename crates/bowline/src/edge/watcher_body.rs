@@ -20,10 +20,10 @@ pub struct WatcherBody {
 impl WatcherBody {
     /// Creates the body with a permit.
     #[must_use]
-    pub const fn new(frames: mpsc::Receiver<Bytes>, place: OwnedSemaphorePermit) -> Self {
+    pub const fn new(frames: mpsc::Receiver<Bytes>, permit: OwnedSemaphorePermit) -> Self {
         Self {
             frames,
-            _permit: place,
+            _permit: permit,
             guards: Vec::new(),
         }
     }

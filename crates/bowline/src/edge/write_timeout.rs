@@ -60,11 +60,11 @@ impl<S> WriteTimeout<S> {
     fn check_progress(
         &mut self,
         context: &mut Context<'_>,
-        wanted: usize,
+        requested_bytes: usize,
         written: Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
         match written {
-            Poll::Ready(Ok(bytes)) if bytes < wanted => {
+            Poll::Ready(Ok(bytes)) if bytes < requested_bytes => {
                 if let Some(behind) = &mut self.slow_reader {
                     behind.read_bytes = behind.read_bytes.saturating_add(bytes as u64);
                 }
@@ -119,8 +119,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for WriteTimeout<S> {
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let written = Pin::new(&mut this.stream).poll_write_vectored(context, slices);
-        let wanted = slices.iter().map(|slice| slice.len()).sum();
-        this.check_progress(context, wanted, written)
+        let requested_bytes = slices.iter().map(|slice| slice.len()).sum();
+        this.check_progress(context, requested_bytes, written)
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -43,22 +43,28 @@ fn compare_values(changes: &mut Vec<MemberChange>, path: &mut String, old: &[u8]
                 }
                 path.push_str(&key);
                 let find = |text| object::field(text, &key);
-                let (was, is) = (find(old), find(new));
-                let (was, is) = (was.map(|at| at.slice(old)), is.map(|at| at.slice(new)));
-                compare_members(changes, path, was, is);
+                let (old_value, new_value) = (find(old), find(new));
+                let (old_value, new_value) = (
+                    old_value.map(|at| at.slice(old)),
+                    new_value.map(|at| at.slice(new)),
+                );
+                compare_members(changes, path, old_value, new_value);
                 path.truncate(length);
             }
         }
         (Some(b'['), Some(b'[')) => {
-            let (mut was, mut is) = (object::items(old), object::items(new));
+            let (mut old_value, mut new_value) = (object::items(old), object::items(new));
             for index in 0.. {
-                let (was, is) = (was.next(), is.next());
-                if was.is_none() && is.is_none() {
+                let (old_value, new_value) = (old_value.next(), new_value.next());
+                if old_value.is_none() && new_value.is_none() {
                     break;
                 }
                 path.push_str(&format!("[{index}]"));
-                let (was, is) = (was.map(|at| at.slice(old)), is.map(|at| at.slice(new)));
-                compare_members(changes, path, was, is);
+                let (old_value, new_value) = (
+                    old_value.map(|at| at.slice(old)),
+                    new_value.map(|at| at.slice(new)),
+                );
+                compare_members(changes, path, old_value, new_value);
                 path.truncate(length);
             }
         }

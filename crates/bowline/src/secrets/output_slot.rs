@@ -85,16 +85,16 @@ impl OutputSlot {
         run: impl FnOnce() -> Result<SecretValue, secret_program::SecretProgramError>,
     ) -> (FetchResult, bool) {
         let runs_before = lock(&self.state).runs;
-        let _turn = lock(&self.run_lock);
+        let _guard = lock(&self.run_lock);
         {
             let mut state = lock(&self.state);
             let now = clock.now();
             let is_early = reason == FetchReason::Refused
                 && (state.refused_at).is_some_and(|at| now < at.plus(REFUSED_RUN_INTERVAL));
-            if let Some(known) = &state.cached
+            if let Some(cached) = &state.cached
                 && (state.runs != runs_before || is_early)
             {
-                return (known.clone(), false);
+                return (cached.clone(), false);
             }
             if reason == FetchReason::Refused {
                 state.refused_at = Some(now);

@@ -233,10 +233,10 @@ fn read_store(path: &Path) -> Result<SecretStoreEntries, state::StateError> {
     let bytes = match store_version(&bytes) {
         Some(sealed_file::SEALED_VERSION) => match sealed_file::open_sealed_store(path, &bytes)? {
             Ok(opened) => opened,
-            Err(why) => {
+            Err(error) => {
                 return Err(state::StateError::Corrupt {
                     path: path.to_owned(),
-                    reason: why.reason().to_owned(),
+                    reason: error.reason().to_owned(),
                     fix: format!(
                         "bring {} and {} back from one backup, or `rm` both and set every secret \
                          again",

@@ -137,9 +137,10 @@ impl WatchedTemplates {
 
     /// Moves all templates to `started`: any change may let a broken server start.
     pub(crate) fn require_all_to_start(&mut self) {
-        let sent = std::mem::take(&mut self.request_templates);
+        let per_request = std::mem::take(&mut self.request_templates);
         self.start_templates = TemplateSet::from_templates(
-            sent.templates
+            per_request
+                .templates
                 .into_iter()
                 .chain(self.start_templates.templates.drain(..)),
         );
@@ -179,8 +180,8 @@ async fn poll_secrets(edge: &Edge, vault: &Arc<SecretVault>) {
             () = pause => {}
         }
         let poller = Arc::clone(vault);
-        let looked = tokio::task::spawn_blocking(move || poller.poll_templates());
-        let Ok(changes) = looked.await else {
+        let polling = tokio::task::spawn_blocking(move || poller.poll_templates());
+        let Ok(changes) = polling.await else {
             continue;
         };
         for server in &changes.changed_servers {
@@ -190,7 +191,7 @@ async fn poll_secrets(edge: &Edge, vault: &Arc<SecretVault>) {
         if changes.has_start_change {
             tracing::info!("a secret needed to start servers changed");
             // The file exists, and interested parties subscribe to outcomes.
-            let _told = edge.reloader.reload(&edge.host).await;
+            let _outcome = edge.reloader.reload(&edge.host).await;
         }
         if !changes.due_fetchers.is_empty() {
             spawn_fetchers(edge, vault, changes.due_fetchers);

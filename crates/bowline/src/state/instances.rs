@@ -66,11 +66,11 @@ fn parse_former_instances(bytes: Option<&[u8]>) -> Vec<GatewayInstance> {
     let names = record.filter(|record| record.v == VERSION);
     let names = names.map_or_else(Vec::new, |record| record.instances);
     let newest = names.iter().rev().take(FORMER_INSTANCES_MAX);
-    let mut known: Vec<_> = newest
+    let mut instances: Vec<_> = newest
         .filter_map(|name| GatewayInstance::parse(name))
         .collect();
-    known.reverse();
-    known
+    instances.reverse();
+    instances
 }
 
 #[cfg(test)]

@@ -153,7 +153,7 @@ fn check_private(path: &Path, file: &File) -> Result<(), StateError> {
         return Err(StateError::Exposed {
             path: path.to_owned(),
             mode,
-            wanted: 0o600,
+            required_mode: 0o600,
         });
     }
     Ok(())

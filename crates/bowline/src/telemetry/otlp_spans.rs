@@ -52,7 +52,7 @@ fn encode_span(span: &CallSpan, secrets: &LogRedactor) -> Option<Value> {
         Some(tool) => format!("{method} {tool}"),
         None => method.to_owned(),
     };
-    let ended = span.started_at + span.duration;
+    let ended_at = span.started_at + span.duration;
     let server = redact(&fields.server);
     let mut encoded = json!({
         "traceId": fields.trace?.to_string(),
@@ -60,7 +60,7 @@ fn encode_span(span: &CallSpan, secrets: &LogRedactor) -> Option<Value> {
         "name": name,
         "kind": KIND_CLIENT,
         "startTimeUnixNano": span.started_at.as_nanos().to_string(),
-        "endTimeUnixNano": ended.as_nanos().to_string(),
+        "endTimeUnixNano": ended_at.as_nanos().to_string(),
         "attributes": span_attributes(fields, method, tool.as_deref(), outcome, server),
         "status": if outcome == OUTCOME_OK { json!({}) } else { json!({"code": STATUS_ERROR}) },
     });

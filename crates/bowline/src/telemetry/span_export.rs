@@ -192,11 +192,11 @@ impl SpanExporter {
             if batch.is_empty() {
                 continue;
             }
-            let sent = self.send_batch(http, &batch).await;
-            self.count_batch(&sent, batch.len(), &mut failing);
+            let result = self.send_batch(http, &batch).await;
+            self.count_batch(&result, batch.len(), &mut failing);
             batch.clear();
-            if sent.is_err() && is_running {
-                let _told = timeout(FAILURE_PAUSE, wait_for_stop(stop)).await;
+            if result.is_err() && is_running {
+                let _stopped = timeout(FAILURE_PAUSE, wait_for_stop(stop)).await;
             }
         }
     }
@@ -257,8 +257,13 @@ impl SpanExporter {
     }
 
     /// Counts a batch, and warns about the first of several failures in a row.
-    fn count_batch(&self, sent: &Result<(), SpanExportError>, spans: usize, is_failing: &mut bool) {
-        match sent {
+    fn count_batch(
+        &self,
+        result: &Result<(), SpanExportError>,
+        spans: usize,
+        is_failing: &mut bool,
+    ) {
+        match result {
             Ok(()) => {
                 self.counts.add_sent(spans);
                 *is_failing = false;
@@ -281,7 +286,7 @@ async fn with_timeout(
     exchange: impl Future<Output = Result<(), SpanExportError>>,
 ) -> Result<(), SpanExportError> {
     match timeout(limit, exchange).await {
-        Ok(sent) => sent,
+        Ok(result) => result,
         Err(_) => Err(SpanExportError::TimedOut),
     }
 }

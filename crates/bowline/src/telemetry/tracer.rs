@@ -75,8 +75,8 @@ impl CallTracer {
 }
 
 impl TracePlacer for CallTracer {
-    fn place_in_trace(&self, said: Option<CallTrace>) -> Option<Arc<CallTrace>> {
-        Self::assign_trace(*self, said)
+    fn place_in_trace(&self, caller_trace: Option<CallTrace>) -> Option<Arc<CallTrace>> {
+        Self::assign_trace(*self, caller_trace)
     }
 }
 

@@ -71,9 +71,9 @@ pub(super) fn read_tokens(path: &Path) -> Result<Vec<IssuedToken>, state::StateE
     if record.tokens.len() > TOKENS_MAX {
         return Err(corrupt(format!("it holds more than {TOKENS_MAX} tokens")));
     }
-    let mut seen = HashSet::new();
+    let mut seen_ids = HashSet::new();
     let tokens = record.tokens.into_iter().enumerate().map(|(at, record)| {
-        let token = to_issued_token(record).filter(|token| seen.insert(Arc::clone(token.id())));
+        let token = to_issued_token(record).filter(|token| seen_ids.insert(Arc::clone(token.id())));
         token.ok_or_else(|| corrupt(format!("token number {} is not valid", at + 1)))
     });
     tokens.collect()

@@ -28,11 +28,11 @@ impl SubjectSummary {
     /// Whether a cached result or a flight of this scope may exist.
     #[must_use]
     pub fn is_relevant(self, sharing: CacheScope) -> bool {
-        let kept = match sharing {
+        let has_entries = match sharing {
             CacheScope::Public => self.has_public,
             CacheScope::Private => self.has_private,
         };
-        kept || self.last_scope == Some(sharing)
+        has_entries || self.last_scope == Some(sharing)
     }
 }
 
@@ -178,13 +178,13 @@ impl CacheIndex {
 
     pub(super) fn remove_result(
         &mut self,
-        place: &SubjectKey,
+        subject_key: &SubjectKey,
         number: u64,
         key: ResultKey,
         sharing: CacheScope,
         bytes: usize,
     ) {
-        let subject = place.as_subject();
+        let subject = subject_key.as_subject();
         if let Some(entry) = self.subject_mut(subject) {
             entry.result_keys.remove(&(number, key));
             entry.public_count -= usize::from(sharing == CacheScope::Public);
@@ -203,7 +203,7 @@ impl CacheIndex {
         scope: PurgeScope<'_>,
     ) -> Vec<ResultKey> {
         self.purge_epoch += 1;
-        let era = self.purge_epoch;
+        let epoch = self.purge_epoch;
         let part = self.server_or_insert(server);
         let mut keys = Vec::new();
         for kind in CACHEABLE_KINDS
@@ -212,18 +212,18 @@ impl CacheIndex {
         {
             let Some(at) = kind_index(kind) else { continue };
             if let Some(purged) = part.purged_at.get_mut(at) {
-                *purged = era;
+                *purged = epoch;
             }
-            let things = part.subjects.get(at).into_iter().flatten();
-            let meant = things.filter(|(name, _)| match scope {
+            let subjects = part.subjects.get(at).into_iter().flatten();
+            let matching = subjects.filter(|(name, _)| match scope {
                 PurgeScope::All | PurgeScope::Kind(_) => true,
                 PurgeScope::Resource(uri) => ***name == *uri,
                 PurgeScope::Matching(globs) => {
                     globs.iter().any(|glob| glob.matches_feature(server, name))
                 }
             });
-            let answers = meant.flat_map(|(_, entry)| entry.result_keys.iter());
-            keys.extend(answers.map(|(_, key)| *key));
+            let results = matching.flat_map(|(_, entry)| entry.result_keys.iter());
+            keys.extend(results.map(|(_, key)| *key));
         }
         keys
     }
@@ -284,26 +284,26 @@ impl CacheIndex {
         };
         let is_idle = entry.result_keys.is_empty();
         if is_idle && entry.last_scope.is_none() {
-            let was = entry.idle_number;
+            let idle_number = entry.idle_number;
             self.drop_subject(subject);
-            was.map(|was| self.idle.remove(&was));
+            idle_number.map(|idle_number| self.idle.remove(&idle_number));
             return;
         }
         match (is_idle, entry.idle_number) {
             (true, None) => {
                 entry.idle_number = Some(next);
                 self.last_idle_number = next;
-                let place = SubjectKey {
+                let subject_key = SubjectKey {
                     server: Arc::clone(subject.server),
                     kind: subject.kind,
                     name: Arc::clone(subject.name),
                 };
-                self.idle.insert(next, place);
+                self.idle.insert(next, subject_key);
                 self.evict_idle();
             }
-            (false, Some(was)) => {
+            (false, Some(idle_number)) => {
                 entry.idle_number = None;
-                self.idle.remove(&was);
+                self.idle.remove(&idle_number);
             }
             (true, Some(_)) | (false, None) => {}
         }
@@ -311,9 +311,9 @@ impl CacheIndex {
 
     fn evict_idle(&mut self) {
         while self.idle.len() > IDLE_MAX
-            && let Some((_, place)) = self.idle.pop_first()
+            && let Some((_, subject_key)) = self.idle.pop_first()
         {
-            self.drop_subject(place.as_subject());
+            self.drop_subject(subject_key.as_subject());
         }
     }
 

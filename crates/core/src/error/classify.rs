@@ -131,14 +131,14 @@ impl CallError {
     #[must_use]
     pub fn retry_advice(&self) -> RetryAdvice {
         match self {
-            Self::CircuitOpen { rest, .. } => RetryAdvice::After(*rest),
+            Self::CircuitOpen { cooldown, .. } => RetryAdvice::After(*cooldown),
             Self::RemoteFailure { failure, .. } => failure.retry,
             Self::RateExceeded { after, .. }
             | Self::BudgetExceeded {
                 after: Some(after), ..
             } => RetryAdvice::After(*after),
-            Self::StartFailed { next, .. } | Self::ProgramNotFound { next, .. } => {
-                RetryAdvice::After(*next)
+            Self::StartFailed { retry_after, .. } | Self::ProgramNotFound { retry_after, .. } => {
+                RetryAdvice::After(*retry_after)
             }
             Self::TooManyCalls { .. }
             | Self::ServerBusy { .. }

@@ -32,9 +32,10 @@ pub fn on_live_error(error: &CallError) -> WriteDisposition {
         CallError::ServerBusy { .. } | CallError::QueuedTooLong { .. } => {
             WriteDisposition::Wait(None)
         }
-        CallError::CircuitOpen { rest, .. } => WriteDisposition::Wait(Some(*rest)),
-        CallError::StartFailed { next, .. } | CallError::ProgramNotFound { next, .. } => {
-            WriteDisposition::Wait(Some(*next))
+        CallError::CircuitOpen { cooldown, .. } => WriteDisposition::Wait(Some(*cooldown)),
+        CallError::StartFailed { retry_after, .. }
+        | CallError::ProgramNotFound { retry_after, .. } => {
+            WriteDisposition::Wait(Some(*retry_after))
         }
         other => match other.failure_class() {
             FailureClass::Unavailable
@@ -190,7 +191,7 @@ mod tests {
     #[test]
     fn outage_makes_write_wait() {
         let (server, reason) = (server(), Arc::<str>::from("gone"));
-        let rest = Duration::from_secs(9);
+        let cooldown = Duration::from_secs(9);
         let lost = CallError::ConnectionLost {
             server: Arc::clone(&server),
             reason: Arc::clone(&reason),
@@ -214,12 +215,12 @@ mod tests {
         }
         let resting = CallError::CircuitOpen {
             server: Arc::clone(&server),
-            rest,
+            cooldown,
         };
         assert_dispositions(
             &resting,
-            WriteDisposition::Wait(Some(rest)),
-            WriteDisposition::Wait(Some(rest)),
+            WriteDisposition::Wait(Some(cooldown)),
+            WriteDisposition::Wait(Some(cooldown)),
         );
         let throttled = |after| CallError::Throttled {
             server: Arc::clone(&server),
@@ -227,8 +228,8 @@ mod tests {
             after,
             execution: ExecutionStatus::NotStarted,
         };
-        let said = WriteDisposition::Wait(Some(rest));
-        assert_dispositions(&throttled(Some(rest)), said, said);
+        let said = WriteDisposition::Wait(Some(cooldown));
+        assert_dispositions(&throttled(Some(cooldown)), said, said);
         let long = WriteDisposition::Wait(Some(RETRY_AFTER_MAX));
         assert_dispositions(&throttled(Some(RETRY_AFTER_MAX * 9)), long, long);
     }

@@ -251,10 +251,13 @@ impl LaneScheduler {
         self.release_lane(lane, now);
         let is_empty = |state: &LaneState| state.seen_seq == state.added_seq;
         if self.lanes.get(lane).is_some_and(is_empty)
-            && let Some(gone) = self.lanes.remove(lane)
-            && !self.lanes.values().any(|other| other.server == gone.server)
+            && let Some(removed) = self.lanes.remove(lane)
+            && !self
+                .lanes
+                .values()
+                .any(|other| other.server == removed.server)
         {
-            self.servers.remove(&gone.server);
+            self.servers.remove(&removed.server);
         }
     }
 

@@ -9,12 +9,12 @@ const SHOWN_CHARS_MAX: usize = 200;
 /// joiners, are accepted.
 pub(super) fn find_hidden(text: &str) -> Option<char> {
     let mut before = None;
-    for (at, letter) in text.char_indices() {
-        let rest = || text.get(at + letter.len_utf8()..).unwrap_or_default();
-        if is_hidden(letter) && !is_joining(before, letter, rest().chars().next()) {
-            return Some(letter);
+    for (at, character) in text.char_indices() {
+        let rest = || text.get(at + character.len_utf8()..).unwrap_or_default();
+        if is_hidden(character) && !is_joining(before, character, rest().chars().next()) {
+            return Some(character);
         }
-        before = Some(letter);
+        before = Some(character);
     }
     None
 }
@@ -22,24 +22,24 @@ pub(super) fn find_hidden(text: &str) -> Option<char> {
 /// Returns the first terminal control character. Line ends and tabs are accepted; a carriage return
 /// without a line feed is not.
 pub(super) fn find_control(text: &str) -> Option<char> {
-    let mut letters = text.chars().peekable();
-    while let Some(letter) = letters.next() {
-        let is_fine = match letter {
+    let mut characters = text.chars().peekable();
+    while let Some(character) = characters.next() {
+        let is_fine = match character {
             '\n' | '\t' => true,
-            '\r' => matches!(letters.peek(), None | Some('\n')),
-            letter => !letter.is_control(),
+            '\r' => matches!(characters.peek(), None | Some('\n')),
+            character => !character.is_control(),
         };
         if !is_fine {
-            return Some(letter);
+            return Some(character);
         }
     }
     None
 }
 
 /// Whether the character is invisible.
-pub(super) const fn is_hidden(letter: char) -> bool {
+pub(super) const fn is_hidden(character: char) -> bool {
     matches!(
-        letter,
+        character,
         '\u{ad}'
             | '\u{34f}'
             | '\u{61c}'
@@ -60,17 +60,17 @@ pub(super) const fn is_hidden(letter: char) -> bool {
 }
 
 /// Whether an invisible character has a legitimate function between its neighbours.
-fn is_joining(before: Option<char>, letter: char, after: Option<char>) -> bool {
+fn is_joining(before: Option<char>, character: char, after: Option<char>) -> bool {
     let Some(before) = before else {
         // A byte order mark at the start is harmless.
-        return letter == '\u{feff}';
+        return character == '\u{feff}';
     };
-    match letter {
+    match character {
         // Variation selector for the preceding symbol; a sequence of selectors carries a message.
         '\u{fe0e}' | '\u{fe0f}' => !before.is_ascii_alphabetic() && !is_hidden(before),
         // Joins emoji, and letters of Arabic and Indic scripts.
         '\u{200c}' | '\u{200d}' => {
-            let joins = |letter: char| letter >= '\u{600}';
+            let joins = |character: char| character >= '\u{600}';
             let before = joins(before) && (!is_hidden(before) || before == '\u{fe0f}');
             before && after.is_some_and(|after| joins(after) && !is_hidden(after))
         }
@@ -105,22 +105,22 @@ const fn is_greek(letter: char) -> bool {
 }
 
 /// Full-width and mathematical forms of plain letters.
-const fn is_disguised_form(letter: char) -> bool {
-    matches!(letter, '\u{ff01}'..='\u{ff5e}' | '\u{1d400}'..='\u{1d7ff}')
+const fn is_disguised_form(character: char) -> bool {
+    matches!(character, '\u{ff01}'..='\u{ff5e}' | '\u{1d400}'..='\u{1d7ff}')
 }
 
 /// Returns the visual skeleton of a name; lookalike names share a skeleton.
 pub(super) fn name_skeleton(name: &str) -> String {
-    let letters = name.chars().filter(|letter| !is_hidden(*letter));
-    letters
+    let characters = name.chars().filter(|character| !is_hidden(*character));
+    characters
         .flat_map(char::to_lowercase)
         .map(base_letter)
         .collect()
 }
 
 /// Returns the plain letter a character looks like.
-fn base_letter(letter: char) -> char {
-    match letter {
+fn base_letter(character: char) -> char {
+    match character {
         'а' | 'α' | 'ɑ' => 'a',
         'ь' | 'Ь' => 'b',
         'с' | 'ϲ' => 'c',
@@ -150,22 +150,22 @@ fn base_letter(letter: char) -> char {
         '＿' | '‗' => '_',
         // Full-width forms follow the order of ASCII.
         '\u{ff01}'..='\u{ff5e}' => {
-            let ascii = u32::from(letter) - 0xff01 + 0x21;
-            char::from_u32(ascii).map_or(letter, |plain| plain.to_ascii_lowercase())
+            let ascii = u32::from(character) - 0xff01 + 0x21;
+            char::from_u32(ascii).map_or(character, |plain| plain.to_ascii_lowercase())
         }
-        letter => letter,
+        character => character,
     }
 }
 
 /// Returns the text with invisible characters escaped, truncated if long.
 pub(super) fn escape_hidden(text: &str) -> String {
     let mut out = String::new();
-    for letter in text.chars().take(SHOWN_CHARS_MAX) {
-        if letter.is_control() || is_hidden(letter) {
+    for character in text.chars().take(SHOWN_CHARS_MAX) {
+        if character.is_control() || is_hidden(character) {
             // Writing to a string cannot fail.
-            let _ = write!(out, "\\u{{{:x}}}", u32::from(letter));
+            let _ = write!(out, "\\u{{{:x}}}", u32::from(character));
         } else {
-            out.push(letter);
+            out.push(character);
         }
     }
     if text.chars().nth(SHOWN_CHARS_MAX).is_some() {

@@ -69,26 +69,31 @@ impl NameRegistry {
 
     /// Returns the foreign tool or server that `name` of `server` looks like without being equal.
     pub(super) fn find_confusable(&self, server: &str, name: &str) -> Option<String> {
-        let look = name_skeleton(name);
+        let skeleton = name_skeleton(name);
         // Of a plain name and a disguised name, the plain name is legitimate.
-        if look == name {
+        if skeleton == name {
             return None;
         }
-        let tools = self.by_skeleton.get(look.as_str()).into_iter().flatten();
+        let tools = self
+            .by_skeleton
+            .get(skeleton.as_str())
+            .into_iter()
+            .flatten();
         for tool in tools.filter(|tool| ***tool != *name) {
             if let Some(other) = self.other_server_with(server, tool) {
                 return Some(format!("{other}.{tool}"));
             }
         }
-        let like = self.servers.get(look.as_str());
+        let like = self.servers.get(skeleton.as_str());
         let like = like.filter(|like| ***like != *name && ***like != *server);
         like.map(|like| like.as_ref().to_owned())
     }
 
     /// Returns the first tool of a different server mentioned in a text of `server`.
     pub(super) fn find_mention(&self, server: &str, text: &str) -> Option<String> {
-        let is_part = |letter: char| letter.is_alphanumeric() || matches!(letter, '_' | '-' | '.');
-        let words = text.split(|letter| !is_part(letter));
+        let is_part =
+            |character: char| character.is_alphanumeric() || matches!(character, '_' | '-' | '.');
+        let words = text.split(|character| !is_part(character));
         let mut words = words.map(|word| word.trim_matches(['.', '-']));
         words
             .find(|word| !word.is_empty() && self.is_mention(server, word))
@@ -123,8 +128,11 @@ impl NameRegistry {
 
     /// Whether a word unambiguously names a tool of a different server.
     fn is_distinct_tool(&self, server: &str, word: &str) -> bool {
-        let is_name =
-            word.contains(['_', '-']) || word.chars().skip(1).any(|letter| letter.is_uppercase());
+        let is_name = word.contains(['_', '-'])
+            || word
+                .chars()
+                .skip(1)
+                .any(|character| character.is_uppercase());
         if word.len() < DISTINCT_CHARS_MIN || !is_name {
             return false;
         }

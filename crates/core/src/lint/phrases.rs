@@ -51,18 +51,18 @@ const PHRASES: [&str; 42] = [
 /// Returns the first phrase in a text, ignoring case, spacing and invisible characters.
 pub(super) fn find_phrase(text: &str) -> Option<&'static str> {
     let mut flat = String::with_capacity(text.len());
-    for letter in text
+    for character in text
         .chars()
-        .filter(|letter| !characters::is_hidden(*letter))
+        .filter(|character| !characters::is_hidden(*character))
     {
-        match letter {
+        match character {
             '’' | '‘' => flat.push('\''),
-            letter if letter.is_whitespace() || letter.is_control() => {
+            character if character.is_whitespace() || character.is_control() => {
                 if !flat.ends_with(' ') {
                     flat.push(' ');
                 }
             }
-            letter => flat.push(letter.to_ascii_lowercase()),
+            character => flat.push(character.to_ascii_lowercase()),
         }
     }
     PHRASES.into_iter().find(|phrase| flat.contains(phrase))

@@ -55,12 +55,12 @@ impl LatencyHistogram {
         let total: u64 = parts.iter().map(|part| part.total).sum();
         let rank = (total * percent).div_ceil(100).max(1);
         let [one, two] = parts;
-        let mut seen = 0;
+        let mut cumulative = 0;
         let counts = one.counts.iter().zip(&two.counts);
         let mut counts = counts.map(|(a, b)| u64::from(*a) + u64::from(*b));
         let at = counts.position(|count| {
-            seen += count;
-            seen >= rank
+            cumulative += count;
+            cumulative >= rank
         })?;
         Some(bucket_midpoint(at))
     }
@@ -85,13 +85,13 @@ impl CoarseHistogram {
     }
 
     pub(super) fn cumulative_buckets(&self) -> impl Iterator<Item = (f64, u64)> + '_ {
-        let mut seen = 0;
+        let mut cumulative = 0;
         BOUNDS_S
             .into_iter()
             .zip(self.counts)
             .map(move |(s, count)| {
-                seen += count;
-                (s, seen)
+                cumulative += count;
+                (s, cumulative)
             })
     }
 

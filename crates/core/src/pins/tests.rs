@@ -100,11 +100,11 @@ fn stale_hash_is_not_accepted() {
     observe_texts(&mut pins, &["a", "b"]);
     let looked_at = pins.get(PinKind::Tool, "t").unwrap().current().hash;
     observe_texts(&mut pins, &["c"]);
-    let now = listed("t", "c").hash;
+    let current_hash = listed("t", "c").hash;
     let refused = pins.accept_definition(PinKind::Tool, "t", Some(&looked_at), 9);
-    assert_eq!(refused, Err(PinAcceptError::Changed { now }));
+    assert_eq!(refused, Err(PinAcceptError::Changed { current_hash }));
     assert!(
-        pins.accept_definition(PinKind::Tool, "t", Some(&now), 9)
+        pins.accept_definition(PinKind::Tool, "t", Some(&current_hash), 9)
             .unwrap()
             .is_some()
     );

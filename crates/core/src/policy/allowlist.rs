@@ -109,9 +109,9 @@ impl RoleAllowlist {
         for tool in tools {
             match FeaturePattern::parse(tool.as_ref()) {
                 Ok(pattern) => patterns.push(pattern),
-                Err(why) => self
+                Err(error) => self
                     .warnings
-                    .push(format!("an entry of role `{role}` is left out: {why}")),
+                    .push(format!("an entry of role `{role}` is left out: {error}")),
             }
         }
         if self.roles.insert(role.into(), patterns).is_some() {

@@ -67,8 +67,8 @@ impl Policy {
                 Some(PolicyDecision::Hidden { context, pattern })
             }
             Some(ContextRule::Profile(profile, filter)) => {
-                let found = filter.match_feature(kind, server, name);
-                let is_inside = matches!(found, FilterMatch::Allowed(_));
+                let matched = filter.match_feature(kind, server, name);
+                let is_inside = matches!(matched, FilterMatch::Allowed(_));
                 (!is_inside).then_some(PolicyDecision::OutsideProfile { profile })
             }
         }

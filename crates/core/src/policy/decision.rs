@@ -66,16 +66,16 @@ pub enum PolicyDecision<'p> {
         /// The role.
         role: &'p Arc<str>,
         /// The condition.
-        when: &'p ConditionRule,
+        rule: &'p ConditionRule,
     },
     /// A condition of the role could not be evaluated.
     ConditionUndecided {
         /// The role.
         role: &'p Arc<str>,
         /// The condition.
-        when: &'p ConditionRule,
+        rule: &'p ConditionRule,
         /// The cause.
-        why: ConditionError,
+        error: ConditionError,
     },
 }
 
@@ -105,7 +105,7 @@ impl PolicyDecision<'_> {
         matches!(
             self,
             Self::ConditionUndecided {
-                why: ConditionError::NeedsFullEffort,
+                error: ConditionError::NeedsFullEffort,
                 ..
             }
         )
@@ -194,15 +194,15 @@ impl fmt::Display for PolicyDecision<'_> {
             Self::OutsideProfile { profile } => write!(f, "it is not in profile `{profile}`"),
             Self::Disabled => f.write_str("the allowlist document does not enable it"),
             Self::AmbiguousUri => f.write_str("its address can be read in more than one way"),
-            Self::ConditionFailed { role, when } => write!(
+            Self::ConditionFailed { role, rule } => write!(
                 f,
                 "role `{role}` allows it only when `{}`",
-                when.condition.source_text()
+                rule.condition.source_text()
             ),
-            Self::ConditionUndecided { role, when, why } => write!(
+            Self::ConditionUndecided { role, rule, error } => write!(
                 f,
-                "role `{role}` allows it only when `{}`, which cannot be decided: {why}",
-                when.condition.source_text()
+                "role `{role}` allows it only when `{}`, which cannot be decided: {error}",
+                rule.condition.source_text()
             ),
         }
     }

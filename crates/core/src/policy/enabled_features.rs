@@ -40,7 +40,7 @@ impl EnabledFeatures {
     ) -> Self {
         let names = self.servers.entry(server.into()).or_default();
         let kinds = names.entry(name.into()).or_default();
-        kinds.retain(|(known, _)| *known != kind);
+        kinds.retain(|(entry_kind, _)| *entry_kind != kind);
         kinds.push((kind, enabled));
         self
     }
@@ -49,14 +49,15 @@ impl EnabledFeatures {
     #[must_use]
     pub fn is_enabled(&self, kind: FeatureKind, server: &str, name: &str) -> bool {
         let kinds = self.servers.get(server).and_then(|names| names.get(name));
-        let said = kinds.and_then(|kinds| kinds.iter().find(|(known, _)| *known == kind));
-        said.map_or(self.default_enabled, |(_, enabled)| *enabled)
+        let entry =
+            kinds.and_then(|kinds| kinds.iter().find(|(entry_kind, _)| *entry_kind == kind));
+        entry.map_or(self.default_enabled, |(_, enabled)| *enabled)
     }
 
     /// Whether any feature of a server may be enabled; `false` is definite.
     pub(super) fn may_reach_server(&self, server: &str) -> bool {
-        let mut said = self.servers.get(server).into_iter().flatten();
-        self.default_enabled || said.any(|(_, kinds)| kinds.iter().any(|(_, enabled)| *enabled))
+        let mut entries = self.servers.get(server).into_iter().flatten();
+        self.default_enabled || entries.any(|(_, kinds)| kinds.iter().any(|(_, enabled)| *enabled))
     }
 }
 

@@ -55,14 +55,14 @@ impl PatternIndex {
     /// Returns the first matching pattern.
     pub(super) fn find_match(
         &self,
-        unsaid: KindDefault,
+        kind_default: KindDefault,
         kind: FeatureKind,
         server: &str,
         name: &str,
     ) -> Option<&FeaturePattern> {
         let of_kind = |pattern: &&FeaturePattern| match pattern.kind {
-            Some(said) => said == kind,
-            None => unsaid == KindDefault::All || kind == FeatureKind::Tool,
+            Some(pattern_kind) => pattern_kind == kind,
+            None => kind_default == KindDefault::All || kind == FeatureKind::Tool,
         };
         let own = self.by_server.get(server);
         let exact = own

@@ -40,7 +40,7 @@ pub(super) fn normalize_uri(uri: &str) -> NormalizedUri {
 pub(super) fn alternative_spellings(plain: &str) -> Vec<String> {
     let (scheme, rest) = plain.split_once(':').unwrap_or(("", plain));
     let rest = rest.replace('\\', "/");
-    let places = match (rest.strip_prefix("//"), scheme) {
+    let spellings = match (rest.strip_prefix("//"), scheme) {
         (Some(rest), "file") => {
             let (authority, path) = split_before(rest, &['/', '?', '#']);
             match authority {
@@ -62,11 +62,14 @@ pub(super) fn alternative_spellings(plain: &str) -> Vec<String> {
         (None, "") => vec![rest],
         (None, _) => vec![format!("{scheme}:{rest}")],
     };
-    let mut all: Vec<_> = places.iter().map(|place| strip_tail(place)).collect();
-    all.extend(places);
+    let mut all: Vec<_> = spellings
+        .iter()
+        .map(|spelling| strip_tail(spelling))
+        .collect();
+    all.extend(spellings);
     all.sort();
     all.dedup();
-    all.retain(|place| place != plain);
+    all.retain(|spelling| spelling != plain);
     all
 }
 
@@ -91,8 +94,8 @@ fn normalize_host(scheme: &str, authority: &str) -> String {
 }
 
 /// Returns a URI without query, fragment, parameters and trailing slashes.
-fn strip_tail(place: &str) -> String {
-    let (path, _) = split_before(place, &['?', '#']);
+fn strip_tail(uri: &str) -> String {
+    let (path, _) = split_before(uri, &['?', '#']);
     let segments = path
         .split('/')
         .map(|segment| split_before(segment, &[';']).0);

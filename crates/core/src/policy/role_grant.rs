@@ -24,11 +24,11 @@ impl RoleGrant {
         effort: EvaluationEffort,
         arguments: impl FnOnce() -> Option<&'a [u8]>,
     ) -> Option<PolicyDecision<'p>> {
-        let about = |when: &&ConditionRule| {
-            let kind = when.pattern.kind.is_none_or(|kind| kind == target.kind);
-            kind && when.pattern.matches_feature(target.server, target.name)
+        let applies = |rule: &&ConditionRule| {
+            let kind = rule.pattern.kind.is_none_or(|kind| kind == target.kind);
+            kind && rule.pattern.matches_feature(target.server, target.name)
         };
-        let mut due = self.conditions.iter().filter(about).peekable();
+        let mut due = self.conditions.iter().filter(applies).peekable();
         due.peek()?;
         let arguments = arguments()?;
         let facts = ConditionInput {
@@ -38,10 +38,10 @@ impl RoleGrant {
             name: target.name,
             arguments,
         };
-        due.find_map(|when| match when.condition.evaluate(&facts, effort) {
+        due.find_map(|rule| match rule.condition.evaluate(&facts, effort) {
             Ok(true) => None,
-            Ok(false) => Some(PolicyDecision::ConditionFailed { role, when }),
-            Err(why) => Some(PolicyDecision::ConditionUndecided { role, when, why }),
+            Ok(false) => Some(PolicyDecision::ConditionFailed { role, rule }),
+            Err(error) => Some(PolicyDecision::ConditionUndecided { role, rule, error }),
         })
     }
 }

@@ -49,7 +49,7 @@ impl SecretFilter {
     /// Builds a filter from labelled secrets; `None` if no secret is long enough.
     #[must_use]
     pub fn new<'a>(secrets: impl IntoIterator<Item = (&'a str, &'a str)>) -> Option<Self> {
-        let mut looked_for: Vec<(String, &str)> = Vec::new();
+        let mut patterns: Vec<(String, &str)> = Vec::new();
         for (label, secret) in secrets {
             if secret.len() < RESULT_SECRET_BYTES_MIN {
                 continue;
@@ -57,18 +57,18 @@ impl SecretFilter {
             let all = secret_forms::encoded_forms(secret).into_iter();
             for form in all.chain([secret.to_owned()]) {
                 let spelled = secret_forms::json_forms(&form).into_iter();
-                looked_for.extend(spelled.map(|form| (form, label)));
+                patterns.extend(spelled.map(|form| (form, label)));
             }
         }
-        looked_for.retain(|(form, _)| form.len() >= RESULT_SECRET_BYTES_MIN);
-        looked_for.sort();
-        looked_for.dedup_by(|one, two| one.0 == two.0);
-        let lengths = looked_for.iter().map(|(form, _)| form.len());
+        patterns.retain(|(form, _)| form.len() >= RESULT_SECRET_BYTES_MIN);
+        patterns.sort();
+        patterns.dedup_by(|one, two| one.0 == two.0);
+        let lengths = patterns.iter().map(|(form, _)| form.len());
         let (shortest, longest) = (lengths.clone().min()?, lengths.max()?);
         let prefix = shortest.min(PREFIX_BYTES_MAX);
         let stride = prefix.checked_sub(BLOCK_BYTES - 1)?;
         let mut table = vec![0; TABLE_BITS / 64].into_boxed_slice();
-        for (form, _) in &looked_for {
+        for (form, _) in &patterns {
             let start = form.as_bytes().get(..prefix).unwrap_or_default();
             for block in start.windows(BLOCK_BYTES) {
                 let (word, bit) = table_slot(block);
@@ -78,21 +78,21 @@ impl SecretFilter {
             }
         }
         // Building fails only beyond the limits of an automaton, far above any configuration.
-        let finder = AhoCorasick::builder()
+        let automaton = AhoCorasick::builder()
             .kind(Some(AhoCorasickKind::ContiguousNFA))
             .match_kind(MatchKind::LeftmostLongest)
             .start_kind(StartKind::Anchored)
-            .build(looked_for.iter().map(|(form, _)| form))
+            .build(patterns.iter().map(|(form, _)| form))
             .ok()?;
-        let shown = looked_for
+        let replacements = patterns
             .iter()
             .map(|(form, label)| match is_number_form(form) {
                 true => None,
                 false => Some(format!("‹{}›", secret_forms::json_escape(label, |_| false))),
             });
         Some(Self {
-            replacements: shown.collect(),
-            automaton: finder,
+            replacements: replacements.collect(),
+            automaton,
             block_table: table,
             stride,
             longest_form: longest,
@@ -160,7 +160,7 @@ impl SecretFilter {
     /// Writes the replacement of a secret.
     fn write_replacement(&self, found: SecretMatch, text: &[u8], out: &mut Vec<u8>) {
         match self.replacements.get(found.form) {
-            Some(Some(shown)) => out.extend_from_slice(shown.as_bytes()),
+            Some(Some(replacement)) => out.extend_from_slice(replacement.as_bytes()),
             // The match may stand at the position of a number, so the replacement stays numeric.
             Some(None) | None => {
                 let hidden = text.get(found.start..found.end).unwrap_or_default();
@@ -223,10 +223,10 @@ impl SecretStream<'_> {
         }
         let end = sure.max(at);
         out.extend_from_slice(self.buffer.get(at..end).unwrap_or_default());
-        let kept = end.saturating_sub(ESCAPE_BYTES_MAX);
-        self.odd_backslashes = has_odd_backslashes(&self.buffer, kept, self.odd_backslashes);
-        self.buffer.drain(..kept);
-        self.flushed = end - kept;
+        let drained = end.saturating_sub(ESCAPE_BYTES_MAX);
+        self.odd_backslashes = has_odd_backslashes(&self.buffer, drained, self.odd_backslashes);
+        self.buffer.drain(..drained);
+        self.flushed = end - drained;
     }
 }
 

@@ -20,9 +20,9 @@ pub(super) fn encoded_forms(secret: &str) -> Vec<String> {
             URL_SAFE_NO_PAD.encode(bytes)
         }));
     }
-    for kept in ["-._~", "-_.!~*'()", "-._~/"] {
-        let upper = percent_encode(secret, kept, |out, byte| write!(out, "%{byte:02X}"));
-        let lower = percent_encode(secret, kept, |out, byte| write!(out, "%{byte:02x}"));
+    for unreserved in ["-._~", "-_.!~*'()", "-._~/"] {
+        let upper = percent_encode(secret, unreserved, |out, byte| write!(out, "%{byte:02X}"));
+        let lower = percent_encode(secret, unreserved, |out, byte| write!(out, "%{byte:02x}"));
         forms.push(upper.replace("%20", "+"));
         forms.extend([upper, lower]);
     }
@@ -46,12 +46,12 @@ fn base64_core(secret: &str, before: usize, encode: impl Fn(&[u8]) -> String) ->
 
 fn percent_encode(
     secret: &str,
-    kept: &str,
+    unreserved: &str,
     write: impl Fn(&mut String, u8) -> std::fmt::Result,
 ) -> String {
     let mut out = String::with_capacity(secret.len());
     for byte in secret.bytes() {
-        match byte.is_ascii_alphanumeric() || kept.as_bytes().contains(&byte) {
+        match byte.is_ascii_alphanumeric() || unreserved.as_bytes().contains(&byte) {
             true => out.push(char::from(byte)),
             false => {
                 // Writing to a string does not fail.
@@ -65,7 +65,7 @@ fn percent_encode(
 /// Returns the JSON string spellings of a text in common programs.
 pub(super) fn json_forms(text: &str) -> Vec<String> {
     let plain = json_escape(text, |_| false);
-    let ascii = json_escape(text, |letter| !letter.is_ascii());
+    let ascii = json_escape(text, |character| !character.is_ascii());
     let mut forms = vec![plain.replace('/', "\\/"), ascii.replace('/', "\\/")];
     forms.extend([plain, ascii]);
     forms.sort();
@@ -77,8 +77,8 @@ pub(super) fn json_forms(text: &str) -> Vec<String> {
 /// `more`.
 pub(super) fn json_escape(text: &str, more: impl Fn(char) -> bool) -> String {
     let mut out = String::with_capacity(text.len());
-    for letter in text.chars() {
-        match letter {
+    for character in text.chars() {
+        match character {
             '"' => out.push_str("\\\""),
             '\\' => out.push_str("\\\\"),
             '\n' => out.push_str("\\n"),
@@ -86,13 +86,13 @@ pub(super) fn json_escape(text: &str, more: impl Fn(char) -> bool) -> String {
             '\t' => out.push_str("\\t"),
             '\u{8}' => out.push_str("\\b"),
             '\u{c}' => out.push_str("\\f"),
-            letter if letter.is_control() || more(letter) => {
-                for unit in letter.encode_utf16(&mut [0; 2]) {
+            character if character.is_control() || more(character) => {
+                for unit in character.encode_utf16(&mut [0; 2]) {
                     // Writing to a string does not fail.
                     let _written = write!(out, "\\u{unit:04x}");
                 }
             }
-            letter => out.push(letter),
+            character => out.push(character),
         }
     }
     out

@@ -13,11 +13,11 @@ const STOP_WORDS: [&str; 28] = [
 /// Returns the stemmed words of a text in lower case. `createIssue`, `create_issue` and
 /// `create issue` yield the same two words.
 pub(super) fn tokenize(text: &str) -> impl Iterator<Item = Box<str>> + '_ {
-    let runs = text.split(|letter: char| !letter.is_alphanumeric());
+    let runs = text.split(|character: char| !character.is_alphanumeric());
     runs.flat_map(split_case)
         .map(|piece| {
-            let letters = piece.chars().flat_map(char::to_lowercase);
-            letters.take(WORD_CHARS_MAX).collect::<String>()
+            let lowercase = piece.chars().flat_map(char::to_lowercase);
+            lowercase.take(WORD_CHARS_MAX).collect::<String>()
         })
         .filter(|word| !STOP_WORDS.contains(&word.as_str()))
         .map(|word| stem_word(&word).into())
@@ -26,16 +26,16 @@ pub(super) fn tokenize(text: &str) -> impl Iterator<Item = Box<str>> + '_ {
 /// Splits a name at case changes, and before the last capital of an acronym: `getURL`,
 /// `HTTPServer`.
 fn split_case(run: &str) -> impl Iterator<Item = &str> {
-    let letters: Vec<(usize, char)> = run.char_indices().collect();
+    let characters: Vec<(usize, char)> = run.char_indices().collect();
     let mut cuts = vec![0];
-    for three in letters.windows(2).enumerate() {
-        let (nth, [(_, before), (at, here)]) = three else {
+    for three in characters.windows(2).enumerate() {
+        let (nth, [(_, before), (at, current)]) = three else {
             continue;
         };
-        let next = letters.get(nth + 2).map(|(_, next)| *next);
-        let begins = !before.is_uppercase() && here.is_uppercase();
+        let next = characters.get(nth + 2).map(|(_, next)| *next);
+        let begins = !before.is_uppercase() && current.is_uppercase();
         let ends =
-            before.is_uppercase() && here.is_uppercase() && next.is_some_and(char::is_lowercase);
+            before.is_uppercase() && current.is_uppercase() && next.is_some_and(char::is_lowercase);
         if begins || ends {
             cuts.push(*at);
         }

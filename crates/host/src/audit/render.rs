@@ -43,8 +43,8 @@ impl Default for RenderOptions {
 
 impl std::fmt::Debug for RenderOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mut shows = f.debug_struct("RenderOptions");
-        shows
+        let mut debug = f.debug_struct("RenderOptions");
+        debug
             .field("payload", &self.payload)
             .finish_non_exhaustive()
     }
@@ -52,8 +52,8 @@ impl std::fmt::Debug for RenderOptions {
 
 /// Returns the function that renders entries as rows.
 #[must_use]
-pub fn row_renderer(shows: RenderOptions) -> RowRenderer<AuditEntry> {
-    Arc::new(move |note| render_row(note, &shows))
+pub fn row_renderer(options: RenderOptions) -> RowRenderer<AuditEntry> {
+    Arc::new(move |entry| render_row(entry, &options))
 }
 
 fn render_row<'a>(entry: &'a AuditEntry, options: &RenderOptions) -> AuditRow<'a> {
@@ -120,10 +120,10 @@ fn render_row<'a>(entry: &'a AuditEntry, options: &RenderOptions) -> AuditRow<'a
     }
     row.result = result.map(hex_digest);
     if options.payload {
-        let said = |bytes: &'a [u8]| options.redact_payload(bytes);
+        let payload_text = |bytes: &'a [u8]| options.redact_payload(bytes);
         row.payload = Some(AuditPayload {
-            arguments: arguments.map(said),
-            result: result.map(said),
+            arguments: arguments.map(payload_text),
+            result: result.map(payload_text),
         });
     }
     row
@@ -131,22 +131,22 @@ fn render_row<'a>(entry: &'a AuditEntry, options: &RenderOptions) -> AuditRow<'a
 
 /// Fills in id and key of a stored call from its response.
 fn fill_queued<'a>(result: &'a [u8], row: &mut AuditRow<'a>) {
-    let said = object::field(result, "structuredContent").map(|at| at.slice(result));
-    let said = said.unwrap_or_default();
+    let status = object::field(result, "structuredContent").map(|at| at.slice(result));
+    let status = status.unwrap_or_default();
     row.execution = None;
     row.outcome = Some("queued".into());
-    row.id = object::text_field(said, "id");
-    row.key = object::text_field(said, "idempotencyKey").or_else(|| row.key.take());
+    row.id = object::text_field(status, "id");
+    row.key = object::text_field(status, "idempotencyKey").or_else(|| row.key.take());
 }
 
 /// Returns server and the server's own name of the target, as far as known.
-pub(super) fn target_names(note: &AuditEntry) -> (Option<&str>, Option<&str>) {
-    let asked = note.subject.as_ref().map(|subject| &**subject.name());
-    let scoped = match &note.scope {
+pub(super) fn target_names(entry: &AuditEntry) -> (Option<&str>, Option<&str>) {
+    let subject_name = entry.subject.as_ref().map(|subject| &**subject.name());
+    let scoped = match &entry.scope {
         Some(EndpointScope::Server(server)) => Some(&**server),
         Some(EndpointScope::All | EndpointScope::Profile(_)) | None => None,
     };
-    match (&note.target, &note.outcome) {
+    match (&entry.target, &entry.outcome) {
         (AuditTarget::Route(route), _) => (Some(&route.server), Some(&route.name)),
         (AuditTarget::Named { server, name }, _) => (server.as_deref().or(scoped), Some(name)),
         (
@@ -156,7 +156,7 @@ pub(super) fn target_names(note: &AuditEntry) -> (Option<&str>, Option<&str>) {
                 | CallError::PinChanged { server, tool: name },
             ),
         ) => (Some(server), Some(name)),
-        (AuditTarget::Unknown, _) => (scoped, asked),
+        (AuditTarget::Unknown, _) => (scoped, subject_name),
     }
 }
 
@@ -185,15 +185,20 @@ fn is_error(result: &[u8]) -> bool {
     object::field(result, "isError").is_some_and(|at| at.slice(result) == b"true")
 }
 
-fn fill_failed(error: &CallError, row: &mut AuditRow<'_>, shows: &RenderOptions, bytes_max: usize) {
+fn fill_failed(
+    error: &CallError,
+    row: &mut AuditRow<'_>,
+    options: &RenderOptions,
+    bytes_max: usize,
+) {
     row.outcome = Some("failed".into());
     row.class = Some(error.failure_class().as_str().into());
     row.execution = Some(error.execution_status().as_str().into());
     row.origin = Some(error.failure_origin().as_str().into());
     // A failure text of a server is part of its response, and recorded only with payloads.
-    if shows.payload || error.failure_origin() != FailureOrigin::Upstream {
+    if options.payload || error.failure_origin() != FailureOrigin::Upstream {
         let reason = error.to_string();
-        row.reason = Some(shows.redact_text(&reason, bytes_max).into_owned().into());
+        row.reason = Some(options.redact_text(&reason, bytes_max).into_owned().into());
     }
 }
 

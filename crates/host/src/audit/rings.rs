@@ -171,11 +171,14 @@ impl AuditRings {
     }
 
     /// Returns the merge key of a refusal: principal, target and rule.
-    fn merge_key(&self, note: &AuditEntry) -> u64 {
-        let credential = note.principal.as_ref().map(|who| &*who.credential);
-        let (server, name) = target_names(note);
-        let method = note.subject.as_ref().map(|subject| subject.method());
-        let rule = match &note.outcome {
+    fn merge_key(&self, entry: &AuditEntry) -> u64 {
+        let credential = entry
+            .principal
+            .as_ref()
+            .map(|principal| &*principal.credential);
+        let (server, name) = target_names(entry);
+        let method = entry.subject.as_ref().map(|subject| subject.method());
+        let rule = match &entry.outcome {
             AuditOutcome::Failed(CallError::Denied { reason, .. }) => Some(&**reason),
             AuditOutcome::Failed(error) => Some(error.failure_class().as_str()),
             AuditOutcome::Cancelled
@@ -183,9 +186,9 @@ impl AuditRings {
             | AuditOutcome::Refused { .. }
             | AuditOutcome::Word(_) => None,
         };
-        let what = (note.kind.as_str(), credential, server, name);
-        let why = (note.method.or(method), rule, note.reason.as_deref());
-        self.keys.hash_one((what, why))
+        let target = (entry.kind.as_str(), credential, server, name);
+        let cause = (entry.method.or(method), rule, entry.reason.as_deref());
+        self.keys.hash_one((target, cause))
     }
 }
 

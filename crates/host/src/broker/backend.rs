@@ -79,8 +79,8 @@ pub(super) fn is_marked_repeatable(definition: &[u8]) -> bool {
         return false;
     };
     let hints = hints.slice(definition);
-    let says = |key| object::field(hints, key).is_some_and(|at| at.slice(hints) == b"true");
-    says("readOnlyHint") || says("idempotentHint")
+    let has_hint = |key| object::field(hints, key).is_some_and(|at| at.slice(hints) == b"true");
+    has_hint("readOnlyHint") || has_hint("idempotentHint")
 }
 
 /// Bits of an integer that every JSON reader keeps exact.

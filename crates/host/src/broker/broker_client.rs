@@ -433,8 +433,8 @@ impl BrokerClient {
 }
 
 impl RemotePeer for BrokerClient {
-    fn call(&self, errand: BrokerCall) -> BoxFuture<'_, Result<BrokerResponse, BrokerCallError>> {
-        Box::pin(self.shared.call(None, errand))
+    fn call(&self, call: BrokerCall) -> BoxFuture<'_, Result<BrokerResponse, BrokerCallError>> {
+        Box::pin(self.shared.call(None, call))
     }
 
     fn manifest(&self) -> Arc<PeerManifest> {

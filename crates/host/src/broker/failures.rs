@@ -80,8 +80,8 @@ pub(super) fn response_forgotten() -> FailureReport {
 
 /// The body cannot be parsed.
 #[must_use]
-pub(super) fn bad_request(why: &dyn std::fmt::Display) -> FailureReport {
-    let reason = format!("bad request: {why}");
+pub(super) fn bad_request(detail: &dyn std::fmt::Display) -> FailureReport {
+    let reason = format!("bad request: {detail}");
     failure(
         FailureClass::Invalid,
         ExecutionStatus::NotStarted,
@@ -214,8 +214,11 @@ pub(super) fn request_cancelled(execution: ExecutionStatus) -> FailureReport {
 
 /// The ledger could not record the start of the request.
 #[must_use]
-pub(super) fn not_stored(why: &dyn std::fmt::Display, execution: ExecutionStatus) -> FailureReport {
-    let reason = format!("the request could not be written down: {why}");
+pub(super) fn not_stored(
+    error: &dyn std::fmt::Display,
+    execution: ExecutionStatus,
+) -> FailureReport {
+    let reason = format!("the request could not be written down: {error}");
     failure(
         FailureClass::Unavailable,
         execution,

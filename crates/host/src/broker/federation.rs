@@ -163,9 +163,9 @@ impl FederationState {
             return false;
         }
         let manifest = self.remote.manifest();
-        let of_tools = manifest.items.iter().map(item_server);
-        let whole = manifest.servers.iter().map(|ware| &*ware.name);
-        let servers: BTreeSet<&str> = of_tools.chain(whole).collect();
+        let tool_servers = manifest.items.iter().map(item_server);
+        let complete_servers = manifest.servers.iter().map(|offered| &*offered.name);
+        let servers: BTreeSet<&str> = tool_servers.chain(complete_servers).collect();
         let own = |server: &&str| {
             let own = self.federation.own_offer.as_ref();
             own.is_some_and(|own| own.has_server(server))
@@ -190,14 +190,18 @@ impl FederationState {
             let (added, removed) = (adopted.added.len(), adopted.removed.len());
             tracing::info!(%peer, added, removed, "servers of a peer changed");
         }
-        self.refusals.send_if_modified(|known| {
-            let is_news = *known != adopted.refused;
-            for refusal in adopted.refused.iter().filter(|one| !known.contains(one)) {
+        self.refusals.send_if_modified(|published| {
+            let is_news = *published != adopted.refused;
+            for refusal in adopted
+                .refused
+                .iter()
+                .filter(|one| !published.contains(one))
+            {
                 let refusal = refusal as &dyn std::error::Error;
                 tracing::warn!(%peer, error = refusal, "server of a peer not adopted");
             }
             if is_news {
-                known.clone_from(&adopted.refused);
+                published.clone_from(&adopted.refused);
             }
             is_news
         });

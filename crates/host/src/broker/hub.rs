@@ -375,7 +375,7 @@ impl Hub {
         let idle = async {
             // The sender lives in `self`, so the channel cannot close.
             let mut counts = lock(&self.shared.peers).watch_count();
-            let _ = counts.wait_for(|here| *here == 0).await;
+            let _ = counts.wait_for(|connected| *connected == 0).await;
             let mut returning = self.shared.returning_peers.subscribe();
             let _ = returning.wait_for(|left| *left == 0).await;
             let mut counts = lock(&self.shared.inbox).watch_in_flight();

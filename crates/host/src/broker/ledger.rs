@@ -147,14 +147,14 @@ impl RequestLedger {
         };
         match ledger.journal.publish(draft, at).await? {
             PublishOutcome::Stored {
-                held: Some(receipt),
+                receipt: Some(receipt),
                 ..
             } => {
                 lock(&ledger.receipts).insert(Arc::clone(&name), receipt);
                 Ok(BeginOutcome::Started(LedgerEntry { name, receipt }))
             }
             // Some message of the lane has no lease; take over all of them, this request included.
-            PublishOutcome::Stored { held: None, .. } => {
+            PublishOutcome::Stored { receipt: None, .. } => {
                 ledger.take_over_unfinished(at).await?;
                 ledger
                     .find_entry(name)
@@ -222,15 +222,15 @@ impl LedgerInner {
                 REQUEST_LEASE,
                 at,
             );
-            let taken = lease.await?;
-            if taken.is_empty() {
+            let deliveries = lease.await?;
+            if deliveries.is_empty() {
                 return Ok(());
             }
-            for one in taken {
-                if one.age > COMPLETED_TTL {
-                    self.journal.discard_leased(one.receipt, at).await?;
+            for delivery in deliveries {
+                if delivery.age > COMPLETED_TTL {
+                    self.journal.discard_leased(delivery.receipt, at).await?;
                 } else {
-                    lock(&self.receipts).insert(one.dedupe, one.receipt);
+                    lock(&self.receipts).insert(delivery.dedupe, delivery.receipt);
                 }
             }
         }

@@ -76,9 +76,9 @@ pub(crate) struct PeerLink {
 
 /// Returns the run and trace of a request, and nothing else.
 fn base_context(request: &LinkRequest) -> CallerContext {
-    let whom = request.caller_identity.as_deref();
+    let identity = request.caller_identity.as_deref();
     CallerContext {
-        run: whom.and_then(|whom| whom.run.clone()),
+        run: identity.and_then(|identity| identity.run.clone()),
         trace: request.trace.as_deref().cloned().map(Box::new),
         ..CallerContext::default()
     }
@@ -114,7 +114,7 @@ impl PeerLink {
             return Err(peer_away_error(name, spec));
         }
         spec.mark_reachable();
-        let (events, heard) = mpsc::channel(EVENTS_MAX);
+        let (events, event_receiver) = mpsc::channel(EVENTS_MAX);
         let manifest = remote.manifest();
         let offered = offered_server(&manifest, &spec.server);
         let link = Arc::new(Self {
@@ -133,15 +133,15 @@ impl PeerLink {
         let handler: Weak<dyn NotificationHandler> =
             Arc::downgrade(&(Arc::clone(&link) as Arc<dyn NotificationHandler>));
         remote.set_notification_handler(&spec.server, handler);
-        let over = link.exit.subscribe();
+        let exit = link.exit.subscribe();
         let watcher = PeerServerWatcher {
             link: Arc::downgrade(&link),
             changes,
-            exit: over,
+            exit,
             events,
         };
         tasks.spawn("peer link", watcher.run(manifest));
-        Ok((link, heard))
+        Ok((link, event_receiver))
     }
 
     async fn handle_request(&self, request: LinkRequest) -> Result<LinkResponse, LinkError> {
@@ -214,11 +214,11 @@ impl PeerLink {
             params: renamed_params(&request),
             context: self.request_context(&request),
         };
-        let answer = self.send_request(request, broker_request, false).await?;
-        if lists_tools && answer.body == BodyKind::Result {
-            self.tools.learn_page(answer.body_bytes());
+        let response = self.send_request(request, broker_request, false).await?;
+        if lists_tools && response.body == BodyKind::Result {
+            self.tools.learn_page(response.body_bytes());
         }
-        Ok(answer)
+        Ok(response)
     }
 
     async fn send_request(
@@ -228,10 +228,10 @@ impl PeerLink {
         stored: bool,
     ) -> Result<LinkResponse, LinkError> {
         let caller = match (self.side, &request.caller_identity) {
-            (PeerRole::Worker, Some(whom)) => Some(MessageSender {
+            (PeerRole::Worker, Some(identity)) => Some(MessageSender {
                 session_id: HUB.into(),
-                role: whom.role.clone(),
-                principal: Some(Arc::clone(&whom.principal)),
+                role: identity.role.clone(),
+                principal: Some(Arc::clone(&identity.principal)),
             }),
             (PeerRole::Worker, None) | (PeerRole::Hub, _) => None,
         };
@@ -249,7 +249,7 @@ impl PeerLink {
             client,
         };
         match self.remote.call(call).await {
-            Ok(answer) => to_link_response(&request, answer),
+            Ok(response) => to_link_response(&request, response),
             Err(error) => Err(self.to_link_error(error)),
         }
     }
@@ -282,8 +282,8 @@ impl PeerLink {
         write_string(&mut params, uri);
         params.push(b'}');
         let request = LinkRequest::new_internal(method, Some(params.into()), deadline);
-        let answer = Link::request(self, request).await?;
-        Ok(answer.body == BodyKind::Result)
+        let response = Link::request(self, request).await?;
+        Ok(response.body == BodyKind::Result)
     }
 
     /// Returns whether the subscription was accepted; `None` if the peer did not respond. While the
@@ -295,7 +295,7 @@ impl PeerLink {
         result: Result<bool, LinkError>,
     ) -> Result<Option<bool>, LinkError> {
         match result {
-            Ok(taken) => Ok(Some(taken)),
+            Ok(is_accepted) => Ok(Some(is_accepted)),
             Err(error) if self.exit_state().is_none() => {
                 tracing::warn!(server = %self.tools.server(), uri, %error, "subscription failed");
                 Ok(None)
@@ -335,21 +335,22 @@ impl PeerLink {
         now.plus(deadline.saturating_duration_since(self.clock.instant(now)))
     }
 
-    fn close_as(&self, how: LinkExit) {
-        self.exit.send_if_modified(|over| {
+    fn close_as(&self, exit: LinkExit) {
+        self.exit.send_if_modified(|current| {
             // A stop also ends the requests of a closed link.
-            let is_news = over.is_none() || (how == LinkExit::Stopping && *over != Some(how));
+            let is_news =
+                current.is_none() || (exit == LinkExit::Stopping && *current != Some(exit));
             if is_news {
-                *over = Some(how);
+                *current = Some(exit);
             }
             is_news
         });
     }
 
-    async fn wait_exit(&self, is_it: impl Fn(LinkExit) -> bool) -> LinkExit {
-        let mut over = self.exit.subscribe();
+    async fn wait_exit(&self, predicate: impl Fn(LinkExit) -> bool) -> LinkExit {
+        let mut state = self.exit.subscribe();
         // The sender lives in `self`, so the channel cannot close.
-        let exit = over.wait_for(|over| over.is_some_and(&is_it)).await;
+        let exit = state.wait_for(|state| state.is_some_and(&predicate)).await;
         exit.ok().and_then(|exit| *exit).unwrap_or(LinkExit::Gone)
     }
 
@@ -409,16 +410,18 @@ impl Link for PeerLink {
     ) -> BoxFuture<'_, Result<Vec<Arc<str>>, LinkError>> {
         Box::pin(async move {
             let wanted: BTreeSet<_> = uris.into_iter().collect();
-            let known = lock(&self.subscribed_uris).clone();
-            for uri in known.difference(&wanted) {
-                let told = self.send_subscription(method::RESOURCES_UNSUBSCRIBE, uri, deadline);
-                if self.subscription_result(uri, told.await)?.is_some() {
+            let subscribed = lock(&self.subscribed_uris).clone();
+            for uri in subscribed.difference(&wanted) {
+                let subscription =
+                    self.send_subscription(method::RESOURCES_UNSUBSCRIBE, uri, deadline);
+                if self.subscription_result(uri, subscription.await)?.is_some() {
                     lock(&self.subscribed_uris).remove(uri);
                 }
             }
-            for uri in wanted.difference(&known) {
-                let told = self.send_subscription(method::RESOURCES_SUBSCRIBE, uri, deadline);
-                if self.subscription_result(uri, told.await)? == Some(true) {
+            for uri in wanted.difference(&subscribed) {
+                let subscription =
+                    self.send_subscription(method::RESOURCES_SUBSCRIBE, uri, deadline);
+                if self.subscription_result(uri, subscription.await)? == Some(true) {
                     lock(&self.subscribed_uris).insert(Arc::clone(uri));
                 }
             }

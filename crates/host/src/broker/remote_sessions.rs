@@ -72,8 +72,8 @@ impl RemoteSessions {
             hub: ArcSwapOption::empty(),
             table: Mutex::default(),
         });
-        let audience: Arc<dyn NotificationSink> = Arc::clone(&sessions) as _;
-        host.set_remote_sink(&audience);
+        let sink: Arc<dyn NotificationSink> = Arc::clone(&sessions) as _;
+        host.set_remote_sink(&sink);
         sessions
     }
 
@@ -81,21 +81,21 @@ impl RemoteSessions {
     /// the hub's own sessions end.
     pub(super) fn note_connection(&self, hub: &HubSender) {
         let generation = hub.generation();
-        let is_known = |known: &HubSender| known.generation() == generation;
+        let is_known = |current: &HubSender| current.generation() == generation;
         if self.hub.load().as_deref().is_some_and(is_known) {
             return;
         }
         self.hub.store(Some(Arc::new(hub.clone())));
-        let ended: Vec<_> = {
+        let ended_keys: Vec<_> = {
             let mut table = lock(&self.table);
             let own = |name: &RemoteSessionName, _: &mut SessionKey| name.session.is_none();
-            let ended: Vec<_> = table.keys.extract_if(own).map(|(_, key)| key).collect();
-            for key in &ended {
+            let ended_keys: Vec<_> = table.keys.extract_if(own).map(|(_, key)| key).collect();
+            for key in &ended_keys {
                 table.sessions.remove(key);
             }
-            ended
+            ended_keys
         };
-        for key in ended {
+        for key in ended_keys {
             self.host.end_session(key);
         }
     }
@@ -112,7 +112,7 @@ impl RemoteSessions {
         };
         let now = self.host.clock().now();
         let mut table = lock(&self.table);
-        let (key, gone) = match table.keys.get(&name) {
+        let (key, evicted) = match table.keys.get(&name) {
             Some(key) => (*key, Vec::new()),
             None => table.insert_session(name, now),
         };
@@ -121,7 +121,7 @@ impl RemoteSessions {
             session_state.last_used = now;
         }
         drop(table);
-        for key in gone {
+        for key in evicted {
             self.host.end_session(key);
         }
         RemoteSessionGuard {
@@ -169,20 +169,20 @@ impl RemoteSessionTable {
         name: RemoteSessionName,
         now: MonotonicTime,
     ) -> (SessionKey, Vec<SessionKey>) {
-        let long_ago = |session: &RemoteSession| session.last_used.plus(IDLE_MAX) <= now;
+        let is_expired = |session: &RemoteSession| session.last_used.plus(IDLE_MAX) <= now;
         let is_idle =
             |session: &RemoteSession| session.in_flight == 0 && session.name.session.is_some();
         let idle = self.sessions.iter().filter(|(_, session)| is_idle(session));
-        let mut gone: Vec<_> = idle
+        let mut evicted: Vec<_> = idle
             .clone()
-            .filter(|(_, session)| long_ago(session))
+            .filter(|(_, session)| is_expired(session))
             .map(|(key, _)| *key)
             .collect();
-        if gone.is_empty() && self.sessions.len() >= REMOTE_SESSIONS_MAX {
-            let quietest = idle.min_by_key(|(_, session)| session.last_used);
-            gone.extend(quietest.map(|(key, _)| *key));
+        if evicted.is_empty() && self.sessions.len() >= REMOTE_SESSIONS_MAX {
+            let least_recent = idle.min_by_key(|(_, session)| session.last_used);
+            evicted.extend(least_recent.map(|(key, _)| *key));
         }
-        for key in &gone {
+        for key in &evicted {
             if let Some(session) = self.sessions.remove(key) {
                 self.keys.remove(&session.name);
             }
@@ -197,26 +197,26 @@ impl RemoteSessionTable {
             level: None,
         };
         self.sessions.insert(key, session);
-        (key, gone)
+        (key, evicted)
     }
 }
 
 impl NotificationSink for RemoteSessions {
     fn deliver(&self, session: SessionKey, notification: Bytes) -> bool {
-        let visit = lock(&self.table)
+        let entry = lock(&self.table)
             .sessions
             .get(&session)
-            .map(|visit| visit.name.clone());
-        let line = self.hub.load();
-        let (Some(name), Some(line)) = (visit, line.as_deref()) else {
+            .map(|entry| entry.name.clone());
+        let hub = self.hub.load();
+        let (Some(name), Some(hub)) = (entry, hub.as_deref()) else {
             return false;
         };
-        let told = BrokerFrame::SessionNotification {
+        let frame = BrokerFrame::SessionNotification {
             server: name.server,
             session: name.session,
             notification,
         };
-        line.try_send(&told).is_ok()
+        hub.try_send(&frame).is_ok()
     }
 }
 
@@ -235,8 +235,8 @@ impl RemoteSessionGuard {
     /// Sets the log level and returns whether it changed.
     pub(super) fn replace_level(&self, level: Option<LogLevel>) -> bool {
         let mut table = lock(&self.sessions.table);
-        let visit = table.sessions.get_mut(&self.key);
-        visit.is_some_and(|visit| std::mem::replace(&mut visit.level, level) != level)
+        let session = table.sessions.get_mut(&self.key);
+        session.is_some_and(|session| std::mem::replace(&mut session.level, level) != level)
     }
 
     /// Returns the client handle of one request, backed by `client`.
@@ -272,9 +272,9 @@ impl Drop for RemoteSessionGuard {
     fn drop(&mut self) {
         let now = self.sessions.host.clock().now();
         let mut table = lock(&self.sessions.table);
-        if let Some(visit) = table.sessions.get_mut(&self.key) {
-            visit.in_flight = visit.in_flight.saturating_sub(1);
-            visit.last_used = now;
+        if let Some(session) = table.sessions.get_mut(&self.key) {
+            session.in_flight = session.in_flight.saturating_sub(1);
+            session.last_used = now;
         }
     }
 }
@@ -308,18 +308,18 @@ impl ClientHandle for RemoteClientHandle {
 
     fn notify(&self, notification: Bytes) {
         match &self.client {
-            Some(sink) => sink.notify(notification),
+            Some(client) => client.notify(notification),
             None => drop(self.sessions.deliver(self.key, notification)),
         }
     }
 
-    fn request(&self, question: ServerRequest) -> Option<ServerRequestId> {
-        self.client.as_ref()?.request(question)
+    fn request(&self, server_request: ServerRequest) -> Option<ServerRequestId> {
+        self.client.as_ref()?.request(server_request)
     }
 
-    fn note_missing_capability(&self, ability: ClientCapability) {
-        if let Some(sink) = &self.client {
-            sink.note_missing_capability(ability);
+    fn note_missing_capability(&self, capability: ClientCapability) {
+        if let Some(client) = &self.client {
+            client.note_missing_capability(capability);
         }
     }
 
@@ -327,9 +327,9 @@ impl ClientHandle for RemoteClientHandle {
         self.answers_by_retry
     }
 
-    fn cancel_request(&self, question: ServerRequestId) {
-        if let Some(sink) = &self.client {
-            sink.cancel_request(question);
+    fn cancel_request(&self, request_id: ServerRequestId) {
+        if let Some(client) = &self.client {
+            client.cancel_request(request_id);
         }
     }
 

@@ -213,8 +213,8 @@ impl RemoteTools {
 
     /// Returns the display name of the server that runs a tool.
     fn server_name<'a>(&'a self, item: &'a ManifestItem) -> &'a str {
-        let asked = self.peer.as_ref().map_or(HUB, |peer| peer.mailbox.as_str());
-        item.server.as_deref().unwrap_or(asked)
+        let default_name = self.peer.as_ref().map_or(HUB, |peer| peer.mailbox.as_str());
+        item.server.as_deref().unwrap_or(default_name)
     }
 
     async fn run_tool(
@@ -254,12 +254,12 @@ impl RemoteTools {
             sender: None,
             client: context.caller.clone(),
         };
-        let answer = match self.send_call(call.clone()).await {
+        let response = match self.send_call(call.clone()).await {
             // The outcome is unknown and the tool is repeatable: retry once.
             Err(BrokerCallError::Lost(_)) if item.is_repeatable => self.send_call(call).await,
-            answer => answer,
+            response => response,
         };
-        to_output(self.server_name(item), answer)
+        to_output(self.server_name(item), response)
     }
 }
 
@@ -294,7 +294,7 @@ impl ToolExecutor for RemoteTools {
 /// Converts the result of a call to a tool output.
 fn to_output(
     server: &str,
-    answer: Result<BrokerResponse, BrokerCallError>,
+    response: Result<BrokerResponse, BrokerCallError>,
 ) -> Result<ToolOutput, ExecuteError> {
     let remote_failure = |failure: FailureReport| {
         ExecuteError::Call(CallError::RemoteFailure {
@@ -302,10 +302,14 @@ fn to_output(
             failure: Arc::new(failure),
         })
     };
-    match answer {
-        Ok(BrokerResponse::Output { result, again, .. }) => {
+    match response {
+        Ok(BrokerResponse::Output {
+            result,
+            from_journal,
+            ..
+        }) => {
             let output = ToolOutput::from_result(result);
-            Ok(match again {
+            Ok(match from_journal {
                 true => output.into_recorded(),
                 false => output,
             })

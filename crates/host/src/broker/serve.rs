@@ -285,10 +285,10 @@ impl ServeEngine {
             true => None,
             false => match self.begin_request(key, incoming).await {
                 Ok(entry) => Some(entry),
-                Err(carried) => return carried,
+                Err(outcome) => return outcome,
             },
         };
-        let answer = tokio::select! {
+        let response = tokio::select! {
             biased;
             answer = self.run_tool(&request) => answer,
             () = guard.wait_cancelled() => {
@@ -296,10 +296,7 @@ impl ServeEngine {
             }
         };
         drop(permit);
-        ServeOutcome {
-            response: answer,
-            entry,
-        }
+        ServeOutcome { response, entry }
     }
 
     /// Records a request as started; a request already known to the ledger yields a response.
@@ -336,7 +333,7 @@ impl ServeEngine {
     /// Answers a request that must not start: with the recorded outcome if started before,
     /// otherwise with the refusal.
     async fn replay_or_refuse(&self, key: &RequestKey, failure: FailureReport) -> ServeOutcome {
-        let known = async {
+        let lookup = async {
             if let Some(body) = self.ledger.find_response(&key.caller, &key.id).await? {
                 return Ok(Some(ServeOutcome::from_response(replay_response(body))));
             }
@@ -349,8 +346,8 @@ impl ServeEngine {
                 entry: Some(entry),
             }))
         };
-        match known.await {
-            Ok(Some(carried)) => carried,
+        match lookup.await {
+            Ok(Some(outcome)) => outcome,
             Ok(None) => ServeOutcome::from_failure(failure),
             Err(error) => {
                 ServeOutcome::from_failure(failures::not_stored(&error, ExecutionStatus::Unknown))
@@ -378,7 +375,7 @@ impl ServeEngine {
         let may_ask = request
             .request
             .context()
-            .is_some_and(|who| who.capabilities.has_any());
+            .is_some_and(|caller_context| caller_context.capabilities.has_any());
         let until = match may_ask {
             true => request.deadline.plus(CLIENT_WAIT_MAX),
             false => request.deadline,
@@ -392,9 +389,9 @@ impl ServeEngine {
         }
     }
 
-    async fn record_outcome(&self, entry: &LedgerEntry, answer: &BrokerResponse) {
+    async fn record_outcome(&self, entry: &LedgerEntry, response: &BrokerResponse) {
         let mut body = Vec::new();
-        answer.write(ResultForm::Whole, &mut body);
+        response.write(ResultForm::Whole, &mut body);
         if let Err(error) = self
             .ledger
             .finish_request(entry, body.into(), self.timestamps())
@@ -423,21 +420,21 @@ impl ServeOutcome {
 
 /// Parses a recorded response.
 fn replay_response(body: Option<Bytes>) -> BrokerResponse {
-    let answer = body.and_then(|body| BrokerResponse::parse(&body).ok());
-    match answer {
+    let response = body.and_then(|body| BrokerResponse::parse(&body).ok());
+    match response {
         Some(BrokerResponse::Output { result, era, .. }) => BrokerResponse::Output {
             result,
-            again: true,
+            from_journal: true,
             era,
         },
-        Some(answer) => answer,
+        Some(response) => response,
         None => BrokerResponse::Failed(failures::response_forgotten()),
     }
 }
 
 /// Stores a reply; an oversized reply is replaced by an error.
-async fn send_reply(answer: &BrokerResponse, sink: &dyn ReplySink) -> Result<(), ReplyError> {
-    match sink.store_reply(answer).await {
+async fn send_reply(response: &BrokerResponse, sink: &dyn ReplySink) -> Result<(), ReplyError> {
+    match sink.store_reply(response).await {
         Err(ReplyError::TooLarge) => {
             sink.store_reply(&BrokerResponse::Failed(failures::response_too_large()))
                 .await

@@ -169,8 +169,8 @@ fn list_digest(lists: &[&CatalogList]) -> String {
 impl CallerMapping for ServerOffer {
     fn map_sender(&self, from: &MessageSender) -> Option<Arc<Principal>> {
         // No local name contains a colon, so the name cannot match a local principal.
-        let whom = from.principal.as_ref().unwrap_or(&from.session_id);
-        let name = format!("hub:{whom}");
+        let sender_name = from.principal.as_ref().unwrap_or(&from.session_id);
+        let name = format!("hub:{sender_name}");
         let policy = self.host.policy();
         if !policy.has_roles() {
             if !self.roles_warned.swap(true, Ordering::Relaxed) {

@@ -62,41 +62,41 @@ impl OutgoingServerRequests {
     /// Completes a server request; `None` refuses the request. Returns `false` if no such request
     /// of call `id` is open.
     pub(super) fn complete(&self, id: &str, number: u64, answer: Option<Bytes>) -> bool {
-        let taken = {
+        let removed = {
             let mut open = lock(&self.0);
             match open.requests.get(&number) {
-                Some((of, _)) if **of == *id => open.requests.remove(&number),
+                Some((call_id, _)) if **call_id == *id => open.requests.remove(&number),
                 Some(_) | None => None,
             }
         };
-        let Some((_, question)) = taken else {
+        let Some((_, server_request)) = removed else {
             return false;
         };
         match answer {
-            Some(answer) => question.respond(answer),
-            None => drop(question),
+            Some(answer) => server_request.respond(answer),
+            None => drop(server_request),
         }
         true
     }
 
     /// Refuses all open requests of a finished call.
     pub(super) fn cancel_for_call(&self, id: &str) {
-        let ended: Vec<_> = {
+        let cancelled: Vec<_> = {
             let mut open = lock(&self.0);
-            let of = |_: &u64, question: &mut (Arc<str>, ServerRequest)| *question.0 == *id;
+            let of = |_: &u64, entry: &mut (Arc<str>, ServerRequest)| *entry.0 == *id;
             open.requests.extract_if(of).collect()
         };
-        drop(ended);
+        drop(cancelled);
     }
 
     /// Refuses all requests, open and future: the connection is closed.
     pub(super) fn close(&self) {
-        let ended = {
+        let cancelled = {
             let mut open = lock(&self.0);
             open.is_closed = true;
             std::mem::take(&mut open.requests)
         };
-        drop(ended);
+        drop(cancelled);
     }
 }
 
@@ -134,11 +134,11 @@ impl IncomingServerRequests {
     ) {
         let message = RpcMessage::parse_from_server(request).ok();
         let parsed = message.and_then(|message| {
-            let ability = bowline_link::required_capability(&message)?;
-            let caller = caller.filter(|caller| caller.capabilities().supports(ability))?;
-            Some((caller, ability, message.id_span()?, message.into_bytes()))
+            let capability = bowline_link::required_capability(&message)?;
+            let caller = caller.filter(|caller| caller.capabilities().supports(capability))?;
+            Some((caller, capability, message.id_span()?, message.into_bytes()))
         });
-        let Some((caller, ability, id_at, request)) = parsed else {
+        let Some((caller, capability, id_at, request)) = parsed else {
             return reply(None);
         };
         {
@@ -153,15 +153,15 @@ impl IncomingServerRequests {
             };
             relayed.insert(key.clone(), relayed_request);
         }
-        let (put, closed) = (Arc::downgrade(self), key.clone());
-        let question =
-            ServerRequest::new(request, id_at.start..id_at.end, ability, move |answer| {
-                if let Some(put) = put.upgrade() {
-                    lock(&put.0).remove(&closed);
+        let (table, closed_key) = (Arc::downgrade(self), key.clone());
+        let server_request =
+            ServerRequest::new(request, id_at.start..id_at.end, capability, move |answer| {
+                if let Some(table) = table.upgrade() {
+                    lock(&table.0).remove(&closed_key);
                 }
                 reply(answer);
             });
-        if let Some(number) = caller.request(question)
+        if let Some(number) = caller.request(server_request)
             && let Some(relayed_request) = lock(&self.0).get_mut(key)
         {
             relayed_request.id = Some(number);
@@ -170,8 +170,8 @@ impl IncomingServerRequests {
 
     /// Cancels a request on behalf of the server.
     pub(super) fn cancel(&self, key: &RelayKey) {
-        let place = lock(&self.0).remove(key);
-        place.into_iter().for_each(IncomingServerRequest::cancel);
+        let removed = lock(&self.0).remove(key);
+        removed.into_iter().for_each(IncomingServerRequest::cancel);
     }
 
     /// Cancels all requests of a finished call.
@@ -184,10 +184,12 @@ impl IncomingServerRequests {
         self.cancel_where(|_| true);
     }
 
-    fn cancel_where(&self, is_it: impl Fn(&str) -> bool) {
-        let ended: Vec<_> = lock(&self.0).extract_if(|key, _| is_it(&key.id)).collect();
-        for (_, place) in ended {
-            place.cancel();
+    fn cancel_where(&self, predicate: impl Fn(&str) -> bool) {
+        let cancelled: Vec<_> = lock(&self.0)
+            .extract_if(|key, _| predicate(&key.id))
+            .collect();
+        for (_, server_request) in cancelled {
+            server_request.cancel();
         }
     }
 }
@@ -216,18 +218,18 @@ struct CallerWaitTime {
 
 impl DeadlineExtension {
     pub(super) fn start_wait(&self, now: MonotonicTime) {
-        let mut spent = lock(&self.0);
-        spent.open_requests += 1;
-        spent.waiting_since.get_or_insert(now);
+        let mut wait_time = lock(&self.0);
+        wait_time.open_requests += 1;
+        wait_time.waiting_since.get_or_insert(now);
     }
 
     pub(super) fn end_wait(&self, now: MonotonicTime) {
-        let mut spent = lock(&self.0);
-        spent.open_requests = spent.open_requests.saturating_sub(1);
-        if spent.open_requests == 0
-            && let Some(since) = spent.waiting_since.take()
+        let mut wait_time = lock(&self.0);
+        wait_time.open_requests = wait_time.open_requests.saturating_sub(1);
+        if wait_time.open_requests == 0
+            && let Some(since) = wait_time.waiting_since.take()
         {
-            spent.finished_waits += since.duration_until(now);
+            wait_time.finished_waits += since.duration_until(now);
         }
     }
 
@@ -238,17 +240,19 @@ impl DeadlineExtension {
         until: MonotonicTime,
         now: MonotonicTime,
     ) -> Option<MonotonicTime> {
-        let spent = lock(&self.0);
-        let running = spent.waiting_since.map(|since| since.duration_until(now));
-        let all = (spent.finished_waits + running.unwrap_or_default()).min(CLIENT_WAIT_MAX);
-        let more = deadline.plus(all);
-        if more <= until {
+        let wait_time = lock(&self.0);
+        let running = wait_time
+            .waiting_since
+            .map(|since| since.duration_until(now));
+        let waited = (wait_time.finished_waits + running.unwrap_or_default()).min(CLIENT_WAIT_MAX);
+        let extended = deadline.plus(waited);
+        if extended <= until {
             return None;
         }
         // While a server request is open, the deadline moves with the clock.
-        Some(match spent.open_requests {
-            0 => more,
-            _ => more.max(now.plus(CALLER_WAIT_GRACE)),
+        Some(match wait_time.open_requests {
+            0 => extended,
+            _ => extended.max(now.plus(CALLER_WAIT_GRACE)),
         })
     }
 
@@ -277,30 +281,30 @@ mod tests {
 
     #[test]
     fn caller_wait_extends_deadline_up_to_one_hour() {
-        let patience = DeadlineExtension::default();
+        let extension = DeadlineExtension::default();
         let (deadline, s) = (MonotonicTime(1_000), |seconds: u64| {
             MonotonicTime(seconds * 1_000)
         });
-        assert_eq!(patience.extended_deadline(deadline, deadline, s(1)), None);
-        patience.start_wait(MonotonicTime(500));
-        patience.start_wait(MonotonicTime(700));
-        let first = patience.extended_deadline(deadline, deadline, s(1));
+        assert_eq!(extension.extended_deadline(deadline, deadline, s(1)), None);
+        extension.start_wait(MonotonicTime(500));
+        extension.start_wait(MonotonicTime(700));
+        let first = extension.extended_deadline(deadline, deadline, s(1));
         assert_eq!(first, Some(s(2)), "at least a second more while it is open");
-        patience.end_wait(s(2));
-        patience.end_wait(s(3));
-        let after = patience.extended_deadline(deadline, s(3), s(3));
+        extension.end_wait(s(2));
+        extension.end_wait(s(3));
+        let after = extension.extended_deadline(deadline, s(3), s(3));
         assert_eq!(
             after,
             Some(MonotonicTime(3_500)),
             "two and a half seconds were the caller's"
         );
         assert_eq!(
-            patience.extended_deadline(deadline, MonotonicTime(3_500), MonotonicTime(3_500)),
+            extension.extended_deadline(deadline, MonotonicTime(3_500), MonotonicTime(3_500)),
             None
         );
-        patience.start_wait(MonotonicTime(3_500));
+        extension.start_wait(MonotonicTime(3_500));
         let late = MonotonicTime(10_000_000);
         let hour = deadline.plus(CLIENT_WAIT_MAX);
-        assert_eq!(patience.extended_deadline(deadline, hour, late), None);
+        assert_eq!(extension.extended_deadline(deadline, hour, late), None);
     }
 }

@@ -229,7 +229,7 @@ pub async fn serve_with(
         if let Some(server) = &options.offer_as {
             client.offer_servers(offer_backend.write_offer(server));
         }
-        let ended = tokio::select! {
+        let result = tokio::select! {
             biased;
             () = &mut shutdown => {
                 engine.0.close(options.drain).await;
@@ -238,7 +238,7 @@ pub async fn serve_with(
             }
             ended = wait_disconnected(&client, options.client.connect_timeout) => ended,
         };
-        match ended {
+        match result {
             Err(fenced @ BrokerConnectError::Fenced(_)) => return Err(fenced),
             Err(error) => {
                 tracing::warn!(error = &error as &dyn std::error::Error, "serving ended");

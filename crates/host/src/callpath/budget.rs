@@ -94,11 +94,11 @@ impl BudgetAccounts {
         let Some(run) = call.run.as_ref().filter(|_| cost == CallCost::Call) else {
             return Ok(());
         };
-        run.charge_call().map_err(|over| {
+        run.charge_call().map_err(|exhausted| {
             if let Some((role, receipt)) = receipt {
                 lock(&self.accounts).refund_charge(principal, role, receipt);
             }
-            to_run_spent_error(principal, over)
+            to_run_spent_error(principal, exhausted)
         })
     }
 
@@ -139,12 +139,12 @@ impl BudgetAccounts {
     }
 }
 
-fn to_run_spent_error(principal: &Arc<str>, over: RunExhausted) -> CallError {
+fn to_run_spent_error(principal: &Arc<str>, exhausted: RunExhausted) -> CallError {
     CallError::BudgetExceeded {
         principal: Arc::clone(principal),
         limit: "run",
-        allowed: over.ceiling,
-        spent: over.spent,
+        allowed: exhausted.ceiling,
+        spent: exhausted.spent,
         after: None,
     }
 }
@@ -199,7 +199,7 @@ mod tests {
         let charge = |subject| purse.charge_call(&call(subject, &run), &ceiling, MonotonicTime(0));
         let get = || CallSubject::Task {
             id: "t".into(),
-            verb: TaskOperation::Get,
+            operation: TaskOperation::Get,
         };
         assert_eq!(charge(CallSubject::Tool("s__do".into())), Ok(()));
         for _ in 0..3 {

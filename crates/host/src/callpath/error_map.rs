@@ -17,7 +17,7 @@ pub(super) fn can_retry(error: &LinkError, call: &CallRequest, route: &Route) ->
     let changes =
         |verb: TaskOperation| matches!(verb, TaskOperation::Cancel | TaskOperation::Update);
     let once = call.wants_task
-        || matches!(&call.subject, CallSubject::Task { verb, .. } if changes(*verb));
+        || matches!(&call.subject, CallSubject::Task { operation, .. } if changes(*operation));
     match error {
         LinkError::Closed(_) => true,
         // The process was killed for exceeding its limits and would exceed them again.

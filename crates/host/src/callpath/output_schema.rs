@@ -92,16 +92,16 @@ impl OutputValidator {
 
     /// Returns the tools with unusable schemas, among tools with results so far.
     pub(crate) fn unchecked_tools(&self) -> Vec<UncheckedTool> {
-        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        known.unchecked.clone()
+        let cache = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        cache.unchecked.clone()
     }
 
     fn schema_for(&self, catalog: &CatalogStore, route: &Route) -> Option<Arc<CompiledSchema>> {
-        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(schema) = known.schemas.get(&route.definition_hash) {
+        let cache = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(schema) = cache.schemas.get(&route.definition_hash) {
             return schema.clone();
         }
-        drop(known);
+        drop(cache);
         // If the definition changed during the call, its schema at call time is unknown.
         let definition = current_definition(catalog, route)?;
         let schema = object::field(&definition, "outputSchema").map(|at| at.slice(&definition));
@@ -114,21 +114,21 @@ impl OutputValidator {
         route: &Route,
         schema: Option<Result<CompiledSchema, compiled_schema::SchemaError>>,
     ) -> Option<Arc<CompiledSchema>> {
-        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        if known.schemas.len() >= DEFINITIONS_MAX || known.bytes >= SCHEMA_BYTES_MAX {
+        let mut cache = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        if cache.schemas.len() >= DEFINITIONS_MAX || cache.bytes >= SCHEMA_BYTES_MAX {
             // Entries in use return with the next result.
-            *known = SchemaCache::default();
+            *cache = SchemaCache::default();
         }
         let schema = match schema {
             Some(Err(refused)) => {
-                known.record_unusable(route, &refused);
+                cache.record_unusable(route, &refused);
                 None
             }
             Some(Ok(schema)) => Some(Arc::new(schema)),
             None => None,
         };
-        known.bytes += schema.as_ref().map_or(0, |schema| schema.bytes);
-        known.schemas.insert(route.definition_hash, schema.clone());
+        cache.bytes += schema.as_ref().map_or(0, |schema| schema.bytes);
+        cache.schemas.insert(route.definition_hash, schema.clone());
         schema
     }
 }

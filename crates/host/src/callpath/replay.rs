@@ -64,8 +64,8 @@ impl CallPath {
             ReplayKey::Scoped => key_scope::scope_key(&self.key_scope, call, &route),
             ReplayKey::AsStored => None,
         };
-        let sent = scoped.as_deref().unwrap_or(call);
-        self.send_counted(sent, resolved, started)
+        let sent_call = scoped.as_deref().unwrap_or(call);
+        self.send_counted(sent_call, resolved, started)
             .await
             .map(|(reply, _)| reply)
     }

@@ -109,7 +109,9 @@ impl CallPath {
                     Some(_) | None => server.spec().call_timeout,
                 };
                 let limit = started.plus(limit);
-                let end = request.deadline.map_or(limit, |asked| asked.min(limit));
+                let end = request
+                    .deadline
+                    .map_or(limit, |requested| requested.min(limit));
                 match Box::pin(server.wait_listed(end)).await {
                     // The entry changed meanwhile: resolve again with the successor.
                     Err(CallError::Stopped { .. }) if self.is_replaced(server) => {
@@ -184,7 +186,9 @@ impl CallPath {
             return false;
         }
         let limit = started.plus(spec.call_timeout);
-        let end = request.deadline.map_or(limit, |asked| asked.min(limit));
+        let end = request
+            .deadline
+            .map_or(limit, |requested| requested.min(limit));
         server.relist_for_unknown(kind, end).await
     }
 
@@ -219,7 +223,7 @@ impl CallPath {
         request: AccessRequest<'_>,
         id: &Arc<str>,
     ) -> Result<Arc<Route>, CallError> {
-        let wanted = |server: &str| match request.scope {
+        let in_scope = |server: &str| match request.scope {
             EndpointScope::All | EndpointScope::Profile(_) => true,
             EndpointScope::Server(only) => **only == *server,
         };
@@ -227,12 +231,13 @@ impl CallPath {
         if let Some(sealed) = request.sealed {
             let holder =
                 lock(&self.sessions.tasks).find_holder(&request.principal.name, sealed, id, now);
-            return match self.is_task_of_caller(holder, sealed) && wanted(&sealed.server) {
+            return match self.is_task_of_caller(holder, sealed) && in_scope(&sealed.server) {
                 true => Ok(Route::new_unlisted(&sealed.server, id)),
                 false => Err(to_unknown_error(request.subject)),
             };
         }
-        let owner = lock(&self.sessions.tasks).find_owner(&request.principal.name, id, now, wanted);
+        let owner =
+            lock(&self.sessions.tasks).find_owner(&request.principal.name, id, now, in_scope);
         match owner {
             TaskOwner::One(server) => Ok(Route::new_unlisted(&server, id)),
             TaskOwner::Several(server) => Err(CallError::AmbiguousTask {
@@ -334,9 +339,9 @@ impl CallPath {
             return Some(Arc::clone(&sealed.tool));
         }
         let tasks = lock(&self.sessions.tasks);
-        let (who, id) = (&request.principal.name, &route.name);
-        let made = tasks.find_task(who, request.session, &route.server, id)?;
-        Some(Arc::clone(&made.tool))
+        let (principal, id) = (&request.principal.name, &route.name);
+        let task = tasks.find_task(principal, request.session, &route.server, id)?;
+        Some(Arc::clone(&task.tool))
     }
 
     fn record_refusal(

@@ -109,20 +109,20 @@ impl ResponseCache {
         request: CacheRequest<'a>,
         deadline: CallDeadline,
     ) -> Result<CacheLookup<'a>, CallError> {
-        let live = |keeping| Ok(CacheLookup::Miss(CacheFlight::new(self, request, keeping)));
+        let live = |policy| Ok(CacheLookup::Miss(CacheFlight::new(self, request, policy)));
         if !request.is_cacheable() {
             return live(StorePolicy::Never);
         }
         if self.cacheable_items.load(Ordering::Relaxed) == 0 {
             return live(StorePolicy::IfHinted);
         }
-        let known = lock(&self.state)
+        let summary = lock(&self.state)
             .cache
             .subject_summary(request.cache_item());
-        let Some(known) = known else {
+        let Some(summary) = summary else {
             return live(StorePolicy::IfHinted);
         };
-        let Some(keys) = LookupKeys::from_request(request, known) else {
+        let Some(keys) = LookupKeys::from_request(request, summary) else {
             return live(StorePolicy::Never);
         };
         match self.lookup_once(request, &keys, request.start.at) {
@@ -142,21 +142,21 @@ impl ResponseCache {
         keys: &LookupKeys,
         now: MonotonicTime,
     ) -> CacheProbe {
-        let mut kept = lock(&self.state);
-        let about = request.cache_item();
-        match kept
+        let mut state = lock(&self.state);
+        let item = request.cache_item();
+        match state
             .cache
-            .begin_lookup(about, keys.keys, request.start.purge_epoch, now)
+            .begin_lookup(item, keys.keys, request.start.purge_epoch, now)
         {
             cache::LookupOutcome::Hit(hit) => {
-                drop(kept);
+                drop(state);
                 CacheProbe::Hit(cached_result::to_reply(&hit, &request.call.id))
             }
             cache::LookupOutcome::Lead(lead) => CacheProbe::Miss(Some(lead)),
             cache::LookupOutcome::Bypass => CacheProbe::Miss(None),
             cache::LookupOutcome::Follow(id) => {
                 let flying = || watch::Sender::new(FlightPhase::InFlight);
-                let sender = kept.waiters.entry(id).or_insert_with(flying);
+                let sender = state.waiters.entry(id).or_insert_with(flying);
                 CacheProbe::Follow(sender.subscribe())
             }
         }
@@ -171,7 +171,7 @@ impl ResponseCache {
         mut phase: watch::Receiver<FlightPhase>,
         deadline: CallDeadline,
     ) -> Result<CacheLookup<'a>, CallError> {
-        let live = |keeping| Ok(CacheLookup::Miss(CacheFlight::new(self, request, keeping)));
+        let live = |policy| Ok(CacheLookup::Miss(CacheFlight::new(self, request, policy)));
         let until = self.clock.instant(deadline.at);
         loop {
             let phase_after = phase.wait_for(|phase| *phase != FlightPhase::InFlight);
@@ -186,10 +186,10 @@ impl ResponseCache {
                 return live(keys.into_missed(None));
             }
             // The sharing of these responses may be known by now.
-            let known = lock(&self.state)
+            let summary = lock(&self.state)
                 .cache
                 .subject_summary(request.cache_item());
-            keys.add_missing_keys(request, known);
+            keys.add_missing_keys(request, summary);
             match self.lookup_once(request, &keys, self.clock.now()) {
                 CacheProbe::Hit(reply) => return Ok(CacheLookup::Hit(reply)),
                 CacheProbe::Miss(lead) => return live(keys.into_missed(lead)),
@@ -200,9 +200,9 @@ impl ResponseCache {
 
     /// Ends a flight and wakes its waiters.
     fn end_flight(&self, lead: FlightLead, phase: FlightPhase) {
-        let waiting = self.update(|kept| {
-            kept.cache.end_flight(lead);
-            kept.waiters.remove(&lead.id)
+        let waiting = self.update(|state| {
+            state.cache.end_flight(lead);
+            state.waiters.remove(&lead.id)
         });
         if let Some(waiting) = waiting {
             waiting.send_replace(phase);
@@ -223,17 +223,17 @@ impl ResponseCache {
 
     /// Applies changed limits.
     pub(crate) fn set_limits(&self, limits: CacheLimits) {
-        self.update(|kept| kept.cache.set_limits(limits, self.clock.now()));
+        self.update(|state| state.cache.set_limits(limits, self.clock.now()));
     }
 
     /// Changes the cache, then updates the lock-free copies.
     fn update<T>(&self, change: impl FnOnce(&mut ResponseCacheState) -> T) -> T {
-        let mut kept = lock(&self.state);
-        let changed = change(&mut kept);
+        let mut state = lock(&self.state);
+        let changed = change(&mut state);
         self.purge_epoch
-            .store(kept.cache.purge_epoch(), Ordering::Release);
+            .store(state.cache.purge_epoch(), Ordering::Release);
         self.cacheable_items
-            .store(kept.cache.subject_count(), Ordering::Relaxed);
+            .store(state.cache.subject_count(), Ordering::Relaxed);
         changed
     }
 }

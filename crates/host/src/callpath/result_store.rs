@@ -182,19 +182,19 @@ impl CallPath {
             return None;
         };
         let (number, offset) = self.stored_results.parse_uri(uri)?;
-        let allows = |kept: &StoredResult| {
-            let thing = PolicyTarget {
+        let allows = |stored: &StoredResult| {
+            let target = PolicyTarget {
                 kind: FeatureKind::Tool,
-                server: &kept.server,
-                name: &kept.tool,
+                server: &stored.server,
+                name: &stored.tool,
                 arguments: None,
             };
             let is_here = match &call.scope {
-                EndpointScope::Server(only) => *only == kept.server,
+                EndpointScope::Server(only) => *only == stored.server,
                 EndpointScope::All | EndpointScope::Profile(_) => true,
             };
-            let is_own = kept.principal == call.principal.name;
-            is_own && is_here && self.authorizer.allows(&call.principal, &call.scope, thing)
+            let is_own = stored.principal == call.principal.name;
+            is_own && is_here && self.authorizer.allows(&call.principal, &call.scope, target)
         };
         let unknown = || CallError::UnknownResource {
             uri: Arc::clone(uri),
@@ -202,8 +202,8 @@ impl CallPath {
         let found = {
             let mut table = lock(&self.stored_results.table);
             table.remove_expired(self.clock.now());
-            let kept = table.results.get(&number).filter(|kept| allows(kept));
-            kept.map(|kept| (Arc::clone(&kept.text), kept.mime))
+            let stored = table.results.get(&number).filter(|stored| allows(stored));
+            stored.map(|stored| (Arc::clone(&stored.text), stored.mime))
         };
         let Some((text, mime)) = found.filter(|(text, _)| offset < text.len()) else {
             return Some(Err(unknown()));
@@ -305,19 +305,19 @@ impl ResultTable {
     fn insert(
         &mut self,
         principal: &Principal,
-        kept: StoredResult,
+        result: StoredResult,
         now: MonotonicTime,
     ) -> Option<u64> {
         self.remove_expired(now);
-        let bytes = kept.text.len();
+        let bytes = result.text.len();
         let share = match principal.role {
             Role::Owner => STORED_BYTES_MAX,
             _ => PRINCIPAL_BYTES_MAX,
         };
         let is_full = |table: &Self| {
-            let held = table.usage(&kept.principal);
-            held.bytes + bytes > share
-                || held.results >= PRINCIPAL_RESULTS_MAX
+            let used = table.usage(&result.principal);
+            used.bytes + bytes > share
+                || used.results >= PRINCIPAL_RESULTS_MAX
                 || table.bytes + bytes > STORED_BYTES_MAX
         };
         if bytes > share {
@@ -325,18 +325,18 @@ impl ResultTable {
         }
         while is_full(self) {
             let mut results = self.results.iter();
-            let oldest = results.find(|(_, one)| one.principal == kept.principal);
+            let oldest = results.find(|(_, one)| one.principal == result.principal);
             let oldest = oldest.map(|(number, _)| *number)?;
             self.remove(oldest);
         }
-        let held = self.principals.entry(Arc::clone(&kept.principal));
-        let held = held.or_default();
-        held.results += 1;
-        held.bytes += bytes;
+        let used = self.principals.entry(Arc::clone(&result.principal));
+        let used = used.or_default();
+        used.results += 1;
+        used.bytes += bytes;
         self.bytes += bytes;
         let number = self.next;
         self.next += 1;
-        self.results.insert(number, kept);
+        self.results.insert(number, result);
         Some(number)
     }
 
@@ -346,24 +346,24 @@ impl ResultTable {
 
     /// Removes expired results; lifetimes are equal, so the oldest expire first.
     fn remove_expired(&mut self, now: MonotonicTime) {
-        while let Some((oldest, kept)) = self.results.first_key_value()
-            && kept.until <= now
+        while let Some((oldest, result)) = self.results.first_key_value()
+            && result.until <= now
         {
             self.remove(*oldest);
         }
     }
 
     fn remove(&mut self, number: u64) {
-        let Some(kept) = self.results.remove(&number) else {
+        let Some(removed) = self.results.remove(&number) else {
             return;
         };
-        let bytes = kept.text.len();
+        let bytes = removed.text.len();
         self.bytes -= bytes;
-        if let Some(held) = self.principals.get_mut(&kept.principal) {
-            held.results -= 1;
-            held.bytes -= bytes;
-            if held.results == 0 {
-                self.principals.remove(&kept.principal);
+        if let Some(used) = self.principals.get_mut(&removed.principal) {
+            used.results -= 1;
+            used.bytes -= bytes;
+            if used.results == 0 {
+                self.principals.remove(&removed.principal);
             }
         }
     }

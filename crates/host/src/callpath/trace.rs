@@ -53,8 +53,8 @@ pub(super) fn log_failure(span: &Span, resolved: ResolvedCall<'_>, error: Option
         error.failure_class().as_str(),
         error.execution_status().as_str(),
     );
-    let said = error.to_string();
-    let reason = resolved.server.spec().secrets.redact_text(&said);
+    let message = error.to_string();
+    let reason = resolved.server.spec().secrets.redact_text(&message);
     span.in_scope(|| {
         tracing::warn!(%server, %tool, class, execution, %reason, "call failed");
     });

@@ -60,10 +60,10 @@ impl CatalogList {
         {
             let read = CatalogItem::parse(kind, server, definition, rules);
             let read = read.map(|item| item.with_header_params(kind));
-            if let Some((item, Some(why))) = &read
+            if let Some((item, Some(error))) = &read
                 && header_policy == HeaderParamPolicy::Enforce
             {
-                unusable.push((Arc::clone(&item.route.name), why.clone()));
+                unusable.push((Arc::clone(&item.route.name), error.clone()));
                 continue;
             }
             match read.map(|(item, _)| item) {

@@ -136,7 +136,8 @@ impl CapabilityUnion {
         let Some(capabilities) = capabilities(&offer.initialize) else {
             return self;
         };
-        let member = |of: &[u8], key: &str| object::field(of, key).map(|at| at.slice(of).to_vec());
+        let member =
+            |json: &[u8], key: &str| object::field(json, key).map(|at| at.slice(json).to_vec());
         let has = |key| member(capabilities, key).is_some();
         self.prompts |= has("prompts");
         self.resources |= has("resources");
@@ -239,16 +240,16 @@ fn with_list_changed(capabilities: &Bytes) -> Bytes {
             continue;
         }
         let inside = at.start + 1;
-        let told = object::field(own, "listChanged").map(|told| told.shift(at.start));
+        let flag_at = object::field(own, "listChanged").map(|flag_at| flag_at.shift(at.start));
         let empty = object::fields(own).next().is_none();
-        let here = ByteSpan {
+        let insert_at = ByteSpan {
             start: inside,
             end: inside,
         };
-        edits.push(match told {
-            Some(told) => (told, b"true"),
-            None if empty => (here, b"\"listChanged\":true"),
-            None => (here, b"\"listChanged\":true,"),
+        edits.push(match flag_at {
+            Some(flag_at) => (flag_at, b"true"),
+            None if empty => (insert_at, b"\"listChanged\":true"),
+            None => (insert_at, b"\"listChanged\":true,"),
         });
     }
     let edits: Vec<_> = edits

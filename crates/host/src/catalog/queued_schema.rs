@@ -27,27 +27,27 @@ pub(super) fn with_queued_variant(definition: &Bytes) -> Bytes {
     if !schema.starts_with(b"{") {
         return definition.clone();
     }
-    let mut shown = b"{".to_vec();
+    let mut output = b"{".to_vec();
     // The dialect applies to the combined schema.
     if let Some(dialect) = object::field(schema, "$schema") {
-        shown.extend_from_slice(b"\"$schema\":");
-        shown.extend_from_slice(dialect.slice(schema));
-        shown.push(b',');
+        output.extend_from_slice(b"\"$schema\":");
+        output.extend_from_slice(dialect.slice(schema));
+        output.push(b',');
     }
-    shown.extend_from_slice(b"\"type\":\"object\",\"anyOf\":[");
-    write_relocated(schema, &mut shown);
-    shown.push(b',');
-    shown.extend_from_slice(QUEUED_SCHEMA.as_bytes());
-    shown.extend_from_slice(b"]}");
-    replace_span(definition, at, &shown).into()
+    output.extend_from_slice(b"\"type\":\"object\",\"anyOf\":[");
+    write_relocated(schema, &mut output);
+    output.push(b',');
+    output.extend_from_slice(QUEUED_SCHEMA.as_bytes());
+    output.extend_from_slice(b"]}");
+    replace_span(definition, at, &output).into()
 }
 
 /// Writes a schema with its internal references adjusted to the new position.
 fn write_relocated(schema: &[u8], out: &mut Vec<u8>) {
-    let mut found = Vec::new();
-    collect_references(schema, 0, &mut found);
-    found.sort_by_key(|(at, _)| at.start);
-    let edits: Vec<_> = found
+    let mut references = Vec::new();
+    collect_references(schema, 0, &mut references);
+    references.sort_by_key(|(at, _)| at.start);
+    let edits: Vec<_> = references
         .iter()
         .map(|(at, with)| ByteEdit { at: *at, with })
         .collect();
@@ -60,13 +60,13 @@ fn write_relocated(schema: &[u8], out: &mut Vec<u8>) {
 
 /// Collects the references of a schema at `start`. A schema with its own base keeps its references;
 /// plain values are skipped, even if they look like schemas.
-fn collect_references(schema: &[u8], start: usize, found: &mut Vec<(ByteSpan, Vec<u8>)>) {
+fn collect_references(schema: &[u8], start: usize, references: &mut Vec<(ByteSpan, Vec<u8>)>) {
     if is_own_base(schema) {
         return;
     }
     for (key, at) in object::fields(schema) {
         let value = at.slice(schema);
-        let here = start + at.start;
+        let offset = start + at.start;
         match key.as_ref() {
             "$ref" | "$dynamicRef" | "$recursiveRef" => {
                 if let Some(to) = object::parse_string(value)
@@ -74,23 +74,23 @@ fn collect_references(schema: &[u8], start: usize, found: &mut Vec<(ByteSpan, Ve
                 {
                     let mut with = Vec::new();
                     write_string(&mut with, &to.replacen('#', SCHEMA_POINTER, 1));
-                    found.push((at.shift(start), with));
+                    references.push((at.shift(start), with));
                 }
             }
             // Members are named by the author, and each is a schema.
             "properties" | "patternProperties" | "$defs" | "definitions" | "dependentSchemas"
             | "dependencies" => {
                 for (_, member) in object::fields(value) {
-                    collect_references(member.slice(value), here + member.start, found);
+                    collect_references(member.slice(value), offset + member.start, references);
                 }
             }
             "allOf" | "anyOf" | "oneOf" | "prefixItems" => {
-                collect_list_references(value, here, found)
+                collect_list_references(value, offset, references)
             }
             // A schema or a list of schemas.
             "items" => {
-                collect_list_references(value, here, found);
-                collect_references(value, here, found);
+                collect_list_references(value, offset, references);
+                collect_references(value, offset, references);
             }
             "additionalItems"
             | "unevaluatedItems"
@@ -102,15 +102,15 @@ fn collect_references(schema: &[u8], start: usize, found: &mut Vec<(ByteSpan, Ve
             | "if"
             | "then"
             | "else"
-            | "contentSchema" => collect_references(value, here, found),
+            | "contentSchema" => collect_references(value, offset, references),
             _ => {}
         }
     }
 }
 
-fn collect_list_references(value: &[u8], start: usize, found: &mut Vec<(ByteSpan, Vec<u8>)>) {
+fn collect_list_references(value: &[u8], start: usize, references: &mut Vec<(ByteSpan, Vec<u8>)>) {
     for item in object::items(value) {
-        collect_references(item.slice(value), start + item.start, found);
+        collect_references(item.slice(value), start + item.start, references);
     }
 }
 

@@ -246,8 +246,8 @@ fn resolve_names(kind: ListKind, offer: &mut Arc<ServerCatalog>) {
         return;
     }
     let server = Arc::clone(&offer.server);
-    let shelf = Arc::make_mut(offer).list_mut(kind);
-    for item in shelf.items.iter_mut().chain(&mut shelf.withdrawn) {
+    let list = Arc::make_mut(offer).list_mut(kind);
+    for item in list.items.iter_mut().chain(&mut list.withdrawn) {
         item.visible = name::mangled_name(&server, &item.route.name).into();
     }
 }
@@ -281,12 +281,12 @@ fn resolve_uris(kind: ListKind, offers: &mut BTreeMap<Arc<str>, Arc<ServerCatalo
     for offer in offers.values_mut() {
         // Withdrawn items count too, so that URIs stay stable when they return.
         let settled =
-            |shelf: &CatalogList| shelf.all_items().all(|item| item.visible == visible(item));
+            |list: &CatalogList| list.all_items().all(|item| item.visible == visible(item));
         if settled(offer.list(kind)) {
             continue;
         }
-        let shelf = Arc::make_mut(offer).list_mut(kind);
-        for item in shelf.items.iter_mut().chain(&mut shelf.withdrawn) {
+        let list = Arc::make_mut(offer).list_mut(kind);
+        for item in list.items.iter_mut().chain(&mut list.withdrawn) {
             item.visible = visible(item);
         }
     }

@@ -160,7 +160,7 @@ impl ServerCatalog {
         visibility: impl Fn(ListKind, &CatalogItem) -> ItemVisibility,
         field_visibility: impl Fn(&InitializeField) -> ItemVisibility,
     ) -> Self {
-        let judged = |kind| {
+        let filtered = |kind| {
             self.list(kind)
                 .filter_items(kind, |item| visibility(kind, item))
         };
@@ -169,10 +169,10 @@ impl ServerCatalog {
         Self {
             initialize,
             marks,
-            tools: judged(ListKind::Tools),
-            prompts: judged(ListKind::Prompts),
-            resources: judged(ListKind::Resources),
-            templates: judged(ListKind::Templates),
+            tools: filtered(ListKind::Tools),
+            prompts: filtered(ListKind::Prompts),
+            resources: filtered(ListKind::Resources),
+            templates: filtered(ListKind::Templates),
             ..self.clone()
         }
     }
@@ -226,8 +226,8 @@ impl ServerCatalog {
     /// True if both list the same items and route calls the same way.
     pub(super) fn has_same_items(&self, other: &Self) -> bool {
         let alike = |kind| {
-            let of = |offer: &Self| offer.list(kind).rendered.fingerprint;
-            of(self) == of(other)
+            let fingerprint = |offer: &Self| offer.list(kind).rendered.fingerprint;
+            fingerprint(self) == fingerprint(other)
         };
         let routes = |offer: &Self| -> Vec<_> {
             let items = ListKind::ALL.into_iter();
@@ -237,10 +237,10 @@ impl ServerCatalog {
         let introduced = |offer: &Self| {
             let Self {
                 initialize,
-                raw_initialize: said,
+                raw_initialize: raw,
                 ..
             } = offer;
-            (initialize.clone(), said.clone(), offer.marks.clone())
+            (initialize.clone(), raw.clone(), offer.marks.clone())
         };
         introduced(self) == introduced(other)
             && ListKind::ALL.into_iter().all(alike)
@@ -250,8 +250,8 @@ impl ServerCatalog {
     /// True if staleness and cache hints are equal too.
     pub(super) fn has_same_freshness(&self, other: &Self) -> bool {
         let alike = |kind| {
-            let of = |offer: &Self| (offer.list(kind).hint, offer.list(kind).expires_at());
-            of(self) == of(other)
+            let freshness = |offer: &Self| (offer.list(kind).hint, offer.list(kind).expires_at());
+            freshness(self) == freshness(other)
         };
         self.staleness == other.staleness && ListKind::ALL.into_iter().all(alike)
     }
@@ -355,7 +355,7 @@ impl CatalogItem {
                 let route = Arc::new(route);
                 (Self { route, ..self }, None)
             }
-            Err(why) => (self, Some(why)),
+            Err(error) => (self, Some(error)),
         }
     }
 

@@ -40,11 +40,15 @@ impl UnlistedServers {
             return Vec::new();
         }
         let mut names = lock(&self.names);
-        let wanted = |name: &Arc<str>| match scope {
+        let is_in_scope = |name: &Arc<str>| match scope {
             EndpointScope::All | EndpointScope::Profile(_) => reaches(name),
             EndpointScope::Server(server) => name == server && reaches(name),
         };
-        let taken: Vec<_> = names.iter().filter(|name| wanted(name)).cloned().collect();
+        let taken: Vec<_> = names
+            .iter()
+            .filter(|name| is_in_scope(name))
+            .cloned()
+            .collect();
         names.retain(|name| !taken.contains(name));
         self.has_any.store(!names.is_empty(), Ordering::Relaxed);
         taken

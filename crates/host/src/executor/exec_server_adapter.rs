@@ -112,11 +112,11 @@ impl ConnectionHandler for ExecServerAdapter {
             phase: AdapterPhase::New,
         };
         Box::pin(async move {
-            let ended = connection.serve(incoming, &self.service).await;
+            let reason = connection.serve(incoming, &self.service).await;
             self.service
                 .set_status(ServiceStatus::Away("the client is gone".into()));
             tracing::info!(
-                error = &ended as &dyn std::error::Error,
+                error = &reason as &dyn std::error::Error,
                 "exec-server client disconnected"
             );
         })
@@ -178,13 +178,13 @@ impl AdapterConnection {
         });
         match handshake.await {
             Ok(Ok(())) => {}
-            Ok(Err(ended)) => return ended,
+            Ok(Err(reason)) => return reason,
             Err(_late) => return self.close_broken("no handshake in time"),
         }
         service.set_status(ServiceStatus::Connected);
         loop {
-            if let Err(ended) = self.handle_next(&mut incoming).await {
-                return ended;
+            if let Err(reason) = self.handle_next(&mut incoming).await {
+                return reason;
             }
         }
     }
@@ -196,7 +196,7 @@ impl AdapterConnection {
     ) -> Result<(), DisconnectReason> {
         let message = incoming.next().await?;
         match ExecMessage::parse(&message) {
-            Ok(said) => self.dispatch_message(said).await,
+            Ok(parsed) => self.dispatch_message(parsed).await,
             // A malformed message affects no other request.
             Err(error) => {
                 self.shared
@@ -209,8 +209,8 @@ impl AdapterConnection {
 
     async fn dispatch_message(&mut self, message: ExecMessage) -> Result<(), DisconnectReason> {
         match message {
-            ExecMessage::Request { id, verb, params } => {
-                let answer = match verb {
+            ExecMessage::Request { id, method, params } => {
+                let response = match method {
                     ExecMethod::Initialize => self.handle_initialize(&id, &params),
                     ExecMethod::HttpRequest => match self.start_request(&id, &params) {
                         Ok(()) => return Ok(()),
@@ -220,16 +220,16 @@ impl AdapterConnection {
                         self.ensure_ready().map(|()| execserver::status_ready(&id))
                     }
                     ExecMethod::Initialized | ExecMethod::BodyDelta | ExecMethod::Unknown(_) => {
-                        let reason = format!("`{}` is not offered", verb.as_str());
+                        let reason = format!("`{}` is not offered", method.as_str());
                         Err(build_refusal(code::METHOD, &reason))
                     }
                 };
-                let answer =
-                    answer.unwrap_or_else(|refusal| execserver::write_refusal(&id, &refusal));
-                self.shared.outgoing.send(answer).await
+                let response =
+                    response.unwrap_or_else(|refusal| execserver::write_refusal(&id, &refusal));
+                self.shared.outgoing.send(response).await
             }
             ExecMessage::Notification {
-                verb: ExecMethod::Initialized,
+                method: ExecMethod::Initialized,
                 ..
             } => match std::mem::replace(&mut self.phase, AdapterPhase::New) {
                 AdapterPhase::New => {
@@ -268,20 +268,24 @@ impl AdapterConnection {
             .map_err(|error| build_refusal(code::INVALID_PARAMS, &error.to_string()))?;
         let session = match first.resume_session {
             None => self.sessions.open(),
-            Some(known) => self.sessions.resume(&known).map_err(|why| match why {
-                AttachError::Unknown => {
-                    let reason = format!("unknown session id {known}");
-                    build_refusal(code::INVALID_REQUEST, &reason)
-                }
-                AttachError::Attached => {
-                    let reason = format!("session {known} is already attached");
-                    build_refusal(code::SESSION_ATTACHED, &reason)
-                }
-            })?,
+            Some(session_id) => {
+                self.sessions
+                    .resume(&session_id)
+                    .map_err(|attach_error| match attach_error {
+                        AttachError::Unknown => {
+                            let reason = format!("unknown session id {session_id}");
+                            build_refusal(code::INVALID_REQUEST, &reason)
+                        }
+                        AttachError::Attached => {
+                            let reason = format!("session {session_id} is already attached");
+                            build_refusal(code::SESSION_ATTACHED, &reason)
+                        }
+                    })?
+            }
         };
-        let answer = execserver::write_session(id, session.id());
+        let response = execserver::write_session(id, session.id());
         self.phase = AdapterPhase::Initializing(session);
-        Ok(answer)
+        Ok(response)
     }
 
     /// Refuses a request before the handshake is complete.

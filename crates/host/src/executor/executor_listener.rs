@@ -63,9 +63,9 @@ pub trait ConnectionHandler: fmt::Debug + Send + Sync {
 impl ConnectionHandler for ExecutorService {
     fn serve_connection(&self, socket: WebSocketConnection) -> BoxFuture<'_, ()> {
         Box::pin(async move {
-            let ended = Self::serve_gateway(self, socket).await;
+            let service_error = Self::serve_gateway(self, socket).await;
             tracing::info!(
-                error = &ended as &dyn std::error::Error,
+                error = &service_error as &dyn std::error::Error,
                 "gateway disconnected"
             );
         })
@@ -100,8 +100,8 @@ pub async fn listen_with(
     service: &ExecutorService,
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), ListenError> {
-    let here = listener.local_addr().map_err(ListenError::Address)?;
-    if matches!(auth, ListenAuth::Loopback) && !here.ip().is_loopback() {
+    let address = listener.local_addr().map_err(ListenError::Address)?;
+    if matches!(auth, ListenAuth::Loopback) && !address.ip().is_loopback() {
         return Err(ListenError::Exposed);
     }
     let executor_listener = Arc::new(ExecutorListener {
@@ -146,7 +146,7 @@ impl ExecutorListener {
             self.service
                 .tasks()
                 .spawn("executor connection", async move {
-                    let _place = permit;
+                    let _permit = permit;
                     tokio::select! {
                         biased;
                         () = this.serve_caller(stream) => {}
@@ -173,7 +173,7 @@ impl ExecutorListener {
         let Ok(caller) = accept_upgrade(stream, deadline).await else {
             return;
         };
-        let answer = match self.check_request(&caller.parts) {
+        let response = match self.check_request(&caller.parts) {
             AdmitDecision::Admit => {
                 let socket = caller.upgrade(limits.socket, self.service.tasks()).await;
                 if let Ok(socket) = socket {
@@ -189,7 +189,7 @@ impl ExecutorListener {
             }
         };
         // Delivery of the refusal does not matter.
-        let _ = answer.await;
+        let _ = response.await;
     }
 
     fn check_request(&self, parts: &Parts) -> AdmitDecision {

@@ -130,8 +130,8 @@ impl ExecutorService {
     /// Always: the reason of the end.
     pub async fn serve_gateway(&self, socket: WebSocketConnection) -> ServiceError {
         let outgoing_copy = socket.sender.clone();
-        let served = self.run_session(socket.sender, socket.receiver).await;
-        let Err(error) = served;
+        let result = self.run_session(socket.sender, socket.receiver).await;
+        let Err(error) = result;
         error.close_connection(&outgoing_copy);
         error
     }
@@ -151,8 +151,8 @@ impl ExecutorService {
             is_resumed: attached.resumed,
             marks: attached.session.servers.resume_servers(&open.marks),
         });
-        let said = timeout(step, writer.send(&opened)).await;
-        said.map_err(|_late| ServiceError::Timeout)??;
+        let result = timeout(step, writer.send(&opened)).await;
+        result.map_err(|_late| ServiceError::Timeout)??;
         attached.session.servers.attach_writer(&writer);
         self.set_status(ServiceStatus::Connected);
         let Err(error) = attached.read_frames(&mut incoming).await;
@@ -204,15 +204,17 @@ impl ExecutorService {
         }
         state.last_connection += 1;
         let connection = state.last_connection;
-        let before = state.attached.replace(AttachedConnection {
+        let previous = state.attached.replace(AttachedConnection {
             connection,
             writer: writer.clone(),
             streams: Arc::clone(&streams),
         });
-        let known = state.session.take_if(|known| known.id == open.session);
+        let existing = state
+            .session
+            .take_if(|existing| existing.id == open.session);
         let other = state.session.take();
-        let resumed = known.is_some();
-        let session = known.unwrap_or_else(|| {
+        let resumed = existing.is_some();
+        let session = existing.unwrap_or_else(|| {
             Arc::new(ServiceSession {
                 id: Arc::clone(&open.session),
                 servers: SessionServers::new(&self.0.offer, &self.0.tasks),
@@ -220,10 +222,10 @@ impl ExecutorService {
         });
         state.session = Some(Arc::clone(&session));
         drop(state);
-        if let Some(before) = before {
-            before.streams.shut_down();
+        if let Some(previous) = previous {
+            previous.streams.shut_down();
             let reason = "another connection took its place";
-            before.writer.close(FENCED, reason);
+            previous.writer.close(FENCED, reason);
             session.servers.detach_writer();
         }
         if let Some(other) = other {
@@ -277,7 +279,9 @@ impl ExecutorService {
     pub(super) async fn wait_closed(&self) {
         let mut status = self.status();
         // The sender lives in `self`, so the channel cannot close.
-        let _ = status.wait_for(|how| *how == ServiceStatus::Closed).await;
+        let _ = status
+            .wait_for(|current| *current == ServiceStatus::Closed)
+            .await;
     }
 
     /// Shuts down: ends all servers and requests, and notifies the gateway.
@@ -342,7 +346,7 @@ impl Drop for SessionConnection {
         self.writer.close(GOING_DOWN, "");
         let inner = &self.service.0;
         let mut state = lock(&inner.state);
-        let ours = |carrying: &mut AttachedConnection| carrying.connection == self.connection;
+        let ours = |attached: &mut AttachedConnection| attached.connection == self.connection;
         if state.attached.take_if(ours).is_none() {
             return;
         }
@@ -350,11 +354,11 @@ impl Drop for SessionConnection {
         self.service
             .set_status(ServiceStatus::Away("the gateway is gone".into()));
         self.session.servers.detach_writer();
-        let keeping = self
+        let expiry = self
             .service
             .clone()
             .expire_session(Arc::clone(&self.session), self.connection);
-        inner.tasks.spawn("executor session", keeping);
+        inner.tasks.spawn("executor session", expiry);
     }
 }
 
@@ -386,7 +390,7 @@ impl SessionConnection {
     /// Dispatches one frame, without waiting.
     fn dispatch_frame(&self, frame: ExecutorFrame) -> Result<(), ServiceError> {
         match frame {
-            ExecutorFrame::Request { stream, asked } => return self.start_request(stream, asked),
+            ExecutorFrame::Request { stream, head } => return self.start_request(stream, head),
             ExecutorFrame::Data {
                 stream,
                 offset,

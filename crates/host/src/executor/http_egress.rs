@@ -144,13 +144,13 @@ impl HttpEgress {
 
 /// Logs a denied request, with the rule that would allow the destination.
 fn log_denied(server: &str, denied: &DeniedDestination) {
-    let what = denied.detail();
+    let detail = denied.detail();
     match denied.remedy_rule() {
         Some(rule) => {
             let rule = format!("--allow {rule}");
-            tracing::warn!(server, %what, rule, "request denied; the rule would allow it");
+            tracing::warn!(server, %detail, rule, "request denied; the rule would allow it");
         }
-        None => tracing::warn!(server, %what, "request denied"),
+        None => tracing::warn!(server, %detail, "request denied"),
     }
 }
 

@@ -194,13 +194,13 @@ pub async fn run_executor_with(
     let to = endpoint_address::parse_endpoint(url, endpoint_address::EXECUTOR_PATH)?;
     // Keep the loop alive during `close`: dropping the loop drops the connection.
     let mut running = pin!(reconnect_loop(&to, credential, service, options));
-    let ran = tokio::select! {
+    let result = tokio::select! {
         biased;
         () = pin!(shutdown) => Ok(()),
         ran = &mut running => ran,
     };
     service.close().await;
-    ran
+    result
 }
 
 async fn reconnect_loop(
@@ -215,9 +215,9 @@ async fn reconnect_loop(
     let mut lost_at = None;
     let mut attempts = 0;
     loop {
-        let began = clock.now();
+        let began_at = clock.now();
         let loss = connect_once(to, credential, service, options.connect_timeout).await;
-        let ended = clock.now();
+        let ended_at = clock.now();
         let is_fenced = matches!(
             &loss,
             ConnectionLoss::Serve(ServiceError::Ended(DisconnectReason::Closed {
@@ -236,16 +236,16 @@ async fn reconnect_loop(
             "gateway not connected"
         );
         if matches!(loss, ConnectionLoss::Serve(_)) {
-            lost_at = Some(ended);
+            lost_at = Some(ended_at);
             attempts = 0;
         }
         if is_permanent(&loss) {
             lost_at = None;
         }
         service.set_status(to_status(&loss));
-        let wait = restarts.wait_after_run(began.duration_until(ended), random_jitter());
+        let wait = restarts.wait_after_run(began_at.duration_until(ended_at), random_jitter());
         let is_recovering =
-            lost_at.is_some_and(|at| at.duration_until(ended) < options.recovery_max);
+            lost_at.is_some_and(|at| at.duration_until(ended_at) < options.recovery_max);
         let wait = match is_recovering {
             true => {
                 attempts += 1;

@@ -197,8 +197,9 @@ impl ExecutorRegistry {
             Err(reason) => return refuse(&not_allowed(reason)),
         };
         let claim = NameClaim::claim(&self.shared, &entry, DialDirection::Joined, from);
-        let (_, over) = serve_session(&self.shared, claim, &hello, socket, credential).await;
-        if let Some(refusal) = over {
+        let (_, session_refusal) =
+            serve_session(&self.shared, claim, &hello, socket, credential).await;
+        if let Some(refusal) = session_refusal {
             authenticator.on_refused(&hello.name, &refusal);
         }
     }

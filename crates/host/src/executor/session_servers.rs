@@ -60,30 +60,30 @@ impl SessionServers {
     /// Nothing is sent before [`attach_writer`](Self::attach_writer). Servers without a mark are
     /// discarded.
     pub(super) fn resume_servers(&self, marks: &[StreamMark]) -> Vec<StreamMark> {
-        let there: HashMap<u64, &StreamMark> =
+        let remote_marks: HashMap<u64, &StreamMark> =
             marks.iter().map(|mark| (mark.stream, mark)).collect();
-        let mut here = Vec::new();
-        for served in self.open_servers() {
-            let mark = there.get(&served.stream);
-            match mark.and_then(|mark| served.resume(mark)) {
-                Some(mark) => here.push(mark),
-                None => self.discard_server(served.stream),
+        let mut own_marks = Vec::new();
+        for hosted in self.open_servers() {
+            let mark = remote_marks.get(&hosted.stream);
+            match mark.and_then(|mark| hosted.resume(mark)) {
+                Some(mark) => own_marks.push(mark),
+                None => self.discard_server(hosted.stream),
             }
         }
-        here
+        own_marks
     }
 
     /// Attaches an open connection.
     pub(super) fn attach_writer(&self, writer: &FrameWriter) {
-        for served in self.open_servers() {
-            served.attach_writer(writer);
+        for hosted in self.open_servers() {
+            hosted.attach_writer(writer);
         }
     }
 
     /// Detaches a lost connection; the session may resume.
     pub(super) fn detach_writer(&self) {
-        for served in self.open_servers() {
-            served.detach_writer();
+        for hosted in self.open_servers() {
+            hosted.detach_writer();
         }
     }
 
@@ -94,9 +94,9 @@ impl SessionServers {
             state.is_over = true;
             std::mem::take(&mut state.servers)
         };
-        for served in servers.values() {
-            served.report_closing();
-            served.request_stop(StopMode::Discard);
+        for hosted in servers.values() {
+            hosted.report_closing();
+            hosted.request_stop(StopMode::Discard);
         }
     }
 
@@ -110,19 +110,19 @@ impl SessionServers {
                 stream,
                 offset,
                 bytes,
-            } => self.with_server(*stream, |served| served.push_input(*offset, bytes.clone())),
+            } => self.with_server(*stream, |hosted| hosted.push_input(*offset, bytes.clone())),
             ExecutorFrame::End { stream, offset, .. } => {
-                self.with_server(*stream, |served| served.close_input(*offset));
+                self.with_server(*stream, |hosted| hosted.close_input(*offset));
             }
             ExecutorFrame::Credit { stream, bytes } => {
-                self.with_server(*stream, |served| served.add_credit(*bytes))
+                self.with_server(*stream, |hosted| hosted.add_credit(*bytes))
             }
             ExecutorFrame::StopServer { stream, at_once } => {
                 let mode = match at_once {
                     true => StopMode::Immediate,
                     false => StopMode::Graceful,
                 };
-                self.with_server(*stream, |served| served.request_stop(mode));
+                self.with_server(*stream, |hosted| hosted.request_stop(mode));
             }
             // The server is unwanted, or the gateway acknowledged the end.
             ExecutorFrame::Cancel { stream } => self.discard_server(*stream),
@@ -144,19 +144,19 @@ impl SessionServers {
         if state.servers.len() >= SERVERS_MAX {
             return refuse(StreamFaultCode::Busy, "too many servers run already");
         }
-        let served = Arc::new(HostedServer::new(stream, start.credit, writer.clone()));
-        state.servers.insert(stream, Arc::clone(&served));
+        let hosted = Arc::new(HostedServer::new(stream, start.credit, writer.clone()));
+        state.servers.insert(stream, Arc::clone(&hosted));
         drop(state);
         match self.offered.get(&start.server) {
             Some(spec) => {
                 tracing::info!(server = %start.server, "starting a server for the gateway");
-                let running = run_server(served, spec.clone());
+                let running = run_server(hosted, spec.clone());
                 self.tasks.spawn("executor server", running);
             }
             None => {
                 tracing::warn!(server = %start.server, "gateway requested an unknown server");
                 let reason = "the executor has no such server";
-                served.report_end(HostedServerEnd::Failed(not_started_fault(
+                hosted.report_end(HostedServerEnd::Failed(not_started_fault(
                     StreamFaultCode::UnknownServer,
                     reason,
                 )));
@@ -166,16 +166,16 @@ impl SessionServers {
 
     /// Stops a server without further frames.
     fn discard_server(&self, stream: u64) {
-        let served = self.lock_state().servers.remove(&stream);
-        if let Some(served) = served {
-            served.request_stop(StopMode::Discard);
+        let hosted = self.lock_state().servers.remove(&stream);
+        if let Some(hosted) = hosted {
+            hosted.request_stop(StopMode::Discard);
         }
     }
 
     fn with_server(&self, stream: u64, act: impl FnOnce(&HostedServer)) {
-        let served = self.lock_state().servers.get(&stream).cloned();
-        if let Some(served) = served {
-            act(&served);
+        let hosted = self.lock_state().servers.get(&stream).cloned();
+        if let Some(hosted) = hosted {
+            act(&hosted);
         }
     }
 

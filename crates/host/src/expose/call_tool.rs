@@ -16,12 +16,14 @@ pub(crate) fn wrapped_tool_name(params: &[u8]) -> Option<Arc<str>> {
 /// Returns the call wrapped in a `call_tool`: same caller, id and `_meta`, with the wrapped tool
 /// and arguments. `None` if malformed.
 pub(crate) fn wrapped_call(call: &CallRequest) -> Option<CallRequest> {
-    let asked = call_arguments(call);
-    let tool = object::text_field(asked, "name")?;
-    let given = object::field(asked, "arguments").map(|at| at.slice(asked));
+    let arguments = call_arguments(call);
+    let tool = object::text_field(arguments, "name")?;
+    let tool_arguments = object::field(arguments, "arguments").map(|at| at.slice(arguments));
     // Models write null for missing arguments.
-    let given = given.filter(|given| *given != b"null").unwrap_or(b"{}");
-    if !given.starts_with(b"{") {
+    let tool_arguments = tool_arguments
+        .filter(|tool_arguments| *tool_arguments != b"null")
+        .unwrap_or(b"{}");
+    if !tool_arguments.starts_with(b"{") {
         return None;
     }
     let mut params = Vec::with_capacity(call.params.len());
@@ -30,7 +32,7 @@ pub(crate) fn wrapped_call(call: &CallRequest) -> Option<CallRequest> {
     write_string(&mut params, &tool);
     let name_at = start..params.len();
     params.extend_from_slice(b",\"arguments\":");
-    params.extend_from_slice(given);
+    params.extend_from_slice(tool_arguments);
     let mut progress_at = None;
     for (key, at) in object::fields(&call.params) {
         if matches!(key.as_ref(), "name" | "arguments") {

@@ -87,23 +87,24 @@ pub(crate) fn handle_find(
     index: &ToolSearchIndex,
     sees: impl Fn(&CatalogItem) -> bool,
 ) -> CallReply {
-    let asked = call_arguments(call);
-    let Some(query) = object::text_field(asked, "query").filter(|query| !query.trim().is_empty())
+    let arguments = call_arguments(call);
+    let Some(query) =
+        object::text_field(arguments, "query").filter(|query| !query.trim().is_empty())
     else {
-        let said = "find_tools needs a query: what the tool should do, in a few words";
-        return local_reply::error_reply(said, &call.id);
+        let text = "find_tools needs a query: what the tool should do, in a few words";
+        return local_reply::error_reply(text, &call.id);
     };
-    let found_max = object::field(asked, "limit")
-        .and_then(|at| std::str::from_utf8(at.slice(asked)).ok()?.parse().ok())
+    let found_max = object::field(arguments, "limit")
+        .and_then(|at| std::str::from_utf8(at.slice(arguments)).ok()?.parse().ok())
         .map_or(FOUND_DEFAULT, |limit: usize| limit.clamp(1, FOUND_MAX));
-    let server = object::text_field(asked, "server");
-    let wanted = |item: &CatalogItem| {
+    let server = object::text_field(arguments, "server");
+    let is_match = |item: &CatalogItem| {
         let is_of = |server: &str| *item.route.server == *server;
         server.as_deref().is_none_or(is_of) && sees(item)
     };
-    let tools = index.search(&query, found_max, wanted);
-    let said = serde_json::json!({ "tools": tools }).to_string();
-    local_reply::structured_reply(&said, &call.id, ReplyOrigin::Live)
+    let tools = index.search(&query, found_max, is_match);
+    let text = serde_json::json!({ "tools": tools }).to_string();
+    local_reply::structured_reply(&text, &call.id, ReplyOrigin::Live)
 }
 
 /// Handles `describe_tool`; an invisible tool is reported as unknown.
@@ -112,20 +113,20 @@ pub(crate) fn handle_describe(
     catalog: &Catalog,
     sees: impl Fn(&CatalogItem) -> bool,
 ) -> CallReply {
-    let asked = call_arguments(call);
-    let Some(name) = object::text_field(asked, "name") else {
-        let said = "describe_tool needs the name of a tool, as find_tools returns it";
-        return local_reply::error_reply(said, &call.id);
+    let arguments = call_arguments(call);
+    let Some(name) = object::text_field(arguments, "name") else {
+        let text = "describe_tool needs the name of a tool, as find_tools returns it";
+        return local_reply::error_reply(text, &call.id);
     };
     let mut tools = catalog.servers().flat_map(|offer| offer.tools.iter());
     let Some(item) = tools.find(|item| *item.visible == *name && sees(item)) else {
-        let said = format!("there is no tool `{name}`; find_tools returns the names there are");
-        return local_reply::error_reply(&said, &call.id);
+        let text = format!("there is no tool `{name}`; find_tools returns the names there are");
+        return local_reply::error_reply(&text, &call.id);
     };
-    let mut said = Vec::from(&b"{\"tool\":"[..]);
-    item.write_visible(&mut said);
-    said.push(b'}');
-    local_reply::structured_reply(&String::from_utf8_lossy(&said), &call.id, ReplyOrigin::Live)
+    let mut text = Vec::from(&b"{\"tool\":"[..]);
+    item.write_visible(&mut text);
+    text.push(b'}');
+    local_reply::structured_reply(&String::from_utf8_lossy(&text), &call.id, ReplyOrigin::Live)
 }
 
 fn to_found_tool(item: &CatalogItem, score: f32) -> FoundTool {
@@ -155,7 +156,7 @@ fn truncate_description(about: &str) -> String {
 /// Returns the searchable text of a tool.
 fn searchable_text(item: &CatalogItem) -> ToolText {
     let definition = &item.definition;
-    let said = |key| object::text_field(definition, key).unwrap_or_default();
+    let field_text = |key| object::text_field(definition, key).unwrap_or_default();
     let schema = object::field(definition, "inputSchema").map(|at| at.slice(definition));
     let mut parameters = String::new();
     if let Some(schema) = schema {
@@ -166,9 +167,9 @@ fn searchable_text(item: &CatalogItem) -> ToolText {
             "{} {} {}",
             item.route.server,
             item.route.name,
-            said("title")
+            field_text("title")
         ),
-        description: said("description").into_owned(),
+        description: field_text("description").into_owned(),
         parameters,
     }
 }

@@ -78,6 +78,14 @@ impl StartingServers {
 }
 
 impl Host {
+    /// Lets the calls of replaced servers end in the background, then stops the servers.
+    fn retire_servers(&self, retired: Vec<Supervisor>) {
+        for server in retired {
+            let retirement = async move { server.retire().await };
+            self.deps.tasks.spawn("retirement", retirement);
+        }
+    }
+
     /// Replaces the supervised servers.
     ///
     /// A server with an unchanged spec continues undisturbed. A server with a changed spec gets a
@@ -86,7 +94,7 @@ impl Host {
     /// given name the last wins; of two given names with the same slug the first wins, and the
     /// second is in [`ApplyReport::clashes`].
     pub fn apply_config(&self, specs: Vec<ServerSpec>) -> ApplyReport {
-        let mut turn = lock(&self.starting);
+        let mut starting = lock(&self.starting);
         let mut applied = ApplyReport::default();
         if self.call_path.closing.load(Ordering::Relaxed) {
             return applied;
@@ -127,19 +135,20 @@ impl Host {
             new.insert(name, server);
         }
         let rest = old.iter().filter(|(name, _)| !new.contains_key(*name));
-        let (peers, gone): (Vec<_>, Vec<_>) = rest.partition(|(_, server)| server.is_peer_server());
+        let (peers, dropped): (Vec<_>, Vec<_>) =
+            rest.partition(|(_, server)| server.is_peer_server());
         // Peer servers come and go with their peers, independent of the configuration.
         new.extend(
             peers
                 .into_iter()
                 .map(|(name, one)| (Arc::clone(name), one.clone())),
         );
-        for (name, server) in gone {
+        for (name, server) in dropped {
             applied.removed.push(Arc::clone(name));
             retired.push(server.clone());
         }
         // Before the catalog changes, so that list notifications wait for the new servers.
-        turn.track(&fresh, self.call_path.clock.now());
+        starting.track(&fresh, self.call_path.clock.now());
         self.call_path.servers.store(Arc::new(new));
         self.call_path.catalog.withdraw_servers(&applied.removed);
         // After the swap: a call still at the old server started earlier and caches nothing.
@@ -149,11 +158,8 @@ impl Host {
         for removed in &applied.removed {
             self.call_path.cache.forget_server(removed);
         }
-        drop(turn);
-        for server in retired {
-            let retirement = async move { server.retire().await };
-            self.deps.tasks.spawn("retirement", retirement);
-        }
+        drop(starting);
+        self.retire_servers(retired);
         for server in &fresh {
             // Wanted subscriptions move to the successor.
             self.subscriptions.wake(server);
@@ -178,8 +184,8 @@ impl Host {
     /// Used before notifying sessions of changed lists, to notify once.
     pub async fn wait_applied(&self) {
         let (fresh, until) = {
-            let turn = lock(&self.starting);
-            (turn.servers.clone(), turn.until)
+            let starting = lock(&self.starting);
+            (starting.servers.clone(), starting.until)
         };
         let until = self.call_path.clock.instant(until);
         for server in fresh {

@@ -69,7 +69,7 @@ impl Host {
     ) -> Vec<ServerDiscovery> {
         let deadline = self.clock().now().plus(wait);
         // Dropped with this future: an abandoned discovery stops its requests.
-        let mut asked = JoinSet::new();
+        let mut fetches = JoinSet::new();
         for name in self.servers() {
             // A principal learns nothing about unreachable servers, and starts none.
             if !self
@@ -83,11 +83,11 @@ impl Host {
                 continue;
             };
             let host = self.clone();
-            asked.spawn(async move { (host.fetch_catalog(&server, deadline).await, name) });
+            fetches.spawn(async move { (host.fetch_catalog(&server, deadline).await, name) });
         }
         let mut all = Vec::new();
-        while let Some(answer) = asked.join_next().await {
-            let Ok((offer, server)) = answer else {
+        while let Some(joined) = fetches.join_next().await {
+            let Ok((offer, server)) = joined else {
                 continue;
             };
             let tools = match offer {

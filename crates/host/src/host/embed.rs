@@ -64,11 +64,11 @@ impl ServerDiscovery {
         let server = self.server;
         match self.tools {
             Ok(tools) => tools.iter().map(DiscoveryEntry::from_item).collect(),
-            Err(why) => vec![DiscoveryEntry::Failed {
+            Err(failure) => vec![DiscoveryEntry::Failed {
                 server,
                 error: DiscoveryError {
-                    class: why.class,
-                    message: why.message,
+                    class: failure.class,
+                    message: failure.message,
                 },
             }],
         }
@@ -142,8 +142,8 @@ impl Host {
         let items = catalog.server(server).into_iter();
         let items = items.flat_map(|offer| &offer.tools);
         let scope = EndpointScope::Server(Arc::clone(server));
-        let seen = items.filter(|item| self.can_see(principal, &scope, &item.route));
-        Ok(seen.map(ToolSchema::from_own_item).collect())
+        let visible = items.filter(|item| self.can_see(principal, &scope, &item.route));
+        Ok(visible.map(ToolSchema::from_own_item).collect())
     }
 
     /// Calls a tool by server name and tool name.
@@ -206,8 +206,8 @@ impl Host {
     pub(crate) fn visible_tools(&self, principal: &Principal) -> Vec<CatalogItem> {
         let catalog = self.catalog();
         let items = catalog.servers().flat_map(|offer| &offer.tools);
-        let seen = items.filter(|item| self.can_see_route(principal, &item.route));
-        seen.cloned().collect()
+        let visible = items.filter(|item| self.can_see_route(principal, &item.route));
+        visible.cloned().collect()
     }
 
     /// True if a principal may see a tool among all servers.

@@ -39,22 +39,22 @@ impl Host {
         if trees.iter().all(Vec::is_empty) {
             return;
         }
-        let look = async {
-            let turn = Arc::clone(&self.measure_permit)
+        let measurement = async {
+            let permit = Arc::clone(&self.measure_permit)
                 .acquire_owned()
                 .await
                 .ok()?;
-            let look = move || {
+            let measurement = move || {
                 // Held to the end, even if the caller leaves.
-                let _turn = turn;
+                let _permit = permit;
                 trees
                     .iter()
                     .map(|trees| total_usage(trees))
                     .collect::<Vec<_>>()
             };
-            tokio::task::spawn_blocking(look).await.ok()
+            tokio::task::spawn_blocking(measurement).await.ok()
         };
-        let Ok(Some(usages)) = tokio::time::timeout(MEASURE_MAX, look).await else {
+        let Ok(Some(usages)) = tokio::time::timeout(MEASURE_MAX, measurement).await else {
             return;
         };
         for (status, usage) in list.iter_mut().zip(usages) {

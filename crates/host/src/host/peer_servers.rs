@@ -79,13 +79,13 @@ impl Host {
         let old = self.call_path.servers.load_full();
         let mut new = ServerMap::clone(&old);
         let wanted: BTreeSet<&Arc<str>> = servers.iter().collect();
-        let mut gone = Vec::new();
+        let mut retired = Vec::new();
         new.retain(|name, server| {
             let goes = is_from_peer(server, remote) && !wanted.contains(name);
             if goes {
                 server.detach();
                 adopted.removed.push(Arc::clone(name));
-                gone.push(server.clone());
+                retired.push(server.clone());
             }
             !goes
         });
@@ -108,7 +108,7 @@ impl Host {
             new.insert(Arc::clone(&server.spec().name), server.clone());
             fresh.push(server);
         }
-        if fresh.is_empty() && gone.is_empty() {
+        if fresh.is_empty() && retired.is_empty() {
             return adopted;
         }
         adopted.removed.sort();
@@ -120,7 +120,7 @@ impl Host {
             self.call_path.cache.forget_server(name);
         }
         drop(starting);
-        for server in gone {
+        for server in retired {
             drop(self.retire_in_background(server));
         }
         for server in &fresh {
@@ -177,11 +177,11 @@ impl Host {
             return Err(AdoptError::BadName(Arc::clone(server)));
         }
         match servers.get(server) {
-            Some(here) if is_from_peer(here, remote) => return Ok(false),
-            Some(here) if here.is_peer_server() => {
+            Some(existing) if is_from_peer(existing, remote) => return Ok(false),
+            Some(existing) if existing.is_peer_server() => {
                 return Err(AdoptError::Brought {
                     server: Arc::clone(server),
-                    by: here.spec().transport.display_target().into(),
+                    by: existing.spec().transport.display_target().into(),
                 });
             }
             Some(_) => return Err(AdoptError::Own(Arc::clone(server))),

@@ -62,17 +62,17 @@ impl Host {
     ) -> RenderedList {
         let Viewer { principal, scope } = viewer;
         let exposure = rules.policy().exposure();
-        let seen = |item: &CatalogItem| is_visible(rules, viewer, ListKind::Tools, item);
+        let can_see = |item: &CatalogItem| is_visible(rules, viewer, ListKind::Tools, item);
         let tools = catalog.servers().flat_map(|offer| offer.tools.iter());
         if !exposure
             .expose
-            .uses_search(tools.filter(|item| seen(item)).count())
+            .uses_search(tools.filter(|item| can_see(item)).count())
         {
             return self.full_list(catalog, rules, principal, scope, ListKind::Tools);
         }
         let favours = |item: &CatalogItem| {
             let route = &item.route;
-            exposure.is_favourite(&route.server, &route.name) && seen(item)
+            exposure.is_favourite(&route.server, &route.name) && can_see(item)
         };
         expose::with_meta_tools(&catalog.filtered_list(scope, ListKind::Tools, favours))
     }

@@ -79,7 +79,7 @@ impl Host {
             self.call_path.servers.load().values().cloned().collect();
         serving.retain(|server| server.open_link().is_some());
         serving.sort_by(|a, b| a.spec().name.cmp(&b.spec().name));
-        let asked: Vec<_> = serving
+        let requested: Vec<_> = serving
             .into_iter()
             .map(|server| {
                 let before = self.tool_names(&server.spec().name);
@@ -87,8 +87,8 @@ impl Host {
                 (server, before)
             })
             .collect();
-        let mut all = Vec::with_capacity(asked.len());
-        for (server, before) in asked {
+        let mut all = Vec::with_capacity(requested.len());
+        for (server, before) in requested {
             // A server removed meanwhile is skipped.
             all.extend(self.wait_refreshed(&server, &before).await);
         }

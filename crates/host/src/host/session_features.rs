@@ -53,8 +53,8 @@ impl Host {
         let session = caller.session();
         let known_as: Arc<str> = uri.into();
         let started = self.call_path.clock.now();
-        let found = self.authorize_subscription(principal, scope, Some(session), &known_as);
-        let (route, server) = found.await?;
+        let resolved = self.authorize_subscription(principal, scope, Some(session), &known_as);
+        let (route, server) = resolved.await?;
         let permit = server.admit_call()?;
         let deadline = started.plus(server.spec().call_timeout);
         let ready = server.shared_link(deadline).await?;
@@ -75,11 +75,11 @@ impl Host {
             known_as: &known_as,
             server: &server,
         };
-        let standing = &self.subscriptions;
-        let told = standing
+        let subscriptions = &self.subscriptions;
+        let outcome = subscriptions
             .wait_subscribed(&server, &route.name, deadline)
             .await;
-        if let Err(error) = told {
+        if let Err(error) = outcome {
             permit.report(to_health(Some(&error)));
             return Err(error);
         }
@@ -97,8 +97,8 @@ impl Host {
         uri: &str,
     ) -> Result<(), CallError> {
         let uri = uri.into();
-        let judged = self.authorize_subscription(principal, scope, None, &uri);
-        judged.await.map(drop)
+        let authorized = self.authorize_subscription(principal, scope, None, &uri);
+        authorized.await.map(drop)
     }
 
     /// Resolves a resource and authorizes the subscription.
@@ -120,11 +120,11 @@ impl Host {
             sealed: None,
         };
         let auditor = &self.call_path.auditor;
-        let found = self
+        let resolved = self
             .call_path
             .resolve(request, self.call_path.clock.now())
             .await;
-        let (route, server) = found.inspect_err(|error| {
+        let (route, server) = resolved.inspect_err(|error| {
             if error.failure_origin() == FailureOrigin::Policy {
                 auditor.record_denied_subscription(request, AuditTarget::Unknown, error);
             }
@@ -157,16 +157,16 @@ impl Host {
             caller_identity: Some(Box::new(identity)),
             ..own
         };
-        let answer = ready.link.request(request).await.map_err(|error| {
+        let response = ready.link.request(request).await.map_err(|error| {
             let timeout = deadline.millis_since(self.call_path.clock.now());
             let timeout = ResponseWait::for_server(timeout);
             to_call_error(&error, &route.server, ready.ended_generation(), timeout)
         })?;
-        match answer.body {
+        match response.body {
             BodyKind::Result => Ok(()),
             BodyKind::Error => Err(CallError::Refused {
                 server: Arc::clone(&route.server),
-                error: answer.bytes.slice(answer.body_at),
+                error: response.bytes.slice(response.body_at),
             }),
         }
     }
@@ -210,9 +210,9 @@ impl Host {
         let (servers, wait): (Vec<Supervisor>, _) = match scope {
             EndpointScope::All | EndpointScope::Profile(_) => {
                 let all = self.call_path.servers.load();
-                let seen = all.iter().filter(|(name, _)| reaches(name));
+                let reachable = all.iter().filter(|(name, _)| reaches(name));
                 (
-                    seen.map(|(_, server)| server.clone()).collect(),
+                    reachable.map(|(_, server)| server.clone()).collect(),
                     ALL_SERVERS_WAIT,
                 )
             }
@@ -261,31 +261,31 @@ impl Host {
         let mut own: BTreeMap<(Arc<str>, LinkKey), HashSet<Arc<str>>> = BTreeMap::new();
         {
             let table = lock(&self.call_path.sessions.tasks);
-            for made in table.principal_tasks(&principal.name, self.call_path.clock.now()) {
+            for task in table.principal_tasks(&principal.name, self.call_path.clock.now()) {
                 // A task has the permissions of the tool that created it.
-                let thing = PolicyTarget {
+                let target = PolicyTarget {
                     kind: FeatureKind::Tool,
-                    server: &made.server,
-                    name: &made.tool,
+                    server: &task.server,
+                    name: &task.tool,
                     arguments: None,
                 };
-                if matches!(scope, EndpointScope::Server(only) if *only != made.server)
-                    || !self.call_path.authorizer.allows(principal, scope, thing)
+                if matches!(scope, EndpointScope::Server(only) if *only != task.server)
+                    || !self.call_path.authorizer.allows(principal, scope, target)
                 {
                     continue;
                 }
-                let at = (Arc::clone(&made.server), made.link);
+                let at = (Arc::clone(&task.server), task.link);
                 let ids = own.entry(at).or_default();
-                ids.insert(Arc::clone(&made.id));
+                ids.insert(Arc::clone(&task.id));
             }
         }
         let mut result = Vec::from(&b"{\"tasks\":["[..]);
         let mut failed = None;
-        let mut answered = 0_usize;
+        let mut listed = 0_usize;
         for ((server, link), ids) in own {
             match self.fetch_tasks(principal, &server, link).await {
                 Ok(pages) => {
-                    answered += 1;
+                    listed += 1;
                     write_own_tasks(&ids, &pages, &mut result);
                 }
                 Err(error) => {
@@ -296,7 +296,7 @@ impl Host {
         }
         result.extend_from_slice(b"]}");
         match failed {
-            Some(error) if answered == 0 => Err(error),
+            Some(error) if listed == 0 => Err(error),
             Some(_) | None => Ok(result.into()),
         }
     }

@@ -142,9 +142,9 @@ impl Host {
     /// Unknown server.
     pub async fn remove_server(&self, name: &str) -> Result<(), CallError> {
         let server = self.server(name)?;
-        if let Some(gone) = self.detach_server(&server) {
+        if let Some(retired) = self.detach_server(&server) {
             // An error means that the host went down with all servers.
-            let _ = gone.await;
+            let _ = retired.await;
         }
         Ok(())
     }
@@ -152,12 +152,12 @@ impl Host {
     /// Removes every server and waits for their end; the host continues.
     pub async fn remove_all_servers(&self) {
         let servers = self.call_path.servers.load_full();
-        let gone: Vec<_> = servers
+        let retired: Vec<_> = servers
             .values()
             .filter_map(|one| self.detach_server(one))
             .collect();
-        for gone in gone {
-            let _ = gone.await;
+        for retired in retired {
+            let _ = retired.await;
         }
     }
 
@@ -232,7 +232,7 @@ impl Host {
 
     /// Retires a server in the background.
     pub(super) fn retire_in_background(&self, server: Supervisor) -> oneshot::Receiver<()> {
-        let (done, gone) = oneshot::channel();
+        let (done, retired) = oneshot::channel();
         let path = Arc::clone(&self.call_path);
         self.deps.tasks.spawn("retirement", async move {
             server.retire().await;
@@ -243,7 +243,7 @@ impl Host {
             }
             let _ = done.send(());
         });
-        gone
+        retired
     }
 }
 

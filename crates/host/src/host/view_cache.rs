@@ -102,40 +102,40 @@ impl CachedView {
 
 impl ViewCache {
     /// Returns a cached view of this version.
-    pub(super) fn get(&self, of: ViewVersion, key: &ViewKey) -> Option<CachedView> {
-        let kept = lock(&self.0);
-        (kept.version == of).then(|| kept.views.get(key).cloned())?
+    pub(super) fn get(&self, wanted_version: ViewVersion, key: &ViewKey) -> Option<CachedView> {
+        let state = lock(&self.0);
+        (state.version == wanted_version).then(|| state.views.get(key).cloned())?
     }
 
     /// Caches a view, unless views of a later version are cached.
-    pub(super) fn insert(&self, of: ViewVersion, key: ViewKey, view: &CachedView) {
-        let mut kept = lock(&self.0);
-        kept.built += 1;
-        if kept.version != of {
-            if !of.is_at_least(kept.version) {
+    pub(super) fn insert(&self, wanted_version: ViewVersion, key: ViewKey, view: &CachedView) {
+        let mut state = lock(&self.0);
+        state.built += 1;
+        if state.version != wanted_version {
+            if !wanted_version.is_at_least(state.version) {
                 return;
             }
-            let built = kept.built;
-            *kept = ViewCacheState {
-                version: of,
+            let built = state.built;
+            *state = ViewCacheState {
+                version: wanted_version,
                 built,
                 ..ViewCacheState::default()
             };
         }
         let bytes = view.byte_len();
-        if bytes > VIEW_BYTES_MAX || kept.views.contains_key(&key) {
+        if bytes > VIEW_BYTES_MAX || state.views.contains_key(&key) {
             return;
         }
-        while kept.views.len() >= VIEWS_MAX || kept.bytes + bytes > VIEW_BYTES_MAX {
-            let Some(oldest) = kept.order.pop_front() else {
+        while state.views.len() >= VIEWS_MAX || state.bytes + bytes > VIEW_BYTES_MAX {
+            let Some(oldest) = state.order.pop_front() else {
                 break;
             };
-            let left = kept.views.remove(&oldest);
-            kept.bytes -= left.map_or(0, |left| left.byte_len());
+            let evicted = state.views.remove(&oldest);
+            state.bytes -= evicted.map_or(0, |evicted| evicted.byte_len());
         }
-        kept.bytes += bytes;
-        kept.order.push_back(key.clone());
-        kept.views.insert(key, view.clone());
+        state.bytes += bytes;
+        state.order.push_back(key.clone());
+        state.views.insert(key, view.clone());
     }
 
     /// Returns the number of views built.

@@ -114,11 +114,11 @@ async fn on_response(
             .response
             .get(reply.body_at.clone())
             .unwrap_or_default();
-        let why = match requires_input(&reply) {
+        let cause = match requires_input(&reply) {
             true => "the server asks for something, and nobody is there to answer",
             false => "the server refused it",
         };
-        let reason = format!("{why}: {}", truncate_body(body));
+        let reason = format!("{cause}: {}", truncate_body(body));
         let end = AuditOutcome::Reply(reply);
         dead_letter(shared, receipt, record, reason.into(), end).await?;
         return Ok(SendOutcome::Responded);
@@ -139,7 +139,7 @@ async fn on_response(
         tracing::warn!(id = receipt.id.0, %error, "delivered write could not be indexed");
     }
     acked?;
-    let letter = QueuedCallView::from_delivered(&DeliveredWrite {
+    let view = QueuedCallView::from_delivered(&DeliveredWrite {
         lane: lane.clone(),
         dedupe: Arc::clone(&delivery.dedupe),
         done,
@@ -147,7 +147,7 @@ async fn on_response(
     shared.on_finished(FinishedWrite {
         id: receipt.id,
         record,
-        view: &letter,
+        view: &view,
         kind: AuditRowKind::Delivered,
         outcome: AuditOutcome::Reply(reply),
     });
@@ -232,11 +232,11 @@ impl OutboxShared {
         end: AuditOutcome,
     ) {
         debug_assert!(matches!(entry.status, MessageStatus::DeadLetter(_)));
-        let letter = QueuedCallView::from_entry(entry, None, self.view_context(None));
+        let view = QueuedCallView::from_entry(entry, None, self.view_context(None));
         self.on_finished(FinishedWrite {
             id: entry.id,
             record,
-            view: &letter,
+            view: &view,
             kind,
             outcome: end,
         });

@@ -57,24 +57,24 @@ impl DeliveredIndex {
         lane: &LaneName,
         dedupe: &str,
     ) -> Result<(), JournalError> {
-        let place = IndexRecord {
+        let record = IndexRecord {
             lane: lane.as_str().to_owned(),
             dedupe: dedupe.to_owned(),
         };
         // Two strings always serialize.
-        let bytes = serde_json::to_vec(&place).unwrap_or_default();
+        let bytes = serde_json::to_vec(&record).unwrap_or_default();
         let oldest = {
-            let mut known = lock(&self.0);
-            known.push_back(id.0);
-            (known.len() > DELIVERED_MAX).then(|| known.pop_front())
+            let mut ids = lock(&self.0);
+            ids.push_back(id.0);
+            (ids.len() > DELIVERED_MAX).then(|| ids.pop_front())
         };
         let key = journal_key(id.0);
         let noted = journal.put_value(&key, Some(bytes.into()), ExpectedRevision::Any);
         if let Some(oldest) = oldest.flatten() {
             let key = journal_key(oldest);
-            let (noted, gone) =
+            let (noted, removed) =
                 tokio::join!(noted, journal.put_value(&key, None, ExpectedRevision::Any));
-            return noted.and(gone).map(drop);
+            return noted.and(removed).map(drop);
         }
         noted.await.map(drop)
     }

@@ -39,10 +39,10 @@ pub(super) async fn run_drain(
     loop {
         start_workers(&shared, &path, &mut workers);
         let due = {
-            let known = configured_servers(&path);
-            let board = lock(&shared.scheduler);
-            let next = board.next_due(&known);
-            let sweep = (!board.is_empty()).then_some(sweep);
+            let servers = configured_servers(&path);
+            let scheduler = lock(&shared.scheduler);
+            let next = scheduler.next_due(&servers);
+            let sweep = (!scheduler.is_empty()).then_some(sweep);
             next.into_iter().chain(sweep).min()
         };
         tokio::select! {
@@ -107,10 +107,10 @@ async fn sleep_until_due(shared: &OutboxShared, due: Option<MonotonicTime>) {
 
 /// Starts a worker for every lane due.
 fn start_workers(shared: &Arc<OutboxShared>, path: &Weak<CallPath>, workers: &mut JoinSet<()>) {
-    let known = configured_servers(path);
+    let servers = configured_servers(path);
     let now = shared.clock.now();
     loop {
-        let next = lock(&shared.scheduler).next_lane(now, &known);
+        let next = lock(&shared.scheduler).next_lane(now, &servers);
         let Some((lane, path)) = next.zip(path.upgrade()) else {
             return;
         };

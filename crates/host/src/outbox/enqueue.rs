@@ -177,13 +177,13 @@ impl OutboxShared {
         let session = call.client.as_ref().map(|caller| caller.session());
         let head = &write.record.head;
         self.on_queued(write.id, session, head);
-        let told = QueuedWrite {
+        let queued_write = QueuedWrite {
             id: write.id,
             position: write.position,
             head,
         };
         OutboxAdmission::Replied {
-            reply: queued_reply(&told, reason, &call.id),
+            reply: queued_reply(&queued_write, reason, &call.id),
             key: Arc::clone(&head.key),
         }
     }
@@ -197,20 +197,20 @@ async fn publish_draft(
     server: Arc<str>,
     flight: KeyGuard,
 ) -> Result<StoreOutcome, JournalError> {
-    let (told, heard) = oneshot::channel();
+    let (sender, receiver) = oneshot::channel();
     let task = Arc::clone(shared);
     shared.tasks.spawn("outbox.store", async move {
         let stored = park_and_publish(&task, draft, &server, flight).await;
         // A parked caller withdraws its write on drop.
         if let Err(Ok(StoreOutcome::Leased {
             receipt, flight, ..
-        })) = told.send(stored)
+        })) = sender.send(stored)
         {
-            let gone = task
+            let discarded = task
                 .journal
                 .discard_leased(receipt, task.timestamps())
                 .await;
-            if let Err(error) = gone {
+            if let Err(error) = discarded {
                 tracing::warn!(id = receipt.id.0, %error, "write could not be withdrawn");
             }
             drop(flight);
@@ -218,7 +218,7 @@ async fn publish_draft(
         task.drain_wake.notify_one();
     });
     // The task always responds, unless aborted with the program.
-    heard.await.unwrap_or(Err(JournalError::Closed))
+    receiver.await.unwrap_or(Err(JournalError::Closed))
 }
 
 async fn park_and_publish(
@@ -232,7 +232,7 @@ async fn park_and_publish(
         dedupe: Arc::clone(&draft.dedupe),
     };
     let lane: Arc<str> = name.lane.as_str().into();
-    let news = shared
+    let receiver = shared
         .parked
         .park_caller(&name, draft.lease.unwrap_or_default());
     // Queue behind pending or just delivered writes.
@@ -244,12 +244,12 @@ async fn park_and_publish(
         shared: Arc::clone(shared),
         name: name.clone(),
         id,
-        decision: news,
+        decision: receiver,
         key_guard: None,
     };
     match published {
         Ok(PublishOutcome::Stored {
-            held: Some(receipt),
+            receipt: Some(receipt),
             position,
             ..
         }) => {
@@ -269,9 +269,9 @@ async fn park_and_publish(
             call.key_guard = Some(flight);
             Ok(StoreOutcome::Parked { call, position })
         }
-        Ok(PublishOutcome::Duplicate(known)) => {
+        Ok(PublishOutcome::Duplicate(duplicate)) => {
             drop(parked(MessageId(0)).stay_queued(QueueReason::Behind));
-            Ok(StoreOutcome::Known(known))
+            Ok(StoreOutcome::Known(duplicate))
         }
         Err(error) => {
             drop(parked(MessageId(0)).stay_queued(QueueReason::Behind));

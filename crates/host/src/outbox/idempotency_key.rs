@@ -44,8 +44,8 @@ impl KeyedWrite {
         let mut name = Vec::new();
         write_string(&mut name, &route.name);
         let params = replace_span(&call.params, name_at, &name);
-        let given = given_key(&params, call, channel);
-        let key = given.map_or_else(generate_key, Ok)?;
+        let client_key = given_key(&params, call, channel);
+        let key = client_key.map_or_else(generate_key, Ok)?;
         let mut literal = Vec::new();
         write_string(&mut literal, &key);
         let params = match channel {

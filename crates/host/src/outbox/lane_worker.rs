@@ -184,7 +184,7 @@ impl LaneWorker {
         }
         lock(&shared.scheduler).mark_seen(&self.name);
         let hold = LEASE_DURATION.max(shared.parked.longest_lease(&self.lane));
-        let given = {
+        let messages = {
             // Excludes picking messages from the lane meanwhile.
             let _order = shared.order_permits.acquire().await;
             let at = shared.timestamps();
@@ -193,11 +193,11 @@ impl LaneWorker {
                 .lease(&self.lane, LeaseOrder::Any, max, hold, at)
                 .await?
         };
-        self.may_have_more = given.len() == max;
-        if given.is_empty() && expire_writes(&shared, &self.name).await > 0 {
+        self.may_have_more = messages.len() == max;
+        if messages.is_empty() && expire_writes(&shared, &self.name).await > 0 {
             self.may_have_more = true;
         }
-        for delivery in given {
+        for delivery in messages {
             let id = delivery.receipt.id.0;
             let record = WriteRecord::parse(&delivery.body);
             self.window
@@ -233,11 +233,11 @@ impl LaneWorker {
             return;
         };
         let shared = &self.shared;
-        let gone = shared
+        let discarded = shared
             .journal
             .discard_leased(delivery.receipt, shared.timestamps())
             .await;
-        if let Err(error) = gone {
+        if let Err(error) = discarded {
             tracing::warn!(id, %error, "write could not be withdrawn");
         }
         shared.parked.remove_abandoned(&self.lane, &delivery.dedupe);
@@ -298,19 +298,23 @@ impl LaneWorker {
                 let (shared, path) = (Arc::clone(&self.shared), Arc::clone(&self.call_path));
                 let lane = self.lane.clone();
                 self.sends.spawn(async move {
-                    let sent = deliver_write(&shared, &path, &lane, &delivery).await;
-                    (delivery, sent)
+                    let outcome = deliver_write(&shared, &path, &lane, &delivery).await;
+                    (delivery, outcome)
                 });
             }
         }
     }
 
     /// Records the outcome of a replay.
-    fn record_outcome(&mut self, delivery: LeasedMessage, sent: Result<SendOutcome, JournalError>) {
+    fn record_outcome(
+        &mut self,
+        delivery: LeasedMessage,
+        outcome: Result<SendOutcome, JournalError>,
+    ) {
         let id = delivery.receipt.id.0;
         let now = self.shared.clock.now();
         self.in_flight.remove(&id);
-        match sent {
+        match outcome {
             Ok(SendOutcome::Responded) => {
                 self.delivered += 1;
                 self.failures = 0;
@@ -359,9 +363,9 @@ impl LaneWorker {
     async fn close(mut self) {
         let shared = Arc::clone(&self.shared);
         let ends = async {
-            while let Some(sent) = self.sends.join_next().await {
-                if let Ok((delivery, sent)) = sent {
-                    self.record_outcome(delivery, sent);
+            while let Some(outcome) = self.sends.join_next().await {
+                if let Ok((delivery, outcome)) = outcome {
+                    self.record_outcome(delivery, outcome);
                 }
             }
         };

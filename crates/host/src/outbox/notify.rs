@@ -104,8 +104,8 @@ impl OutboxShared {
 
     /// Records the failure of a write.
     pub(super) fn record_failure(&self, id: MessageId, error: &CallError) {
-        let said = error.to_string().into();
-        lock(&self.notes).update(id, |note| note.error = Some(said));
+        let message = error.to_string().into();
+        lock(&self.notes).update(id, |note| note.error = Some(message));
     }
 
     /// Notifies all interested parties that a write is no longer queued.
@@ -135,17 +135,17 @@ impl OutboxShared {
     }
 
     /// Notifies that an operator dropped a write whose delivery was promised.
-    pub(super) fn on_dropped(&self, id: MessageId, record: &WriteRecord, letter: QueuedCallView) {
-        let letter = QueuedCallView {
+    pub(super) fn on_dropped(&self, id: MessageId, record: &WriteRecord, view: QueuedCallView) {
+        let view = QueuedCallView {
             state: QueuedCallState::Dead,
             position: 0,
             last_error: Some("dropped by a person".into()),
-            ..letter
+            ..view
         };
         self.on_finished(FinishedWrite {
             id,
             record,
-            view: &letter,
+            view: &view,
             kind: AuditRowKind::Dropped,
             outcome: AuditOutcome::Word("dropped"),
         });
@@ -172,32 +172,30 @@ impl OutboxShared {
         self.audit.record(entry);
     }
 
-    fn notify_sessions(&self, id: MessageId, session: Option<SessionKey>, letter: &QueuedCallView) {
-        let level = match letter.state {
+    fn notify_sessions(&self, id: MessageId, session: Option<SessionKey>, view: &QueuedCallView) {
+        let level = match view.state {
             QueuedCallState::Dead => LogLevel::Error,
             QueuedCallState::Delivered | QueuedCallState::Queued | QueuedCallState::Sending => {
                 LogLevel::Info
             }
         };
         let may_hear = |session| {
-            self.sessions.can_learn_outcome(
-                session,
-                letter.policy_target(),
-                letter.delivery_status(),
-            )
+            self.sessions
+                .can_learn_outcome(session, view.policy_target(), view.delivery_status())
         };
         // The session's rights may have changed since the write was queued.
         if let Some(session) = session.filter(|session| may_hear(*session)) {
-            let scope = bowline_core::call::EndpointScope::Server(Arc::clone(&letter.server));
-            let wanted = lock(&self.sessions.log_levels).session_level(session, &scope);
-            if wanted.is_none_or(|wanted| wanted <= level) {
-                let message = log_notification(level, &letter.to_agent_json());
+            let scope = bowline_core::call::EndpointScope::Server(Arc::clone(&view.server));
+            let min_level = lock(&self.sessions.log_levels).session_level(session, &scope);
+            if min_level.is_none_or(|min_level| min_level <= level) {
+                let message = log_notification(level, &view.to_agent_json());
                 self.fanout.deliver(session, message.into());
             }
         }
         let uri = write_uri(id);
-        let wanting = lock(&self.sessions.subscriptions).uri_subscribers(SUBSCRIPTION_KEY, &uri);
-        for (session, known_as) in wanting.into_iter().filter(|(one, _)| may_hear(*one)) {
+        let subscribers =
+            lock(&self.sessions.subscriptions).uri_subscribers(SUBSCRIPTION_KEY, &uri);
+        for (session, known_as) in subscribers.into_iter().filter(|(one, _)| may_hear(*one)) {
             self.fanout
                 .deliver(session, updated_notification(&known_as).into());
         }
@@ -238,10 +236,10 @@ fn log_notification(level: LogLevel, data: &str) -> Vec<u8> {
 }
 
 fn updated_notification(uri: &str) -> Vec<u8> {
-    let mut said = b"{\"jsonrpc\":\"2.0\",\"method\":\"notifications/resources/updated\",\
+    let mut notification = b"{\"jsonrpc\":\"2.0\",\"method\":\"notifications/resources/updated\",\
         \"params\":{\"uri\":"
         .to_vec();
-    write_string(&mut said, uri);
-    said.extend_from_slice(b"}}");
-    said
+    write_string(&mut notification, uri);
+    notification.extend_from_slice(b"}}");
+    notification
 }

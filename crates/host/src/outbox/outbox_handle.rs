@@ -72,10 +72,10 @@ impl Host {
         &self,
         principal: &Principal,
         scope: &EndpointScope,
-        letter: &QueuedCallView,
+        view: &QueuedCallView,
     ) -> bool {
-        let is_elsewhere = matches!(scope, EndpointScope::Server(only) if *only != letter.server);
-        let (tool, delivered) = (letter.policy_target(), letter.delivery_status());
+        let is_elsewhere = matches!(scope, EndpointScope::Server(only) if *only != view.server);
+        let (tool, delivered) = (view.policy_target(), view.delivery_status());
         !is_elsewhere && self.can_learn_outcome(principal, scope, tool, delivered)
     }
 }
@@ -172,12 +172,12 @@ impl OutboxHandle {
         if let Some(entry) = shared.find_entry(number).await? {
             return Ok(shared.write_view(&entry).with_params(&entry));
         }
-        let ended = shared
+        let delivered = shared
             .delivered
             .find_write(&*shared.journal, number)
             .await?;
-        ended
-            .map(|ended| QueuedCallView::from_delivered(&ended))
+        delivered
+            .map(|delivered| QueuedCallView::from_delivered(&delivered))
             .ok_or_else(|| to_unknown_error(id))
     }
 
@@ -197,14 +197,14 @@ impl OutboxHandle {
         let Some(id) = uri.strip_prefix(OUTBOX_URI_PREFIX) else {
             return Ok(None);
         };
-        let letter = match self.show(id).await {
-            Ok(letter) => letter,
+        let view = match self.show(id).await {
+            Ok(view) => view,
             Err(OutboxError::Unknown { .. }) => return Ok(None),
             Err(error) => return Err(error),
         };
-        let is_own = letter.principal == principal.name || principal.role == Role::Owner;
-        let is_seen = is_own && self.host.can_see_write(principal, scope, &letter);
-        Ok(is_seen.then(|| letter.to_agent_json()))
+        let is_own = view.principal == principal.name || principal.role == Role::Owner;
+        let is_seen = is_own && self.host.can_see_write(principal, scope, &view);
+        Ok(is_seen.then(|| view.to_agent_json()))
     }
 
     /// Subscribes a session to the end of a write; `false` if the principal has no such write.
@@ -224,10 +224,10 @@ impl OutboxHandle {
         self.shared()
             .sessions
             .record_identity(session, principal, scope);
-        let (place, uri) = (Arc::from(SUBSCRIPTION_KEY), Arc::from(uri));
-        let memory = &self.shared().sessions;
+        let (subscription_key, uri) = (Arc::from(SUBSCRIPTION_KEY), Arc::from(uri));
+        let sessions = &self.shared().sessions;
         // With too many subscriptions the client can still read.
-        let _full = memory.subscribe(principal, session, &place, &uri, &uri);
+        let _full = sessions.subscribe(principal, session, &subscription_key, &uri, &uri);
         Ok(true)
     }
 
@@ -267,8 +267,8 @@ impl OutboxHandle {
             other => other.into(),
         })?;
         if let Some(record) = WriteRecord::parse(&entry.body) {
-            let letter = shared.write_view(&entry);
-            shared.on_dropped(entry.id, &record, letter);
+            let view = shared.write_view(&entry);
+            shared.on_dropped(entry.id, &record, view);
         }
         shared.expedite_lane(&entry.lane);
         Ok(())
@@ -369,8 +369,8 @@ impl OutboxShared {
     }
 
     fn write_view(&self, entry: &MessageView) -> QueuedCallView {
-        let sight = self.view_context(Some(entry.lane.as_str()));
-        QueuedCallView::from_entry(entry, self.last_error(entry.id), sight)
+        let context = self.view_context(Some(entry.lane.as_str()));
+        QueuedCallView::from_entry(entry, self.last_error(entry.id), context)
     }
 
     /// Schedules a lane at once.

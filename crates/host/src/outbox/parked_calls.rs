@@ -125,17 +125,17 @@ impl ParkedCalls {
         name: &WriteName,
         hold: Duration,
     ) -> oneshot::Receiver<TurnDecision> {
-        let (news, heard) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         let mut lanes = lock(&self.0);
         let lane = lanes.entry(name.lane.clone()).or_default();
         lane.insert(
             Arc::clone(&name.dedupe),
             ParkedSlot::Waiting(ParkedWaiter {
-                decision: news,
+                decision: sender,
                 lease: hold,
             }),
         );
-        heard
+        receiver
     }
 
     /// Unparks a caller and leaves its write queued; `false` if a decision was already sent.
@@ -187,21 +187,21 @@ impl ParkedCalls {
     ) -> bool {
         // Under the lock: a caller without a slot must find the decision.
         let mut lanes = lock(&self.0);
-        let Some(news) = take_waiter(&mut lanes, lane, dedupe) else {
+        let Some(sender) = take_waiter(&mut lanes, lane, dedupe) else {
             return false;
         };
-        let unheard = news.send(TurnDecision::Granted(grant()));
+        let unsent = sender.send(TurnDecision::Granted(grant()));
         drop(lanes);
         // If the caller left meanwhile, the write is withdrawn.
-        drop(unheard);
+        drop(unsent);
         true
     }
 
     /// Tells the caller of a write that it stays queued.
     pub(super) fn release_caller(&self, lane: &LaneName, dedupe: &str, reason: QueueReason) {
         let mut lanes = lock(&self.0);
-        if let Some(news) = take_waiter(&mut lanes, lane, dedupe) {
-            drop(news.send(TurnDecision::Queued(reason)));
+        if let Some(sender) = take_waiter(&mut lanes, lane, dedupe) {
+            drop(sender.send(TurnDecision::Queued(reason)));
         }
     }
 
@@ -295,13 +295,13 @@ impl ParkedCall {
     pub(super) async fn wait_turn(mut self, until: MonotonicTime) -> Result<ParkOutcome, Self> {
         let until = self.shared.clock.instant(until);
         match tokio::time::timeout_at(until, &mut self.decision).await {
-            Ok(news) => Ok(self.into_outcome(news.ok())),
+            Ok(decision) => Ok(self.into_outcome(decision.ok())),
             Err(_) => Err(self),
         }
     }
 
-    fn into_outcome(mut self, news: Option<TurnDecision>) -> ParkOutcome {
-        match (news, self.key_guard.take()) {
+    fn into_outcome(mut self, decision: Option<TurnDecision>) -> ParkOutcome {
+        match (decision, self.key_guard.take()) {
             (Some(TurnDecision::Granted(grant)), Some(flight)) => {
                 let (receipt, turn) = grant.accept();
                 ParkOutcome::Send {
@@ -326,8 +326,8 @@ impl ParkedCall {
                 ParkOutcome::Queued(reason)
             }
             false => {
-                let news = self.decision.try_recv().ok();
-                self.into_outcome(news)
+                let decision = self.decision.try_recv().ok();
+                self.into_outcome(decision)
             }
         }
     }
@@ -342,8 +342,8 @@ impl ParkedCall {
             }
             Err(flight) => {
                 self.key_guard = Some(flight);
-                let news = self.decision.try_recv().ok();
-                Some(self.into_outcome(news))
+                let decision = self.decision.try_recv().ok();
+                Some(self.into_outcome(decision))
             }
         }
     }
@@ -367,11 +367,11 @@ impl Drop for ParkedCall {
             // Decided but not received: the grant withdraws the write, or the write is removed,
             // since no caller knows it is queued. The key is unlocked afterwards.
             Err(flight) => {
-                let news = self.decision.try_recv().ok();
+                let decision = self.decision.try_recv().ok();
                 self.shared.tasks.spawn("outbox.withdraw", async move {
                     let _flight = flight;
                     let at = shared.timestamps();
-                    let _gone = match news {
+                    let _gone = match decision {
                         Some(TurnDecision::Granted(grant)) => {
                             let (receipt, _turn) = grant.accept();
                             shared.journal.discard_leased(receipt, at).await

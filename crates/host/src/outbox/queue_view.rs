@@ -146,7 +146,7 @@ impl QueuedCallView {
     pub(super) fn from_entry(
         entry: &MessageView,
         last_error: Option<Arc<str>>,
-        sight: ViewContext,
+        context: ViewContext,
     ) -> Self {
         let (principal, server) = lane_parties(entry.lane.as_str());
         let record = WriteRecord::parse(&entry.body);
@@ -158,7 +158,7 @@ impl QueuedCallView {
             MessageStatus::Damaged => (QueuedCallState::Dead, Some(DAMAGED.into())),
         };
         let is_next = state == QueuedCallState::Queued && entry.position == 1;
-        let times = sight.times.filter(|_| is_next);
+        let times = context.times.filter(|_| is_next);
         Self {
             id: entry.id.0.to_string(),
             state,
@@ -169,9 +169,9 @@ impl QueuedCallView {
             position: entry.position,
             attempts: entry.attempts,
             last_error: reason.or(last_error),
-            next_try_ms: times.map(|times| times.due_at.millis_since(sight.now)),
+            next_try_ms: times.map(|times| times.due_at.millis_since(context.now)),
             stored_at_ms: Some(entry.stored_unix_ms),
-            age_ms: Some(sight.unix_ms.saturating_sub(entry.stored_unix_ms)),
+            age_ms: Some(context.unix_ms.saturating_sub(entry.stored_unix_ms)),
             expires_at_ms: entry.expires_unix_ms,
             done_at_ms: None,
             params: None,
@@ -180,12 +180,12 @@ impl QueuedCallView {
     }
 
     /// Returns the view of a delivered write.
-    pub(super) fn from_delivered(ended: &DeliveredWrite) -> Self {
-        let (principal, server) = lane_parties(ended.lane.as_str());
+    pub(super) fn from_delivered(write: &DeliveredWrite) -> Self {
+        let (principal, server) = lane_parties(write.lane.as_str());
         // A name too long for the journal was hashed.
-        let (tool, key) = ended.dedupe.split_once('\n').unwrap_or_default();
+        let (tool, key) = write.dedupe.split_once('\n').unwrap_or_default();
         Self {
-            id: ended.done.id.0.to_string(),
+            id: write.done.id.0.to_string(),
             state: QueuedCallState::Delivered,
             principal: principal.into(),
             server: server.into(),
@@ -198,9 +198,9 @@ impl QueuedCallView {
             stored_at_ms: None,
             age_ms: None,
             expires_at_ms: None,
-            done_at_ms: Some(ended.done.unix_ms),
+            done_at_ms: Some(write.done.unix_ms),
             params: None,
-            result: ended.done.result.as_ref().and_then(to_raw_json),
+            result: write.done.result.as_ref().and_then(to_raw_json),
         }
     }
 
@@ -213,14 +213,14 @@ impl QueuedCallView {
 
     /// Renders the view for its principal, as a JSON object.
     pub(super) fn to_agent_json(&self) -> String {
-        let mut said = json!({
+        let mut status = json!({
             "id": self.id,
             "state": self.state,
             "server": self.server,
             "tool": self.tool,
             "idempotencyKey": self.key,
         });
-        if let Some(members) = said.as_object_mut() {
+        if let Some(members) = status.as_object_mut() {
             if self.position > 0 {
                 members.insert("position".into(), self.position.into());
                 members.insert("attempts".into(), self.attempts.into());
@@ -234,7 +234,7 @@ impl QueuedCallView {
                 members.insert("result".into(), result);
             }
         }
-        said.to_string()
+        status.to_string()
     }
 }
 

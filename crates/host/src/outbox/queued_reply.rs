@@ -58,8 +58,8 @@ pub(super) fn queued_reply(queued: &QueuedWrite<'_>, reason: QueueReason, id: &B
         reason.as_str(),
         write_uri(queued.id)
     );
-    let said = status_json(queued, true, &note);
-    local_reply::structured_reply(&said, id, ReplyOrigin::Queued)
+    let status = status_json(queued, true, &note);
+    local_reply::structured_reply(&status, id, ReplyOrigin::Queued)
 }
 
 /// Returns the reply for a completed write without a stored result.

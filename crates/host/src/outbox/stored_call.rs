@@ -73,7 +73,7 @@ impl StoredCall {
         shared: Arc<OutboxShared>,
         receipt: LeaseReceipt,
         write: StoredWrite,
-        asked: &CallRequest,
+        original: &CallRequest,
         flight: KeyGuard,
         turn_guard: Option<TurnGuard>,
     ) -> Self {
@@ -82,9 +82,11 @@ impl StoredCall {
             params: stored.params,
             subject: stored.subject,
             name_at: stored.name_at,
-            progress_at: stored.progress_at.filter(|_| asked.progress_at.is_some()),
+            progress_at: stored
+                .progress_at
+                .filter(|_| original.progress_at.is_some()),
             idempotency_key: stored.idempotency_key,
-            ..asked.clone()
+            ..original.clone()
         };
         Self {
             shared,
@@ -154,12 +156,12 @@ impl StoredCall {
                 }
                 let head = &self.write.record.head;
                 self.shared.on_queued(self.write.id, session, head);
-                let told = QueuedWrite {
+                let queued_write = QueuedWrite {
                     id: self.write.id,
                     position: self.write.position,
                     head,
                 };
-                return Ok(queued_reply(&told, reason, &self.call.id));
+                return Ok(queued_reply(&queued_write, reason, &self.call.id));
             }
         }
         outcome
@@ -215,12 +217,12 @@ impl Drop for StoredCall {
         }
         let shared = Arc::clone(&self.shared);
         let (receipt, id, lane) = (self.receipt, self.write.id, self.write.lane.clone());
-        let held = (self.key_guard.take(), self.turn_guard.take());
+        let guards = (self.key_guard.take(), self.turn_guard.take());
         self.shared.tasks.spawn("outbox.end", async move {
             let written = settle_message(&shared, receipt, ending).await;
             report_settled(&shared, id, &lane, written);
             // Callers with the same key see the recorded outcome.
-            drop(held);
+            drop(guards);
         });
     }
 }

@@ -76,8 +76,8 @@ impl PinRegistry {
         target: Option<PinTarget<'_>>,
         offer: Option<&ServerCatalog>,
     ) -> Result<Vec<PinAcceptance>, AcceptPinsError> {
-        let turn = self.server_pins(server).update_permit;
-        let _turn = turn.acquire().await;
+        let update_permit = self.server_pins(server).update_permit;
+        let _permit = update_permit.acquire().await;
         let ServerPinState { pins, trouble, .. } = self.server_pins(server);
         let now_ms = self.clock.unix_ms();
         let mut next = Machine::clone(&pins);
@@ -138,9 +138,9 @@ impl PinRegistry {
 
     fn set_pins(&self, server: &Arc<str>, pins: Arc<Machine>, trouble: Option<PinTrouble>) {
         let mut servers = lock(&self.servers);
-        if let Some(kept) = servers.get_mut(server) {
-            kept.pins = pins;
-            kept.trouble = trouble;
+        if let Some(state) = servers.get_mut(server) {
+            state.pins = pins;
+            state.trouble = trouble;
         }
     }
 }
@@ -156,6 +156,6 @@ fn to_accept_error(
             kind: target.kind,
             tool: target.name.into(),
         },
-        PinAcceptError::Changed { now } => AcceptPinsError::Other { now: *now },
+        PinAcceptError::Changed { current_hash } => AcceptPinsError::Other { now: *current_hash },
     }
 }

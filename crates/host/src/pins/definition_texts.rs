@@ -10,13 +10,13 @@ pub(super) fn lint_definition(
     names: &NameRegistry,
     findings: &mut LintFindings,
 ) {
-    let mut place = String::new();
-    let mut look = TextVisitor {
+    let mut path = String::new();
+    let mut visitor = TextVisitor {
         server,
         names,
         findings,
     };
-    look.visit_value(definition, &mut place);
+    visitor.visit_value(definition, &mut path);
 }
 
 struct TextVisitor<'a> {
@@ -27,42 +27,42 @@ struct TextVisitor<'a> {
 
 impl TextVisitor<'_> {
     /// Recurses once per level; the validation has bounded the depth.
-    fn visit_value(&mut self, value: &[u8], place: &mut String) {
-        let length = place.len();
+    fn visit_value(&mut self, value: &[u8], path: &mut String) {
+        let length = path.len();
         match value.first() {
             Some(b'{') => {
                 for (key, at) in object::fields(value) {
-                    if !place.is_empty() {
-                        place.push('.');
+                    if !path.is_empty() {
+                        path.push('.');
                     }
-                    place.push_str(&key);
+                    path.push_str(&key);
                     // A property may share the name of a tool by coincidence.
                     let piece = LintText {
-                        location: place,
+                        location: path,
                         text: &key,
                     };
                     self.findings.check_key(piece);
-                    self.visit_value(at.slice(value), place);
-                    place.truncate(length);
+                    self.visit_value(at.slice(value), path);
+                    path.truncate(length);
                 }
             }
             Some(b'[') => {
                 for (nth, at) in object::items(value).enumerate() {
-                    place.push_str(&format!("[{nth}]"));
-                    self.visit_value(at.slice(value), place);
-                    place.truncate(length);
+                    path.push_str(&format!("[{nth}]"));
+                    self.visit_value(at.slice(value), path);
+                    path.truncate(length);
                 }
             }
             Some(b'"') => match object::parse_string(value) {
                 Some(text) => {
                     let piece = LintText {
-                        location: place,
+                        location: path,
                         text: &text,
                     };
                     self.findings.check_text(self.server, piece, self.names);
                 }
                 // A lone surrogate, which cannot be displayed.
-                None => self.findings.add_unreadable(place),
+                None => self.findings.add_unreadable(path),
             },
             _ => {}
         }

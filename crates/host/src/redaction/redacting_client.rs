@@ -49,28 +49,30 @@ impl ClientHandle for RedactingClient {
         self.caller.notify(self.secrets.redact(notification));
     }
 
-    fn request(&self, mut question: ServerRequest) -> Option<ServerRequestId> {
+    fn request(&self, mut server_request: ServerRequest) -> Option<ServerRequestId> {
         // The id stays unchanged: the server matches the response by it.
-        let behind = question.id_at.end..question.request.len();
-        let request = std::mem::take(&mut question.request);
+        let behind = server_request.id_at.end..server_request.request.len();
+        let request = std::mem::take(&mut server_request.request);
         let (request, _) = self.secrets.redact_part(request, behind);
-        let (request, before) = self.secrets.redact_part(request, 0..question.id_at.start);
-        let length = question.id_at.len();
-        question.id_at = before.end..before.end + length;
-        question.request = request;
-        self.caller.request(question)
+        let (request, before) = self
+            .secrets
+            .redact_part(request, 0..server_request.id_at.start);
+        let length = server_request.id_at.len();
+        server_request.id_at = before.end..before.end + length;
+        server_request.request = request;
+        self.caller.request(server_request)
     }
 
-    fn note_missing_capability(&self, ability: ClientCapability) {
-        self.caller.note_missing_capability(ability);
+    fn note_missing_capability(&self, capability: ClientCapability) {
+        self.caller.note_missing_capability(capability);
     }
 
     fn answers_by_retry(&self) -> bool {
         self.caller.answers_by_retry()
     }
 
-    fn cancel_request(&self, question: ServerRequestId) {
-        self.caller.cancel_request(question);
+    fn cancel_request(&self, id: ServerRequestId) {
+        self.caller.cancel_request(id);
     }
 
     fn on_task_created(&self, task: &TaskRecord) {

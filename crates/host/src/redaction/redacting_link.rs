@@ -46,13 +46,15 @@ impl Link for RedactingLink {
             .map(|one| RedactingClient::wrap(one, &self.secrets));
         let response = self.link.request(LinkRequest { caller, ..request });
         Box::pin(async move {
-            let answer = response.await?;
+            let link_response = response.await?;
             // The id before the body belongs to the caller.
-            let (bytes, body_at) = self.secrets.redact_part(answer.bytes, answer.body_at);
+            let (bytes, body_at) = self
+                .secrets
+                .redact_part(link_response.bytes, link_response.body_at);
             Ok(LinkResponse {
                 bytes,
                 body_at,
-                ..answer
+                ..link_response
             })
         })
     }

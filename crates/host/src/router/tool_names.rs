@@ -21,7 +21,7 @@ pub(super) enum NameMatch {
         /// The server's own tool name.
         tool: Arc<str>,
         /// True if visible to the principal; otherwise policy refuses a call.
-        seen: bool,
+        is_visible: bool,
     },
     /// Possibly a tool of this server, not listed yet.
     Unlisted(Supervisor),
@@ -45,17 +45,17 @@ impl RouterShared {
         // belongs to the later server and the call goes to the earlier server, which refuses.
         let servers = self.host.server_map();
         let catalog = self.host.catalog();
-        let in_care = |route: &Route| servers.get(&route.server).cloned();
+        let supervisor_of = |route: &Route| servers.get(&route.server).cloned();
         if let Some(qualified) = QualifiedName::parse(name) {
             return match qualified.lookup(&catalog, name) {
-                NameLookup::Route(route) => match in_care(&route) {
+                NameLookup::Route(route) => match supervisor_of(&route) {
                     Some(server) => self.to_enabled_match(server, &route),
                     None => NameMatch::Unknown,
                 },
                 // Withdrawn: a call gets the reason.
-                NameLookup::Withdrawn(route) => match in_care(&route) {
+                NameLookup::Withdrawn(route) => match supervisor_of(&route) {
                     Some(server) => NameMatch::Tool {
-                        seen: false,
+                        is_visible: false,
                         tool: Arc::clone(&route.name),
                         server,
                     },
@@ -80,14 +80,16 @@ impl RouterShared {
             else {
                 continue;
             };
-            if let Some(server) = in_care(&item.route)
-                && let meant @ NameMatch::Tool { .. } = self.to_enabled_match(server, &item.route)
+            if let Some(server) = supervisor_of(&item.route)
+                && let matched @ NameMatch::Tool { .. } = self.to_enabled_match(server, &item.route)
             {
-                named.push((Arc::clone(&item.visible), meant));
+                named.push((Arc::clone(&item.visible), matched));
             }
         }
         match named.len() {
-            0 | 1 => named.pop().map_or(NameMatch::Unknown, |(_, meant)| meant),
+            0 | 1 => named
+                .pop()
+                .map_or(NameMatch::Unknown, |(_, matched)| matched),
             _ => NameMatch::Ambiguous(named.into_iter().map(|(name, _)| name).collect()),
         }
     }
@@ -98,7 +100,7 @@ impl RouterShared {
             return NameMatch::Unknown;
         }
         NameMatch::Tool {
-            seen: self.host.can_see_route(&self.principal, route),
+            is_visible: self.host.can_see_route(&self.principal, route),
             tool: Arc::clone(&route.name),
             server,
         }

@@ -53,16 +53,16 @@ impl ServerSpec {
 /// Assigns server names. Of two different given names with the same slug, the later spec is omitted
 /// and recorded in `clashes`; of equal given names, the last wins.
 pub(crate) fn resolve_names(
-    given: Vec<ServerSpec>,
+    configured: Vec<ServerSpec>,
     clashes: &mut Vec<NameClash>,
 ) -> Vec<ServerSpec> {
-    let mut places: HashMap<Arc<str>, usize> = HashMap::new();
-    let mut specs: Vec<ServerSpec> = Vec::with_capacity(given.len());
-    for spec in given.into_iter().map(ServerSpec::with_slug) {
-        let place = places.get(&spec.name).copied();
-        match place.and_then(|place| specs.get_mut(place)) {
+    let mut indexes: HashMap<Arc<str>, usize> = HashMap::new();
+    let mut specs: Vec<ServerSpec> = Vec::with_capacity(configured.len());
+    for spec in configured.into_iter().map(ServerSpec::with_slug) {
+        let index = indexes.get(&spec.name).copied();
+        match index.and_then(|index| specs.get_mut(index)) {
             None => {
-                places.insert(Arc::clone(&spec.name), specs.len());
+                indexes.insert(Arc::clone(&spec.name), specs.len());
                 specs.push(spec);
             }
             Some(before) => match spec.check_clash(before) {

@@ -55,14 +55,14 @@ impl<'a> SyncRequest<'a> {
         let end = clock.instant(clock.now().plus(STEP_TIMEOUT));
         let request = LinkRequest::new_internal(self.method, Some(params.into()), end);
         let timeout = ResponseWait::for_server(bowline_core::time::to_millis(STEP_TIMEOUT));
-        let answer = ready.link.request(request).await;
-        let answer = answer
+        let response = ready.link.request(request).await;
+        let response = response
             .map_err(|error| to_call_error(&error, server, ready.ended_generation(), timeout))?;
-        match answer.body {
+        match response.body {
             BodyKind::Result => Ok(()),
             BodyKind::Error => Err(CallError::Refused {
                 server: Arc::clone(server),
-                error: answer.bytes.slice(answer.body_at),
+                error: response.bytes.slice(response.body_at),
             }),
         }
     }

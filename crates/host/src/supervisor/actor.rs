@@ -91,14 +91,14 @@ impl SupervisorActor {
         manifest: Option<ServerManifest>,
     ) -> Self {
         let spec = &shared.spec;
-        let place = match spec.transport {
+        let location = match spec.transport {
             ServerTransport::Child(_)
             | ServerTransport::Executor(_)
             | ServerTransport::InProcess(_) => ServerLocation::Child,
             ServerTransport::Remote(_) | ServerTransport::Peer(_) => ServerLocation::Remote,
         };
         Self {
-            recovery: ServerRecovery::new(place, spec.backoff, spec.restart),
+            recovery: ServerRecovery::new(location, spec.backoff, spec.restart),
             shared,
             deps: deps.clone(),
             commands,
@@ -284,14 +284,14 @@ impl SupervisorActor {
     }
 
     fn set_state(&self, state: ServerState) {
-        let told = state.clone();
+        let new_state = state.clone();
         let changed = self.shared.state.send_if_modified(|current| {
             let changed = *current != state;
             *current = state;
             changed
         });
         if changed {
-            self.emit_state_event(&told);
+            self.emit_state_event(&new_state);
         }
     }
 

@@ -21,9 +21,9 @@ impl BreakerPermit {
     pub(super) fn acquire(shared: &Arc<SupervisorShared>) -> Result<Self, CallError> {
         let now = shared.clock.now();
         let admitted = shared.with_breaker(now, |breaker| breaker.admit_call(now));
-        let pass = admitted.map_err(|rest| CallError::CircuitOpen {
+        let pass = admitted.map_err(|cooldown| CallError::CircuitOpen {
             server: Arc::clone(&shared.spec.name),
-            rest,
+            cooldown,
         })?;
         Ok(Self {
             shared: Arc::clone(shared),

@@ -185,7 +185,7 @@ impl DedicatedLinks {
         deadline: MonotonicTime,
     ) -> Result<LinkLease, CallError> {
         let (key, slot) = self.acquire_slot(shared, key)?;
-        let place =
+        let guard =
             matches!(key, DedicatedKey::SingleCall(..)).then(|| ExclusiveGuard(Arc::clone(&slot)));
         let connect = self.connect_link(shared, &key, &slot, caller, deadline);
         let ready = slot.link.get_or_try_init(|| connect).await.cloned();
@@ -194,7 +194,7 @@ impl DedicatedLinks {
         match ready {
             Ok(ready) => Ok(LinkLease {
                 ready,
-                _guard: place,
+                _guard: guard,
             }),
             Err(cause) => {
                 let refusal = cause.to_call_error(&shared.spec.name, RETRY_AFTER);
@@ -289,7 +289,7 @@ impl DedicatedLinks {
             since: shared.clock.now(),
         });
         slot.used_ms.store(now.0, Ordering::Relaxed);
-        let keeping = Self::run_link(
+        let run = Self::run_link(
             Arc::clone(self),
             Arc::clone(shared),
             key.clone(),
@@ -297,7 +297,7 @@ impl DedicatedLinks {
             Arc::clone(&ready),
             events,
         );
-        self.deps.tasks.spawn("dedicated link", keeping);
+        self.deps.tasks.spawn("dedicated link", run);
         let until = until.min(ready.since.plus(LEVEL_WAIT));
         self.wait_level_applied(shared, key, slot, &ready, until)
             .await;
@@ -317,12 +317,12 @@ impl DedicatedLinks {
             return;
         }
         slot.level_changed.notify_one();
-        let mut told = slot.level.subscribe();
-        let told = told.wait_for(|told| {
+        let mut level = slot.level.subscribe();
+        let level = level.wait_for(|level| {
             let wanted = self.wanted_level(shared, key);
-            wanted.is_none() || *told == wanted
+            wanted.is_none() || *level == wanted
         });
-        let _late = timeout_at(shared.clock.instant(until), told).await;
+        let _late = timeout_at(shared.clock.instant(until), level).await;
     }
 
     /// Returns the wanted log level of `key`. Sessions that share a principal's link filter

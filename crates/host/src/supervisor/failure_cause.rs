@@ -62,7 +62,7 @@ impl FailureCause {
         Self {
             class: self.class,
             reason: secrets.redact_shared(&self.reason),
-            challenge: self.challenge.map(|said| secrets.redact_shared(&said)),
+            challenge: self.challenge.map(|text| secrets.redact_shared(&text)),
             retention: self.retention,
             source: self.source,
         }
@@ -91,14 +91,14 @@ impl FailureCause {
     }
 
     /// Returns the error for a caller that does not wait for the `next` attempt.
-    pub(super) fn to_call_error(&self, server: &Arc<str>, next: Duration) -> CallError {
+    pub(super) fn to_call_error(&self, server: &Arc<str>, retry_after: Duration) -> CallError {
         let server = Arc::clone(server);
         let challenge = self.challenge.clone();
         if self.source == FailureSource::Program {
             return CallError::ProgramNotFound {
                 server,
                 reason: Arc::clone(&self.reason),
-                next,
+                retry_after,
             };
         }
         match self.class {
@@ -107,7 +107,7 @@ impl FailureCause {
             _ => CallError::StartFailed {
                 server,
                 reason: Arc::clone(&self.reason),
-                next,
+                retry_after,
             },
         }
     }
@@ -125,7 +125,7 @@ impl From<&LinkConnectError> for FailureCause {
             | LinkConnectError::BadHandshake { .. } => FailureClass::ProtocolError,
             LinkConnectError::Refused { source, .. } => failure_class(source),
         };
-        let (challenge, menu) = match error {
+        let (challenge, retained) = match error {
             LinkConnectError::Refused { source, .. } => {
                 (auth_challenge(source), catalog_retention(source))
             }
@@ -136,7 +136,7 @@ impl From<&LinkConnectError> for FailureCause {
             class,
             reason: display_chain(error).into(),
             challenge,
-            retention: menu,
+            retention: retained,
             source: match error {
                 LinkConnectError::Refused { source, .. } => failure_source(source),
                 LinkConnectError::ExitedBeforeHandshake { exit, .. } => {
@@ -151,7 +151,7 @@ impl From<&LinkConnectError> for FailureCause {
 
 impl From<&ListError> for FailureCause {
     fn from(error: &ListError) -> Self {
-        let (class, challenge, menu) = match error {
+        let (class, challenge, retained) = match error {
             ListError::Link { source, .. } => (
                 failure_class(source),
                 auth_challenge(source),
@@ -174,7 +174,7 @@ impl From<&ListError> for FailureCause {
             class,
             reason: display_chain(error).into(),
             challenge,
-            retention: menu,
+            retention: retained,
             source: match error {
                 ListError::Link { source, .. } => failure_source(source),
                 _ => FailureSource::Server,

@@ -130,23 +130,23 @@ impl ListRoom {
             return (page, 0);
         }
         left_out += items.count();
-        let mut kept = page
+        let mut truncated = page
             .get(..end.unwrap_or(list.start))
             .unwrap_or_default()
             .to_vec();
         if end.is_none() {
-            kept.push(b'[');
+            truncated.push(b'[');
         }
-        kept.push(b']');
-        kept.extend_from_slice(page.get(list.end..).unwrap_or_default());
-        (kept.into(), left_out)
+        truncated.push(b']');
+        truncated.extend_from_slice(page.get(list.end..).unwrap_or_default());
+        (truncated.into(), left_out)
     }
 }
 
 /// Reads the `wanted` lists concurrently; a list without its capability is empty and not requested.
 pub(super) async fn fetch_lists(
     link: &dyn Link,
-    wanted: &[ListKind],
+    kinds: &[ListKind],
     entries_max: usize,
     deadline: Instant,
     others: Instant,
@@ -156,7 +156,7 @@ pub(super) async fn fetch_lists(
             ListKind::Tools => deadline,
             ListKind::Prompts | ListKind::Resources | ListKind::Templates => others.min(deadline),
         };
-        match wanted.contains(&kind) {
+        match kinds.contains(&kind) {
             true => Some((kind, fetch_list(link, kind, entries_max, until).await)),
             false => None,
         }
@@ -245,15 +245,15 @@ async fn fetch_page(
         params.push(b'}');
         Bytes::from(params)
     });
-    let answer = link
+    let response = link
         .request(LinkRequest {
             caller_identity: on_behalf,
             ..LinkRequest::new_internal(method, params, deadline)
         })
         .await
         .map_err(|source| ListError::Link { method, source })?;
-    let body = answer.bytes.slice(answer.body_at);
-    match answer.body {
+    let body = response.bytes.slice(response.body_at);
+    match response.body {
         BodyKind::Result => Ok(body),
         BodyKind::Error => Err(ListError::Refused {
             method,

@@ -75,20 +75,20 @@ impl RelistBatch {
     ) -> Vec<ListFetch> {
         loop {
             if !self.changed.is_empty() && self.in_flight.is_none() {
-                let wanted = std::mem::take(&mut self.changed);
+                let kinds = std::mem::take(&mut self.changed);
                 let deadline = clock.instant(clock.now().plus(RELIST_TIMEOUT));
                 let link = Arc::clone(link);
                 self.in_flight = Some(Box::pin(async move {
-                    fetch_lists(link.as_ref(), &wanted, entries_max, deadline, deadline).await
+                    fetch_lists(link.as_ref(), &kinds, entries_max, deadline, deadline).await
                 }));
             }
-            if let Some(asked) = &mut self.in_flight {
-                let listed = asked.await;
+            if let Some(fetch) = &mut self.in_flight {
+                let listed = fetch.await;
                 self.in_flight = None;
                 return listed;
             }
             match self.retry_at {
-                Some(again) => sleep_until(again).await,
+                Some(retry_at) => sleep_until(retry_at).await,
                 None => std::future::pending().await,
             }
             self.retry_at = None;

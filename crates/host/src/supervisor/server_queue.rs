@@ -70,9 +70,9 @@ impl ServerQueue {
 
     /// Enqueues a call, if there is room.
     fn enqueue(&self, principal: &Principal) -> Option<QueueWaiter<'_>> {
-        let (told, word) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         let queued = lock(&self.queue)
-            .enqueue(&principal.name, queue_reserve(principal), told)
+            .enqueue(&principal.name, queue_reserve(principal), sender)
             .ok()?;
         if let Some(displaced) = queued.displaced {
             // A dropped waiter needs no signal.
@@ -82,7 +82,7 @@ impl ServerQueue {
             queue: self,
             principal: Arc::clone(&principal.name),
             ticket: queued.ticket,
-            signal: Some(word),
+            signal: Some(receiver),
         })
     }
 }
@@ -99,12 +99,12 @@ struct QueueWaiter<'a> {
 impl<'a> QueueWaiter<'a> {
     /// Waits for a permit; `None` if displaced.
     async fn wait_permit(mut self) -> Option<QueuePermit<'a>> {
-        let told = match self.signal.as_mut() {
-            Some(word) => word.await,
+        let signal = match self.signal.as_mut() {
+            Some(receiver) => receiver.await,
             None => return None,
         };
         self.signal = None;
-        matches!(told, Ok(QueueSignal::Granted)).then(|| self.permit())
+        matches!(signal, Ok(QueueSignal::Granted)).then(|| self.permit())
     }
 
     fn permit(&self) -> QueuePermit<'a> {
@@ -142,10 +142,11 @@ const fn queue_reserve(principal: &Principal) -> OwnerReserve {
 impl super::Supervisor {
     /// Acquires a free permit without overtaking queued calls of this principal.
     pub(crate) fn try_acquire(&self, principal: &Principal) -> Option<QueuePermit<'_>> {
-        let turns = &self.shared.queue;
-        let taken = lock(&turns.queue).try_acquire(&principal.name, queue_reserve(principal));
-        taken.then(|| QueuePermit {
-            queue: turns,
+        let server_queue = &self.shared.queue;
+        let acquired =
+            lock(&server_queue.queue).try_acquire(&principal.name, queue_reserve(principal));
+        acquired.then(|| QueuePermit {
+            queue: server_queue,
             principal: Arc::clone(&principal.name),
         })
     }

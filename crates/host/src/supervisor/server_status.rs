@@ -366,10 +366,10 @@ impl Supervisor {
             | ServerState::Ready
             | ServerState::Draining => {}
         }
-        let rest = lock(&shared.breaker).remaining_cooldown(shared.clock.now());
-        rest.map(|rest| CallError::CircuitOpen {
+        let cooldown = lock(&shared.breaker).remaining_cooldown(shared.clock.now());
+        cooldown.map(|cooldown| CallError::CircuitOpen {
             server: server(),
-            rest,
+            cooldown,
         })
     }
 

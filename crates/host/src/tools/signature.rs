@@ -29,16 +29,16 @@ pub fn tool_signature(tool: &str, schema: Option<&str>) -> String {
     let rest = properties
         .iter()
         .filter(|(name, _)| !required.contains(&name.as_str()));
-    let mut shown: Vec<String> = first
+    let mut parameters: Vec<String> = first
         .map(|(name, schema)| format!("{name}: {}", type_name(schema)))
         .chain(rest.map(|(name, schema)| format!("{name}?: {}", type_name(schema))))
         .collect();
-    if shown.len() > PROPERTIES_MAX {
-        let more = shown.len() - PROPERTIES_MAX;
-        shown.truncate(PROPERTIES_MAX);
-        shown.push(format!("… {more} more"));
+    if parameters.len() > PROPERTIES_MAX {
+        let more = parameters.len() - PROPERTIES_MAX;
+        parameters.truncate(PROPERTIES_MAX);
+        parameters.push(format!("… {more} more"));
     }
-    format!("{tool}({})", shown.join(", "))
+    format!("{tool}({})", parameters.join(", "))
 }
 
 fn parse_schema(text: &str) -> Option<Value> {
@@ -69,10 +69,10 @@ fn type_name(schema: &Value) -> String {
 /// Returns all types allowed by a schema, including alternatives; empty if unspecified.
 #[must_use]
 pub fn allowed_types(schema: &Value) -> Vec<&str> {
-    let mut found = Vec::new();
+    let mut types = Vec::new();
     match schema.get("type") {
-        Some(Value::String(one)) => found.push(one.as_str()),
-        Some(Value::Array(many)) => found.extend(many.iter().filter_map(Value::as_str)),
+        Some(Value::String(one)) => types.push(one.as_str()),
+        Some(Value::Array(many)) => types.extend(many.iter().filter_map(Value::as_str)),
         _ => {}
     }
     for alternatives in ["anyOf", "oneOf"] {
@@ -83,16 +83,16 @@ pub fn allowed_types(schema: &Value) -> Vec<&str> {
             .flatten()
         {
             if let Some(Value::String(one)) = alternative.get("type")
-                && !found.contains(&one.as_str())
+                && !types.contains(&one.as_str())
             {
-                found.push(one);
+                types.push(one);
             }
         }
     }
-    if found.is_empty() && schema.get("enum").is_some_and(are_all_strings) {
-        found.push("string");
+    if types.is_empty() && schema.get("enum").is_some_and(are_all_strings) {
+        types.push("string");
     }
-    found
+    types
 }
 
 fn are_all_strings(values: &Value) -> bool {

@@ -50,7 +50,7 @@ pub(crate) fn item(server: &str, tool: &str) -> ManifestItem {
 pub(crate) fn output(text: &str) -> BrokerResponse {
     BrokerResponse::Output {
         result: Bytes::from(text.to_owned()),
-        again: false,
+        from_journal: false,
         era: Era::Legacy,
     }
 }

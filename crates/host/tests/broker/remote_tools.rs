@@ -118,7 +118,7 @@ async fn assert_eight_at_once(repeatable: bool) {
         for frame in asked.iter().rev() {
             let body = match frame {
                 BrokerFrame::Request(request) => &request.body,
-                BrokerFrame::Deliver { letter, .. } => &letter.body,
+                BrokerFrame::Deliver { message, .. } => &message.body,
                 other => panic!("{other:?}"),
             };
             let Ok(BrokerRequest::Call {
@@ -132,7 +132,7 @@ async fn assert_eight_at_once(repeatable: bool) {
             let nth = arguments["nth"].to_string();
             match frame {
                 BrokerFrame::Request(request) => peer.respond(&request.id, &output(&nth)).await,
-                BrokerFrame::Deliver { letter, .. } => peer.serve(letter, &output(&nth)).await,
+                BrokerFrame::Deliver { message, .. } => peer.serve(message, &output(&nth)).await,
                 _ => {}
             }
             seen.insert(nth);
@@ -275,7 +275,7 @@ async fn hub_failure_keeps_class_and_execution() {
         },
         BrokerResponse::Output {
             result: Bytes::from_static(tool_error),
-            again: true,
+            from_journal: true,
             era: Era::Legacy,
         },
     ];

@@ -186,11 +186,11 @@ impl ScriptedBrokerPeer {
 
     /// Returns the next delivered message to the hub.
     pub(crate) async fn delivery(&mut self) -> MailboxMessage {
-        let BrokerFrame::Deliver { to, letter } = self.next().await else {
+        let BrokerFrame::Deliver { to, message } = self.next().await else {
             panic!("no delivery")
         };
         assert_eq!(&*to, "hub");
-        letter
+        message
     }
 
     pub(crate) async fn receipt(&self, letter: &MailboxMessage) {
@@ -231,10 +231,15 @@ impl ScriptedBrokerPeer {
 
     /// Expects a message to be rejected as a dead letter, without an ack.
     pub(crate) async fn assert_dead_letter(&mut self, message: &str) {
-        let BrokerFrame::Nak { id, dead, .. } = self.next().await else {
+        let BrokerFrame::Nak {
+            id,
+            dead_letter_reason,
+            ..
+        } = self.next().await
+        else {
             panic!("{message} was not buried")
         };
-        assert_eq!((&*id, dead.is_some()), (message, true));
+        assert_eq!((&*id, dead_letter_reason.is_some()), (message, true));
     }
 
     /// Sends the receipt and the reply of a request, and waits for the ack.
@@ -307,7 +312,7 @@ pub(crate) fn output(text: &str) -> BrokerResponse {
     let result = format!(r#"{{"content":[{{"type":"text","text":"{text}"}}]}}"#);
     BrokerResponse::Output {
         result: result.into(),
-        again: false,
+        from_journal: false,
         era: Era::Legacy,
     }
 }

@@ -283,9 +283,11 @@ pub(super) fn failure(answer: BrokerResponse) -> FailureReport {
 /// Returns the result of a tool, and whether the journal replayed it.
 pub(super) fn output(answer: &BrokerResponse) -> (Value, bool) {
     match answer {
-        BrokerResponse::Output { result, again, .. } => {
-            (serde_json::from_slice(result).unwrap(), *again)
-        }
+        BrokerResponse::Output {
+            result,
+            from_journal,
+            ..
+        } => (serde_json::from_slice(result).unwrap(), *from_journal),
         other => panic!("{other:?}"),
     }
 }

@@ -134,18 +134,18 @@ async fn reply(
 ) -> (MailboxMessage, BrokerResponse) {
     let BrokerFrame::Deliver {
         to: mailbox,
-        letter,
+        message,
     } = peer.next().await
     else {
         panic!("no reply")
     };
     assert_eq!(&*mailbox, to);
     assert_eq!(
-        (&*letter.kind, letter.correlation_id.as_deref()),
+        (&*message.kind, message.correlation_id.as_deref()),
         (REPLY_KIND, Some(id))
     );
-    let answer = BrokerResponse::parse(&letter.body).unwrap();
-    (letter, answer)
+    let answer = BrokerResponse::parse(&message.body).unwrap();
+    (message, answer)
 }
 
 #[tokio::test]
@@ -240,7 +240,7 @@ async fn full_mailbox_dead_letters_one_request() {
     let dead = BrokerFrame::Nak {
         id: "1".into(),
         delay_ms: 0,
-        dead: Some("the mailbox is full".into()),
+        dead_letter_reason: Some("the mailbox is full".into()),
     };
     assert_eq!(peer.next().await, dead);
     run.gate.add_permits(1);
@@ -260,12 +260,17 @@ async fn foreign_message_is_never_acked() {
     for kind in ["note", "mcp_request2"] {
         peer.send_frame(&mailbox_message("ann", kind, kind, b"{}"))
             .await;
-        let BrokerFrame::Nak { id, dead, .. } = peer.next().await else {
+        let BrokerFrame::Nak {
+            id,
+            dead_letter_reason,
+            ..
+        } = peer.next().await
+        else {
             panic!("not left alone")
         };
         assert_eq!(&*id, kind);
         assert_eq!(
-            dead.as_deref(),
+            dead_letter_reason.as_deref(),
             Some("nobody here takes messages of this kind")
         );
     }

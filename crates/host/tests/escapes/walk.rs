@@ -334,7 +334,7 @@ impl Walk {
         ];
         let subject = CallSubject::Task {
             id: TASK.into(),
-            verb: *self.rng.choice(&verbs).unwrap(),
+            operation: *self.rng.choice(&verbs).unwrap(),
         };
         let before = self.request_count();
         let call = self.as_principal(who, &scope, subject_call(subject, "taskId"));

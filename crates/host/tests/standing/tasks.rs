@@ -21,7 +21,7 @@ fn task_creating_call(server: &str, who: &str, session: u64) -> CallRequest {
 fn task_get_call(who: &str, id: &str, scope: &EndpointScope) -> CallRequest {
     let subject = CallSubject::Task {
         id: id.into(),
-        verb: TaskOperation::Get,
+        operation: TaskOperation::Get,
     };
     let mut asked = subject_call(subject, "taskId");
     asked.principal = Arc::new(Principal::new(who, Role::Owner));

@@ -168,7 +168,7 @@ impl LoadWriter {
         let act = || self.journal.publish(draft, self.clock.timestamps());
         let given = self.run_operation(Op::Publish, 0, number, act).await?;
         Ok(match given {
-            Some(PublishOutcome::Stored { held, .. }) => held,
+            Some(PublishOutcome::Stored { receipt, .. }) => receipt,
             Some(PublishOutcome::Duplicate(_)) | None => None,
         })
     }

@@ -85,8 +85,8 @@ impl AuditFilter {
         let Ok(fields) = serde_json::from_str::<FilterFields>(body) else {
             return true;
         };
-        let same = |wanted: &Option<String>, is: &Option<String>| {
-            wanted.is_none() || wanted.as_deref() == is.as_deref()
+        let same = |filter: &Option<String>, value: &Option<String>| {
+            filter.is_none() || filter.as_deref() == value.as_deref()
         };
         same(&self.principal, &fields.principal)
             && same(&self.server, &fields.server)

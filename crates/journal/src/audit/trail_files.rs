@@ -160,8 +160,8 @@ pub(super) fn has_rows_table(
     connection: &Connection,
     file: &TrailFile,
 ) -> Result<bool, AuditError> {
-    let begun = connection.table_exists(None, "rows");
-    begun.map_err(|source| sqlite_error("read", file, source))
+    let exists = connection.table_exists(None, "rows");
+    exists.map_err(|source| sqlite_error("read", file, source))
 }
 
 /// Returns the head of the last row of a file; `None` for an empty file.
@@ -199,9 +199,9 @@ pub(super) fn boundary_row_ms(connection: &Connection, end: ScanDirection) -> u6
 
 /// Returns the size of the database file, without the WAL.
 pub(super) fn database_bytes(connection: &Connection) -> u64 {
-    let of = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
-    let pages = of("page_count").unwrap_or(0);
-    let size = pages.saturating_mul(of("page_size").unwrap_or(0));
+    let pragma = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
+    let pages = pragma("page_count").unwrap_or(0);
+    let size = pages.saturating_mul(pragma("page_size").unwrap_or(0));
     u64::try_from(size).unwrap_or(0)
 }
 

@@ -117,9 +117,9 @@ struct WriterEndGuard<'a, E>(&'a NoteQueue<E>, Arc<TrailShared>);
 impl<E> Drop for WriterEndGuard<'_, E> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            let why = "the thread that writes it has ended";
+            let reason = "the thread that writes it has ended";
             self.1
-                .update_health(|health| health.failure = Some(why.into()));
+                .update_health(|health| health.failure = Some(reason.into()));
         }
         self.0.release_waiters();
     }
@@ -222,11 +222,11 @@ impl TrailWriter {
         };
         let log = sibling_path(&open.name.path, "-wal");
         let paths = [&open.name.path, &log, self.anchor.path()];
-        let found = paths.map(|path| {
+        let identities = paths.map(|path| {
             let identity = FileIdentity::read(path.to_owned());
             identity.map_err(|_| AuditError::Replaced(path.to_owned()))
         });
-        *files = found.into_iter().collect::<Result<_, _>>()?;
+        *files = identities.into_iter().collect::<Result<_, _>>()?;
         Ok(())
     }
 
@@ -244,19 +244,19 @@ impl TrailWriter {
 
     /// Counts rows as lost and closes the file; a gap row follows later.
     fn handle_failure(&mut self, error: &AuditError, lost: u64) {
-        let mut why = error.to_string();
+        let mut reason = error.to_string();
         if let Some(source) = error.source() {
-            why = format!("{why}: {source}");
+            reason = format!("{reason}: {source}");
         }
-        let why: Arc<str> = why.into();
+        let reason: Arc<str> = reason.into();
         if self.failure_reason.is_none() {
-            tracing::error!(lost, reason = %why, "audit rows lost");
+            tracing::error!(lost, reason = %reason, "audit rows lost");
         }
         self.unreported_lost += lost;
         self.shared.count_lost(lost);
         self.shared
-            .update_health(|health| health.failure = Some(Arc::clone(&why)));
-        self.failure_reason = Some(why);
+            .update_health(|health| health.failure = Some(Arc::clone(&reason)));
+        self.failure_reason = Some(reason);
         lock(&self.shared.files).clear();
         if let Some(open) = self.open_file.take() {
             self.resume = Some(if is_transient(error) {
@@ -293,13 +293,13 @@ impl TrailWriter {
         }
         let mut gap = AuditRow::new(AuditRowKind::Gap, (self.clock.0)());
         gap.lost = Some(self.unreported_lost);
-        let why = self.failure_reason.clone();
-        gap.reason = why.as_deref().map(Into::into);
-        let told = self.append_rows(std::iter::once(gap));
-        if told.is_err() {
+        let reason = self.failure_reason.clone();
+        gap.reason = reason.as_deref().map(Into::into);
+        let appended = self.append_rows(std::iter::once(gap));
+        if appended.is_err() {
             self.open_file = None;
             lock(&self.shared.files).clear();
-            return told;
+            return appended;
         }
         tracing::warn!(lost = self.unreported_lost, "audit trail resumed writing");
         (self.unreported_lost, self.failure_reason, self.resume) = (0, None, None);
@@ -309,15 +309,15 @@ impl TrailWriter {
 
     /// Corrects the count of lost rows: a commit that returned an error may still be on disk.
     fn recount_lost(&mut self, connection: &Connection, name: &TrailFile) {
-        let Ok(Some(found)) = trail_files::last_head(connection, name) else {
+        let Ok(Some(stored_head)) = trail_files::last_head(connection, name) else {
             return;
         };
-        let more = found
+        let more = stored_head
             .seq
             .saturating_sub(self.head.seq)
             .min(self.unreported_lost);
         if more > 0 {
-            self.head = found;
+            self.head = stored_head;
             self.unreported_lost -= more;
             self.shared
                 .update_health(|health| health.lost = health.lost.saturating_sub(more));

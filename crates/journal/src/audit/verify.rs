@@ -133,8 +133,8 @@ pub fn verify_trail(
 
 /// Returns the previous hash recorded in the first row of a file.
 fn parse_prev_hash(row: &StoredRow) -> Option<ChainHash> {
-    let told: AuditRow<'_> = serde_json::from_slice(row.body.as_deref()?).ok()?;
-    told.prev?.parse().ok()
+    let parsed: AuditRow<'_> = serde_json::from_slice(row.body.as_deref()?).ok()?;
+    parsed.prev?.parse().ok()
 }
 
 /// Report for a directory without a trail. A gateway writes the anchor and a first row on opening,
@@ -259,7 +259,7 @@ impl ChainWalker {
     /// Compares the current head with the anchor and the expected head.
     fn check_known_heads(&mut self, file: &str) {
         let head = self.report.head;
-        let known = [self.anchor.map(|said| said.head), self.expected_head];
+        let known = [self.anchor.map(|record| record.head), self.expected_head];
         let known = known.into_iter().flatten();
         if known
             .into_iter()
@@ -271,17 +271,17 @@ impl ChainWalker {
 
     /// Classifies the damage of a mismatched row, using the next row.
     fn classify_mismatch(&mut self, next: Option<(&StoredRow, Option<u64>)>, file: &str) {
-        let Some((odd, says)) = self.mismatch.take() else {
+        let Some((odd, stated_seq)) = self.mismatch.take() else {
             return;
         };
         let at = odd.seq;
         let body = |row: &StoredRow| row.body.clone().unwrap_or_default();
         let follows = |row: &StoredRow, hash: ChainHash| row.hash == Some(hash.extend(&body(row)));
         let head = self.report.head.hash;
-        let next_says = next.and_then(|(_, says)| says);
-        let (seq, damage) = match says {
-            Some(says) if says == at => match next {
-                Some((next, Some(says))) if says == at && follows(next, head) => {
+        let next_seq = next.and_then(|(_, stated_seq)| stated_seq);
+        let (seq, damage) = match stated_seq {
+            Some(stated_seq) if stated_seq == at => match next {
+                Some((next, Some(stated_seq))) if stated_seq == at && follows(next, head) => {
                     (at, RowDamage::Inserted)
                 }
                 // The row matches its own recorded predecessor, so the row before was rewritten.
@@ -290,10 +290,12 @@ impl ChainWalker {
                 }
                 _ => (at, RowDamage::Changed),
             },
-            Some(says) if says > at && next_says == Some(at) => (at, RowDamage::Reordered),
-            Some(says) if says > at => (at, RowDamage::Removed),
-            Some(says) if says + 1 == at && follows(&odd, self.previous_hash) => {
-                (says, RowDamage::Inserted)
+            Some(stated_seq) if stated_seq > at && next_seq == Some(at) => {
+                (at, RowDamage::Reordered)
+            }
+            Some(stated_seq) if stated_seq > at => (at, RowDamage::Removed),
+            Some(stated_seq) if stated_seq + 1 == at && follows(&odd, self.previous_hash) => {
+                (stated_seq, RowDamage::Inserted)
             }
             Some(_) => (at, RowDamage::Reordered),
             None => (at, RowDamage::Changed),
@@ -314,15 +316,15 @@ impl ChainWalker {
             return self.report;
         }
         let head = self.report.head.seq;
-        let Some(said) = self.anchor else {
+        let Some(record) = self.anchor else {
             self.report_damage(head + 1, RowDamage::Unanchored, None);
             return self.report;
         };
-        let wanted = self
+        let expected_seq = self
             .expected_head
             .map_or(0, |expect| expect.seq)
-            .max(said.head.seq);
-        if head < wanted {
+            .max(record.head.seq);
+        if head < expected_seq {
             let first = if self.has_first_row {
                 head + 1
             } else {

@@ -31,11 +31,11 @@ pub async fn dead_letter_does_not_block_lane<M: EngineFactory>(factory: &M) -> R
         &entry,
         &Some((MessageStatus::DeadLetter(reason), 0, 1)),
     )?;
-    let again = journal
+    let repeated = journal
         .publish(message_draft("box", "a")?, moment_at(5))
         .await?;
-    let known = PublishOutcome::Duplicate(Duplicate::DeadLetter(receipt.id));
-    expect_equal("what a repetition is told", &again, &known)?;
+    let expected = PublishOutcome::Duplicate(Duplicate::DeadLetter(receipt.id));
+    expect_equal("what a repetition is told", &repeated, &expected)?;
     lease_first(&*journal, "box", "b", moment_at(6)).await?;
     Ok(())
 }
@@ -61,8 +61,8 @@ pub async fn requeued_dead_letter_goes_last<M: EngineFactory>(factory: &M) -> Ru
         .await?;
     let entry = journal.get_message(receipt.id, moment_at(5)).await?;
     let entry = entry.map(|one| (one.status, one.position, one.expires_unix_ms));
-    let wanted = (MessageStatus::Queued, 2, Some(moment_at(504).unix_ms));
-    expect_equal("how it stands", &entry, &Some(wanted))?;
+    let expected = (MessageStatus::Queued, 2, Some(moment_at(504).unix_ms));
+    expect_equal("how it stands", &entry, &Some(expected))?;
     let b = lease_first(&*journal, "box", "b", moment_at(6)).await?;
     journal.ack(b, None, moment_at(7)).await?;
     lease_first(&*journal, "box", "a", moment_at(8)).await?;
@@ -87,7 +87,7 @@ pub async fn expired_message_becomes_dead_letter<M: EngineFactory>(factory: &M) 
         };
         journal.publish(draft, moment_at(0)).await?;
     }
-    let held = lease_first(&*journal, "out/a", "held", moment_at(1)).await?;
+    let receipt = lease_first(&*journal, "out/a", "held", moment_at(1)).await?;
     expect_equal(
         "before",
         &journal.expire_messages("out/", moment_at(99)).await?,
@@ -99,14 +99,14 @@ pub async fn expired_message_becomes_dead_letter<M: EngineFactory>(factory: &M) 
         .map(|one| (one.lane.as_str(), &*one.dedupe, one.status.clone()))
         .collect();
     let dead = || MessageStatus::DeadLetter("expired".into());
-    let wanted = vec![("out/a", "short", dead()), ("out/b", "short", dead())];
-    expect_equal("what expired", &names, &wanted)?;
+    let expected = vec![("out/a", "short", dead()), ("out/b", "short", dead())];
+    expect_equal("what expired", &names, &expected)?;
     expect_equal(
         "again",
         &journal.expire_messages("out/", moment_at(100)).await?,
         &Vec::new(),
     )?;
-    journal.nak(held, ms(0), moment_at(101)).await?;
+    journal.nak(receipt, ms(0), moment_at(101)).await?;
     expect_nothing_leased(&*journal, "out/a", LeaseOrder::Strict, moment_at(102)).await?;
     expect_equal(
         "then",
@@ -145,14 +145,14 @@ pub async fn leased_message_is_not_removed<M: EngineFactory>(factory: &M) -> Rul
     let journal = factory.open_journal().await;
     publish_all(&*journal, "box", &["a"], moment_at(1)).await?;
     let receipt = lease_first(&*journal, "box", "a", moment_at(2)).await?;
-    let held = journal.remove_message(receipt.id, moment_at(3)).await;
-    expect_equal("one that is held", &held, &Err(JournalError::LeaseLost))?;
+    let refused = journal.remove_message(receipt.id, moment_at(3)).await;
+    expect_equal("one that is held", &refused, &Err(JournalError::LeaseLost))?;
     journal
         .dead_letter(receipt, "no".into(), moment_at(4))
         .await?;
     journal.remove_message(receipt.id, moment_at(5)).await?;
-    let gone = journal.remove_message(receipt.id, moment_at(6)).await;
-    expect_equal("one that is gone", &gone, &Err(JournalError::NotFound))?;
+    let missing = journal.remove_message(receipt.id, moment_at(6)).await;
+    expect_equal("one that is gone", &missing, &Err(JournalError::NotFound))?;
     let all = MessageFilter {
         limit: 9,
         ..MessageFilter::default()

@@ -16,16 +16,19 @@ use crate::engine::{
 pub async fn same_message_is_stored_once<M: EngineFactory>(factory: &M) -> RuleResult {
     let journal = factory.open_journal().await;
     publish_all(&*journal, "box", &["a", "b"], moment_at(1)).await?;
-    let again = MessageDraft {
+    let repeated = MessageDraft {
         body: Bytes::from_static(b"other words for the same"),
         ..message_draft("box", "b")?
     };
-    let PublishOutcome::Duplicate(Duplicate::Queued { id, position, held }) =
-        journal.publish(again, moment_at(2)).await?
+    let PublishOutcome::Duplicate(Duplicate::Queued {
+        id,
+        position,
+        is_leased,
+    }) = journal.publish(repeated, moment_at(2)).await?
     else {
         return expect_true("that it is known", false);
     };
-    expect_equal("its position", &(position, held), &(2, false))?;
+    expect_equal("its position", &(position, is_leased), &(2, false))?;
     let body = journal
         .get_message(id, moment_at(2))
         .await?
@@ -51,8 +54,8 @@ pub async fn same_id_other_digest_conflicts<M: EngineFactory>(factory: &M) -> Ru
     let waiting = journal.publish(other()?, moment_at(2)).await;
     expect_equal("while it waits", &waiting, &Err(JournalError::Conflict))?;
     let receipt = lease_first(&*journal, "box", "a", moment_at(3)).await?;
-    let held = journal.publish(other()?, moment_at(4)).await;
-    expect_equal("while it is held", &held, &Err(JournalError::Conflict))?;
+    let leased = journal.publish(other()?, moment_at(4)).await;
+    expect_equal("while it is held", &leased, &Err(JournalError::Conflict))?;
     journal
         .dead_letter(receipt, "no".into(), moment_at(5))
         .await?;
@@ -73,7 +76,7 @@ pub async fn same_id_other_digest_conflicts<M: EngineFactory>(factory: &M) -> Ru
 pub async fn ack_result_is_remembered<M: EngineFactory>(factory: &M) -> RuleResult {
     let journal = factory.open_journal().await;
     let lane = LaneName::new("box")?;
-    let mut wanted = Vec::new();
+    let mut expected = Vec::new();
     for (name, result) in [("a", Some("all is well")), ("b", None), ("c", Some(""))] {
         publish_all(&*journal, "box", &[name], moment_at(1)).await?;
         let before = journal.get_result(&lane, name).await?;
@@ -81,7 +84,7 @@ pub async fn ack_result_is_remembered<M: EngineFactory>(factory: &M) -> RuleResu
         let receipt = lease_first(&*journal, "box", name, moment_at(2)).await?;
         let result = result.map(|result| Bytes::from_static(result.as_bytes()));
         journal.ack(receipt, result.clone(), moment_at(30)).await?;
-        wanted.push((
+        expected.push((
             name,
             CompletedMessage {
                 id: receipt.id,
@@ -90,14 +93,14 @@ pub async fn ack_result_is_remembered<M: EngineFactory>(factory: &M) -> RuleResu
             },
         ));
     }
-    for (name, done) in wanted {
-        let found = journal.get_result(&lane, name).await?;
-        expect_equal("the result", &found, &Some(done.clone()))?;
-        let again = journal
+    for (name, done) in expected {
+        let stored = journal.get_result(&lane, name).await?;
+        expect_equal("the result", &stored, &Some(done.clone()))?;
+        let repeated = journal
             .publish(message_draft("box", name)?, moment_at(40))
             .await?;
-        let known = PublishOutcome::Duplicate(Duplicate::Completed(done));
-        expect_equal("what a repetition is told", &again, &known)?;
+        let expected_outcome = PublishOutcome::Duplicate(Duplicate::Completed(done));
+        expect_equal("what a repetition is told", &repeated, &expected_outcome)?;
     }
     let elsewhere = journal
         .get_result(&LaneName::new("box/other")?, "a")
@@ -111,9 +114,9 @@ pub async fn completed_message_expires_after_ttl<M: EngineFactory>(factory: &M) 
     publish_all(&*journal, "box", &["a"], moment_at(0)).await?;
     let receipt = lease_first(&*journal, "box", "a", moment_at(0)).await?;
     journal.ack(receipt, None, moment_at(0)).await?;
-    let kept = u64::try_from(COMPLETED_TTL.as_millis()).unwrap_or(u64::MAX);
+    let ttl_ms = u64::try_from(COMPLETED_TTL.as_millis()).unwrap_or(u64::MAX);
     let published = journal
-        .publish(message_draft("box", "a")?, moment_at(kept))
+        .publish(message_draft("box", "a")?, moment_at(ttl_ms))
         .await?;
     let is_known = matches!(
         published,
@@ -122,8 +125,8 @@ pub async fn completed_message_expires_after_ttl<M: EngineFactory>(factory: &M) 
     expect_true("that it is remembered to the end", is_known)?;
     // The TTL uses elapsed time: a wall clock jump forgets nothing.
     let jumped = Timestamps {
-        now: MonotonicTime(kept),
-        ..moment_at(2 * kept)
+        now: MonotonicTime(ttl_ms),
+        ..moment_at(2 * ttl_ms)
     };
     let published = journal.publish(message_draft("box", "a")?, jumped).await?;
     let is_known = matches!(
@@ -132,7 +135,7 @@ pub async fn completed_message_expires_after_ttl<M: EngineFactory>(factory: &M) 
     );
     expect_true("that a jump of the wall clock forgets nothing", is_known)?;
     let published = journal
-        .publish(message_draft("box", "a")?, moment_at(2 * kept))
+        .publish(message_draft("box", "a")?, moment_at(2 * ttl_ms))
         .await?;
     let is_new = matches!(published, PublishOutcome::Stored { .. });
     expect_true("that it is forgotten then", is_new)
@@ -153,14 +156,14 @@ pub async fn removed_message_frees_dedupe_id<M: EngineFactory>(factory: &M) -> R
         &journal.get_message(id, moment_at(2)).await?,
         &None,
     )?;
-    let held = MessageDraft {
+    let draft = MessageDraft {
         lease: Some(ms(1000)),
         digest: [9; 32],
         ..message_draft("box", "a")?
     };
-    let published = journal.publish(held, moment_at(3)).await?;
+    let published = journal.publish(draft, moment_at(3)).await?;
     let PublishOutcome::Stored {
-        held: Some(receipt),
+        receipt: Some(receipt),
         ..
     } = published
     else {

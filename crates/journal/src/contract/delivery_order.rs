@@ -43,11 +43,16 @@ pub async fn messages_lease_in_publish_order<M: EngineFactory>(factory: &M) -> R
         let published = journal
             .publish(message_draft("box", name)?, moment_at(1))
             .await?;
-        let PublishOutcome::Stored { position, held, .. } = published else {
+        let PublishOutcome::Stored {
+            position,
+            receipt: lease_receipt,
+            ..
+        } = published
+        else {
             return expect_true("a new message is stored", false);
         };
         expect_equal("its position", &position, &(before as u64 + 1))?;
-        expect_equal("that nobody holds it", &held, &None)?;
+        expect_equal("that nobody holds it", &lease_receipt, &None)?;
     }
     for name in ["c", "a", "b", "d"] {
         let receipt = lease_first(&*journal, "box", name, moment_at(2)).await?;
@@ -97,10 +102,10 @@ pub async fn mailbox_leases_messages_concurrently<M: EngineFactory>(factory: &M)
     for one in two.iter().take(1) {
         journal.nak(one.receipt, ms(0), moment_at(5)).await?;
     }
-    let again = lease_messages(&*journal, "box", LeaseOrder::Any, 9, moment_at(6)).await?;
+    let released = lease_messages(&*journal, "box", LeaseOrder::Any, 9, moment_at(6)).await?;
     expect_equal(
         "the one that came back",
-        &dedupe_ids(&again),
+        &dedupe_ids(&released),
         &vec!["a".to_owned()],
     )
 }
@@ -133,10 +138,10 @@ pub async fn nak_keeps_message_position<M: EngineFactory>(factory: &M) -> RuleRe
     publish_all(&*journal, "box", &["a", "b"], moment_at(1)).await?;
     let receipt = lease_first(&*journal, "box", "a", moment_at(2)).await?;
     journal.nak(receipt, ms(0), moment_at(3)).await?;
-    let again = journal.nak(receipt, ms(0), moment_at(3)).await;
+    let second_nak = journal.nak(receipt, ms(0), moment_at(3)).await;
     expect_equal(
         "a receipt is good once",
-        &again,
+        &second_nak,
         &Err(JournalError::LeaseLost),
     )?;
     lease_first(&*journal, "box", "a", moment_at(3)).await?;
@@ -166,7 +171,10 @@ pub async fn publish_with_lease_holds_message<M: EngineFactory>(factory: &M) -> 
     let mut receipts = Vec::new();
     for name in ["a", "b"] {
         let published = journal.publish(held(name)?, moment_at(1)).await?;
-        let PublishOutcome::Stored { id, held, .. } = published else {
+        let PublishOutcome::Stored {
+            id, receipt: held, ..
+        } = published
+        else {
             return expect_true("a new message is stored", false);
         };
         // The second too: every message in the lane is leased, so nothing is queued.
@@ -174,11 +182,11 @@ pub async fn publish_with_lease_holds_message<M: EngineFactory>(factory: &M) -> 
         receipts.extend(held);
     }
     expect_nothing_leased(&*journal, "box", LeaseOrder::Any, moment_at(100)).await?;
-    let again = journal.publish(held("a")?, moment_at(2)).await?;
+    let repeated = journal.publish(held("a")?, moment_at(2)).await?;
     let is_held = matches!(
-        again,
+        repeated,
         PublishOutcome::Duplicate(Duplicate::Queued {
-            held: true,
+            is_leased: true,
             position: 1,
             ..
         })
@@ -207,14 +215,19 @@ pub async fn publish_with_lease_never_overtakes_queued<M: EngineFactory>(
         ..message_draft("box", "new")?
     };
     let published = journal.publish(new, moment_at(2)).await?;
-    let PublishOutcome::Stored { id, position, held } = published else {
+    let PublishOutcome::Stored {
+        id,
+        position,
+        receipt: lease_receipt,
+    } = published
+    else {
         return expect_true("a new message is stored", false);
     };
     expect_equal("its position", &position, &2)?;
-    expect_equal("that it is not held", &held, &None)?;
+    expect_equal("that it is not held", &lease_receipt, &None)?;
     let entry = journal.get_message(id, moment_at(3)).await?;
-    let standing = entry.as_ref().map(|entry| &entry.status);
-    expect_equal("how it stands", &standing, &Some(&MessageStatus::Queued))?;
+    let status = entry.as_ref().map(|entry| &entry.status);
+    expect_equal("how it stands", &status, &Some(&MessageStatus::Queued))?;
     // The same holds while the older message is delayed after a nak.
     let receipt = lease_first(&*journal, "box", "old", moment_at(4)).await?;
     journal.nak(receipt, ms(1000), moment_at(5)).await?;
@@ -223,7 +236,7 @@ pub async fn publish_with_lease_never_overtakes_queued<M: EngineFactory>(
         ..message_draft("box", "newer")?
     };
     let published = journal.publish(newer, moment_at(6)).await?;
-    let is_free = matches!(published, PublishOutcome::Stored { held: None, .. });
+    let is_free = matches!(published, PublishOutcome::Stored { receipt: None, .. });
     expect_true("that it waits too", is_free)
 }
 

@@ -45,14 +45,14 @@ pub async fn acknowledged_state_survives_reopen<M: EngineFactory>(factory: &M) -
         &journal.get_value("gone").await?,
         &None,
     )?;
-    let found = journal.get_result(&LaneName::new("box")?, "done").await?;
-    expect_equal("the result", &found, &result)?;
-    let again = journal
+    let stored_result = journal.get_result(&LaneName::new("box")?, "done").await?;
+    expect_equal("the result", &stored_result, &result)?;
+    let repeated = journal
         .publish(message_draft("box", "dead")?, moment_at(11))
         .await?;
     expect_equal(
         "the dead",
-        &again,
+        &repeated,
         &PublishOutcome::Duplicate(Duplicate::DeadLetter(dead)),
     )?;
     for name in ["a", "b", "revived"] {
@@ -104,7 +104,7 @@ pub async fn leases_are_void_after_reopen<M: EngineFactory>(factory: &M) -> Rule
     let published = journal.publish(intent, moment_at(1)).await?;
     let PublishOutcome::Stored {
         id,
-        held: Some(held),
+        receipt: Some(old_receipt),
         ..
     } = published
     else {
@@ -122,16 +122,16 @@ pub async fn leases_are_void_after_reopen<M: EngineFactory>(factory: &M) -> Rule
         now: bowline_core::time::MonotonicTime(0),
         ..moment_at(100)
     };
-    let standing = journal
+    let status = journal
         .get_message(id, now)
         .await?
         .map(|entry| entry.status);
     expect_equal(
         "how the intent stands",
-        &standing,
+        &status,
         &Some(MessageStatus::Queued),
     )?;
-    let acked = journal.ack(held, None, now).await;
+    let acked = journal.ack(old_receipt, None, now).await;
     expect_equal("an old receipt", &acked, &Err(JournalError::LeaseLost))?;
     let leased = lease_messages(&*journal, "box", LeaseOrder::Strict, 1, now).await?;
     let leased: Vec<_> = leased
@@ -139,7 +139,7 @@ pub async fn leases_are_void_after_reopen<M: EngineFactory>(factory: &M) -> Rule
         .map(|one| (&*one.dedupe, one.attempts))
         .collect();
     expect_equal("the first", &leased, &vec![("intent", 2)])?;
-    let acked = journal.ack(held, None, now).await;
+    let acked = journal.ack(old_receipt, None, now).await;
     expect_equal("an old receipt", &acked, &Err(JournalError::LeaseLost))?;
     let leased = lease_messages(&*journal, "late", LeaseOrder::Strict, 1, now).await?;
     let leased: Vec<_> = leased

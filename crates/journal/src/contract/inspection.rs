@@ -23,14 +23,14 @@ pub async fn lane_stats_count_messages<M: EngineFactory>(factory: &M) -> RuleRes
             oldest_unix_ms: oldest.map(|oldest| moment_at(oldest).unix_ms),
         })
     };
-    let wanted = vec![
+    let expected = vec![
         view("out/a", 2, 1, Some(30))?,
         view("out/b", 1, 0, Some(5))?,
     ];
     expect_equal(
         "all lanes",
         &journal.lane_stats("", moment_at(55)).await?,
-        &wanted,
+        &expected,
     )?;
     // Bodies published by `publish_all` have nine bytes each.
     let bytes = |lane, bytes| Ok::<_, crate::JournalError>((LaneName::new(lane)?, bytes));
@@ -80,9 +80,9 @@ pub async fn messages_are_listed_by_page<M: EngineFactory>(factory: &M) -> RuleR
         ..MessageFilter::default()
     };
     let page = journal.list_messages(all.clone(), moment_at(6)).await?;
-    let wanted = [("a", 0), ("b", 1), ("c", 1)];
-    let wanted = wanted.map(|(name, position)| (name.to_owned(), position));
-    expect_equal("the first page", &names(&page), &wanted.to_vec())?;
+    let expected = [("a", 0), ("b", 1), ("c", 1)];
+    let expected = expected.map(|(name, position)| (name.to_owned(), position));
+    expect_equal("the first page", &names(&page), &expected.to_vec())?;
     let next = MessageFilter {
         after: page.last().map(|one| one.id),
         ..all.clone()
@@ -95,9 +95,9 @@ pub async fn messages_are_listed_by_page<M: EngineFactory>(factory: &M) -> RuleR
             limit: 9,
             ..all.clone()
         };
-        let shown = journal.list_messages(filter, moment_at(6)).await?;
-        expect_equal("so many of these", &shown.len(), &count)?;
-        for entry in shown {
+        let listed = journal.list_messages(filter, moment_at(6)).await?;
+        expect_equal("so many of these", &listed.len(), &count)?;
+        for entry in listed {
             let alone = journal.get_message(entry.id, moment_at(6)).await?;
             expect_equal("one by itself", &alone, &Some(entry))?;
         }

@@ -77,8 +77,8 @@ pub async fn lane_message_count_is_bounded<M: EngineFactory>(factory: &M) -> Rul
             }
         }
     }
-    while let Some(ended) = tasks.join_next().await {
-        if let Ok(stored) = ended {
+    while let Some(joined) = tasks.join_next().await {
+        if let Ok(stored) = joined {
             stored?;
         }
     }
@@ -105,11 +105,11 @@ pub async fn lane_message_count_is_bounded<M: EngineFactory>(factory: &M) -> Rul
 /// Closing twice has the same effect as closing once.
 pub async fn closed_journal_refuses_operations<M: EngineFactory>(factory: &M) -> RuleResult {
     let journal = factory.open_journal().await;
-    let held = MessageDraft {
+    let draft = MessageDraft {
         lease: Some(ms(1000)),
         ..message_draft("box", "a")?
     };
-    let published = journal.publish(held, moment_at(1)).await?;
+    let published = journal.publish(draft, moment_at(1)).await?;
     expect_true(
         "that it is stored",
         matches!(published, PublishOutcome::Stored { .. }),
@@ -120,15 +120,15 @@ pub async fn closed_journal_refuses_operations<M: EngineFactory>(factory: &M) ->
     let id = MessageId(1);
     let receipt = LeaseReceipt { id, lease: 1 };
     let lane = LaneName::new("box")?;
-    let again = journal
+    let refused = journal
         .publish(message_draft("box", "b")?, moment_at(2))
         .await;
-    expect_equal("publish", &again.err(), &Some(closed.clone()))?;
+    expect_equal("publish", &refused.err(), &Some(closed.clone()))?;
     let leased = journal
         .lease(&lane, LeaseOrder::Any, 1, ms(1), moment_at(2))
         .await;
     expect_equal("lease", &leased.err(), &Some(closed.clone()))?;
-    let ended = [
+    let results = [
         journal.ack(receipt, None, moment_at(2)).await,
         journal.nak(receipt, ms(1), moment_at(2)).await,
         journal
@@ -138,13 +138,13 @@ pub async fn closed_journal_refuses_operations<M: EngineFactory>(factory: &M) ->
         journal.requeue(id, None, moment_at(2)).await,
         journal.remove_message(id, moment_at(2)).await,
     ];
-    for one in ended {
+    for one in results {
         expect_equal("an end", &one, &Err(closed.clone()))?;
     }
-    let shown = journal
+    let listed = journal
         .list_messages(MessageFilter::default(), moment_at(2))
         .await;
-    expect_equal("inspect", &shown.err(), &Some(closed.clone()))?;
+    expect_equal("inspect", &listed.err(), &Some(closed.clone()))?;
     let lanes = journal.lane_stats("", moment_at(2)).await;
     expect_equal("lanes", &lanes.err(), &Some(closed.clone()))?;
     let value = journal.get_value("k").await;

@@ -67,8 +67,8 @@ pub async fn put_requires_expected_revision<M: EngineFactory>(factory: &M) -> Ru
         &late,
         &Err(JournalError::RevisionMismatch),
     )?;
-    let found = journal.get_value("k").await?.map(|value| value.bytes);
-    expect_equal("the winner", &found, &static_bytes("two"))?;
+    let stored = journal.get_value("k").await?.map(|value| value.bytes);
+    expect_equal("the winner", &stored, &static_bytes("two"))?;
     journal
         .put_value("k", None, ExpectedRevision::Revision(second))
         .await?;
@@ -113,12 +113,12 @@ pub async fn watch_sees_changes_under_prefix<M: EngineFactory>(factory: &M) -> R
         .put_value("a/1", static_bytes("before"), ExpectedRevision::Any)
         .await?;
     let mut watch = journal.watch_prefix("a/");
-    let seen = |watch: &crate::RevisionWatch| watch.has_changed().unwrap_or(false);
-    expect_true("that the past is no change", !seen(&watch))?;
+    let is_changed = |watch: &crate::RevisionWatch| watch.has_changed().unwrap_or(false);
+    expect_true("that the past is no change", !is_changed(&watch))?;
     journal
         .put_value("b/1", static_bytes("x"), ExpectedRevision::Any)
         .await?;
-    expect_true("that others are not seen", !seen(&watch))?;
+    expect_true("that others are not seen", !is_changed(&watch))?;
     let refused = journal
         .put_value("a/1", static_bytes("x"), ExpectedRevision::Absent)
         .await;
@@ -127,15 +127,15 @@ pub async fn watch_sees_changes_under_prefix<M: EngineFactory>(factory: &M) -> R
         &refused,
         &Err(JournalError::RevisionMismatch),
     )?;
-    expect_true("that what was refused is not seen", !seen(&watch))?;
+    expect_true("that what was refused is not seen", !is_changed(&watch))?;
     let put = journal
         .put_value("a/2", static_bytes("x"), ExpectedRevision::Any)
         .await?;
-    expect_true("that a change is seen", seen(&watch))?;
+    expect_true("that a change is seen", is_changed(&watch))?;
     expect_equal("its revision", &*watch.borrow_and_update(), &put)?;
-    let gone = journal
+    let removed = journal
         .put_value("a/2", None, ExpectedRevision::Any)
         .await?;
-    expect_true("that a key that goes is seen", seen(&watch))?;
-    expect_equal("its revision", &*watch.borrow_and_update(), &gone)
+    expect_true("that a key that goes is seen", is_changed(&watch))?;
+    expect_equal("its revision", &*watch.borrow_and_update(), &removed)
 }

@@ -107,12 +107,12 @@ impl MemoryTable {
             self.lease += 1;
             (self.lease, at.now.plus(hold))
         });
-        let held = lease.map(|(lease, _)| LeaseReceipt { id, lease });
+        let receipt = lease.map(|(lease, _)| LeaseReceipt { id, lease });
         let lane = self.lanes.entry(draft.lane.clone()).or_default();
         lane.insert(self.place, id);
         let stored = MemoryMessage {
             place: self.place,
-            attempts: u32::from(held.is_some()),
+            attempts: u32::from(receipt.is_some()),
             stored_unix_ms: at.unix_ms,
             expires_unix_ms: expiry_unix_ms(draft.ttl, at),
             lease,
@@ -123,7 +123,11 @@ impl MemoryTable {
         self.messages.insert(id, stored);
         self.by_dedupe.insert(key, id);
         let position = waiting + 1;
-        Ok(PublishOutcome::Stored { id, position, held })
+        Ok(PublishOutcome::Stored {
+            id,
+            position,
+            receipt,
+        })
     }
 
     fn duplicate_outcome(
@@ -141,7 +145,7 @@ impl MemoryTable {
             None => Duplicate::Queued {
                 id,
                 position: self.position(stored),
-                held: stored.is_leased(at),
+                is_leased: stored.is_leased(at),
             },
         }))
     }
@@ -161,20 +165,20 @@ impl MemoryTable {
     ) -> Vec<LeasedMessage> {
         let lane = self.lanes.get(lane).into_iter();
         let ids: Vec<_> = lane.flat_map(BTreeMap::values).copied().collect();
-        let mut given = Vec::new();
+        let mut leased = Vec::new();
         for id in ids {
             let Some(stored) = self.messages.get_mut(&id) else {
                 continue;
             };
             let is_free = !stored.is_leased(at) && stored.due <= at.now && !stored.is_expired(at);
-            if given.len() >= max || (order == LeaseOrder::Strict && !is_free) {
+            if leased.len() >= max || (order == LeaseOrder::Strict && !is_free) {
                 break;
             }
             if is_free {
                 self.lease += 1;
                 stored.lease = Some((self.lease, at.now.plus(hold)));
                 stored.attempts = stored.attempts.saturating_add(1);
-                given.push(LeasedMessage {
+                leased.push(LeasedMessage {
                     receipt: LeaseReceipt {
                         id,
                         lease: self.lease,
@@ -194,7 +198,7 @@ impl MemoryTable {
                 break;
             }
         }
-        given
+        leased
     }
 
     /// Returns the message leased under this receipt. An expired lease stays valid until the
@@ -412,11 +416,11 @@ impl MemoryTable {
     ) -> Result<u64, JournalError> {
         check_key(key)?;
         bytes.as_ref().map_or(Ok(()), check_size)?;
-        let is = self.values.get(key).map(|value| value.revision);
+        let current = self.values.get(key).map(|value| value.revision);
         let as_expected = match expect {
             ExpectedRevision::Any => true,
-            ExpectedRevision::Absent => is.is_none(),
-            ExpectedRevision::Revision(revision) => is == Some(revision),
+            ExpectedRevision::Absent => current.is_none(),
+            ExpectedRevision::Revision(revision) => current == Some(revision),
         };
         if !as_expected {
             return Err(JournalError::RevisionMismatch);

@@ -26,8 +26,8 @@ pub(super) struct IntegrityCheck {
 /// Runs `quick_check` and returns the first problem.
 pub(super) fn quick_check(conn: &Connection) -> rusqlite::Result<Option<String>> {
     let sql = "PRAGMA quick_check(1)";
-    let found: String = conn.query_row(sql, [], |row| row.get(0))?;
-    Ok((found != "ok").then_some(found))
+    let outcome: String = conn.query_row(sql, [], |row| row.get(0))?;
+    Ok((outcome != "ok").then_some(outcome))
 }
 
 /// Returns whether a file is small enough for a check before use.
@@ -46,7 +46,7 @@ impl IntegrityCheck {
         schema::set_up_connection(&conn)?;
         let interrupt = conn.get_interrupt_handle();
         let is_done = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&is_done);
+        let done_flag = Arc::clone(&is_done);
         let builder = std::thread::Builder::new().name("journal-check".to_owned());
         let thread = builder.spawn(move || {
             let wrong = match quick_check(&conn) {
@@ -56,7 +56,7 @@ impl IntegrityCheck {
             };
             match wrong {
                 Some(wrong) => poison_health(&shared, &wrong),
-                None => told.store(true, Ordering::Release),
+                None => done_flag.store(true, Ordering::Release),
             }
         });
         let thread =
@@ -71,8 +71,8 @@ impl IntegrityCheck {
     /// Stops the check and returns whether the check completed without a problem.
     pub(super) fn stop(self) -> bool {
         self.interrupt.interrupt();
-        let ended = self.thread.join();
-        ended.is_ok() && self.is_done.load(Ordering::Acquire)
+        let joined = self.thread.join();
+        joined.is_ok() && self.is_done.load(Ordering::Acquire)
     }
 }
 

@@ -110,24 +110,26 @@ impl JournalState {
 
     /// Replaces the lease of a message and records the previous lease for a rollback.
     fn change_lease(&mut self, id: u64, hold: Option<LeaseState>) {
-        let was = self.swap_lease(id, hold);
-        self.changes.leases.push((id, was));
+        let previous = self.swap_lease(id, hold);
+        self.changes.leases.push((id, previous));
     }
 
     fn swap_lease(&mut self, id: u64, hold: Option<LeaseState>) -> Option<LeaseState> {
         let place = hold.as_ref().map(|hold| (hold.lane.clone(), hold.place));
-        let was = match hold {
+        let previous = match hold {
             Some(hold) => self.leases.insert(id, hold),
             None => self.leases.remove(&id),
         };
-        let before = was.as_ref().map(|hold| (hold.lane.clone(), hold.place));
+        let before = previous
+            .as_ref()
+            .map(|hold| (hold.lane.clone(), hold.place));
         for (lane, place) in place.into_iter().chain(before) {
             let loaded = self.lane_indexes.get_mut(&lane);
             if let Some(segment) = loaded.and_then(|loaded| loaded.segment_mut(place)) {
                 segment.idle_until = MonotonicTime(0);
             }
         }
-        was
+        previous
     }
 
     /// Advances elapsed time and returns `at` with elapsed time in place of the wall clock.
@@ -167,8 +169,8 @@ impl JournalState {
     /// Records a lane as changed and returns its counters.
     fn touch_lane(&mut self, lane: &LaneName) -> Result<&mut LaneRow, rusqlite::Error> {
         self.begin_transaction()?;
-        let was = self.lanes.get(lane).copied();
-        self.changes.lanes.entry(lane.clone()).or_insert(was);
+        let previous = self.lanes.get(lane).copied();
+        self.changes.lanes.entry(lane.clone()).or_insert(previous);
         Ok(self.lanes.entry(lane.clone()).or_default())
     }
 
@@ -205,9 +207,9 @@ impl JournalState {
     }
 
     fn write_attempts(&mut self) -> Result<(), rusqlite::Error> {
-        let given = std::mem::take(&mut self.unwritten_attempts);
-        self.changes.attempts.clone_from(&given);
-        for (id, more) in given {
+        let attempts = std::mem::take(&mut self.unwritten_attempts);
+        self.changes.attempts.clone_from(&attempts);
+        for (id, more) in attempts {
             // An unreadable message is not leased again, so its attempts are not needed.
             let slot = match self.read_message_row(id) {
                 Ok(slot) => slot.filter(|slot| self.lanes.contains_key(&slot.lane)),
@@ -217,12 +219,12 @@ impl JournalState {
             let Some(slot) = slot else {
                 continue;
             };
-            let is = MessageRow {
+            let updated = MessageRow {
                 attempts: slot.attempts.saturating_add(more),
                 ..slot.clone()
             };
-            is.update_attempts(&self.conn)?;
-            self.replace_message(&slot, &is)?;
+            updated.update_attempts(&self.conn)?;
+            self.replace_message(&slot, &updated)?;
         }
         Ok(())
     }
@@ -236,21 +238,21 @@ impl JournalState {
                 // A row was damaged meanwhile: keep the last known head.
                 Err(OperationError::Refused(_)) => self.lanes.get(&lane).and_then(|row| row.oldest),
             };
-            let Some(is) = self.lanes.get_mut(&lane) else {
+            let Some(current) = self.lanes.get_mut(&lane) else {
                 continue;
             };
-            is.oldest = head;
-            if let Some(Some(was)) = self.changes.lanes.get(&lane) {
-                self.ledger.lanes.subtract(was.checksum(&lane));
+            current.oldest = head;
+            if let Some(Some(previous)) = self.changes.lanes.get(&lane) {
+                self.ledger.lanes.subtract(previous.checksum(&lane));
             }
-            if is.count() == 0 {
+            if current.count() == 0 {
                 LaneRow::delete(&self.conn, &lane)?;
                 self.lanes.remove(&lane);
                 // An empty lane needs no index.
                 self.unload_lane(&lane);
             } else {
-                is.write(&self.conn, &lane)?;
-                self.ledger.lanes.add(is.checksum(&lane));
+                current.write(&self.conn, &lane)?;
+                self.ledger.lanes.add(current.checksum(&lane));
             }
         }
         Ok(())
@@ -262,14 +264,14 @@ impl JournalState {
         self.changed_values.clear();
         self.ledger = self.written_ledger;
         for (id, more) in change.attempts {
-            let given = self.unwritten_attempts.entry(id).or_default();
-            *given = given.saturating_add(more);
+            let attempts = self.unwritten_attempts.entry(id).or_default();
+            *attempts = attempts.saturating_add(more);
         }
-        for (id, was) in change.leases.into_iter().rev() {
-            self.swap_lease(id, was);
+        for (id, previous) in change.leases.into_iter().rev() {
+            self.swap_lease(id, previous);
         }
-        for (lane, was) in change.lanes {
-            match was {
+        for (lane, previous) in change.lanes {
+            match previous {
                 Some(row) => self.lanes.insert(lane.clone(), row),
                 None => self.lanes.remove(&lane),
             };
@@ -286,16 +288,18 @@ impl JournalState {
 
     /// Reads a body and verifies length and checksum.
     fn read_body(&self, slot: &MessageRow) -> Result<bytes::Bytes, OperationError> {
-        let what = || damaged_error(format!("message {} of lane `{}`", slot.id, slot.lane));
+        let damaged = || damaged_error(format!("message {} of lane `{}`", slot.id, slot.lane));
         let body = match slot.read_body(&self.conn) {
-            Ok(body) => body.ok_or_else(what)?,
-            Err(error) if super::sqlite_error::is_read_error(&error) => return Err(what().into()),
+            Ok(body) => body.ok_or_else(damaged)?,
+            Err(error) if super::sqlite_error::is_read_error(&error) => {
+                return Err(damaged().into());
+            }
             Err(error) => return Err(error.into()),
         };
         let is_whole = body.len() as u64 == slot.body_bytes;
         match is_whole && super::checksum::checksum_bytes(&body) == slot.body_sum {
             true => Ok(body.into()),
-            false => Err(what().into()),
+            false => Err(damaged().into()),
         }
     }
 
@@ -305,8 +309,8 @@ impl JournalState {
     }
 
     /// Checkpoints the WAL and returns the number of pages left.
-    pub(super) fn checkpoint(&self, how: &str) -> Result<u64, rusqlite::Error> {
-        let sql = format!("PRAGMA wal_checkpoint({how})");
+    pub(super) fn checkpoint(&self, mode: &str) -> Result<u64, rusqlite::Error> {
+        let sql = format!("PRAGMA wal_checkpoint({mode})");
         let mut statement = self.conn.prepare_cached(&sql)?;
         let (log, moved) =
             statement.query_row([], |row| Ok((row.get::<_, i64>(1)?, row.get::<_, i64>(2)?)))?;
@@ -317,8 +321,8 @@ impl JournalState {
     pub(super) fn file_usage(&self) -> Result<(u64, u64), rusqlite::Error> {
         let number = |name: &str| {
             let sql = format!("PRAGMA {name}");
-            let found = self.conn.query_row(&sql, [], |row| row.get::<_, i64>(0));
-            found.map(|number| u64::try_from(number).unwrap_or(0))
+            let value = self.conn.query_row(&sql, [], |row| row.get::<_, i64>(0));
+            value.map(|number| u64::try_from(number).unwrap_or(0))
         };
         let (page, free) = (number("page_size")?, number("freelist_count")?);
         let used = number("page_count")?.saturating_sub(free);

@@ -124,8 +124,8 @@ pub(super) fn set_up_connection(conn: &Connection) -> rusqlite::Result<()> {
 
 /// Returns the version of the file.
 pub(super) fn file_version(conn: &Connection) -> rusqlite::Result<usize> {
-    let found: i64 = conn.query_row("PRAGMA user_version", [], |row| row.get(0))?;
-    Ok(usize::try_from(found).unwrap_or(usize::MAX))
+    let version: i64 = conn.query_row("PRAGMA user_version", [], |row| row.get(0))?;
+    Ok(usize::try_from(version).unwrap_or(usize::MAX))
 }
 
 /// Migrates the file, each step atomically.

@@ -120,8 +120,8 @@ impl SqliteShared {
             && let Some(path) = self.files.find_replaced()
         {
             let path = path.display();
-            let what = "journal file was deleted, moved or replaced; writes are refused";
-            tracing::error!(%path, "{what}");
+            let message = "journal file was deleted, moved or replaced; writes are refused";
+            tracing::error!(%path, "{message}");
             *health = JournalHealth::Replaced;
         }
         health.clone()
@@ -227,8 +227,8 @@ impl SqliteWriter {
             // The deleted reserve may leave room for a retry.
             let is_worth =
                 may_go_on && !was_full && classify_error(error) == SqliteErrorClass::Full;
-            let again = is_worth && job.kind() != OperationKind::Insert;
-            match again.then(|| self.try_commit(std::slice::from_mut(&mut job))) {
+            let should_retry = is_worth && job.kind() != OperationKind::Insert;
+            match should_retry.then(|| self.try_commit(std::slice::from_mut(&mut job))) {
                 Some(Ok(())) => job.send_outcome(None),
                 Some(Err(error)) => job.send_outcome(Some(self.to_caller_error(&error))),
                 None => job.send_outcome(Some(self.to_caller_error(error))),
@@ -275,15 +275,15 @@ impl SqliteWriter {
     /// Publishes the lanes stopped by damage, before the caller that met the damage gets a
     /// response.
     fn publish_stopped_lanes(&mut self) {
-        let is = self.state.stopped_lanes();
-        let mut shown = lock(&self.shared.stopped);
-        if *shown == is {
+        let current = self.state.stopped_lanes();
+        let mut published = lock(&self.shared.stopped);
+        if *published == current {
             return;
         }
-        for one in is.iter().filter(|one| !shown.contains(one)) {
+        for one in current.iter().filter(|one| !published.contains(one)) {
             tracing::error!(lane = %one.lane, reason = %one.reason, "lane stopped by damage");
         }
-        *shown = is;
+        *published = current;
     }
 
     /// Updates the health after a failure and returns whether writes may continue.

@@ -54,7 +54,8 @@ fn publish_leased(journal: &SqliteJournal, lane: &str, name: &str) -> LeaseRecei
     };
     match block_on(journal.publish(draft, moment_at(1))) {
         Ok(PublishOutcome::Stored {
-            held: Some(held), ..
+            receipt: Some(held),
+            ..
         }) => held,
         other => panic!("{other:?}"),
     }

@@ -40,17 +40,17 @@ enum WalStatus {
 
 /// Refuses a WAL from which SQLite would drop acknowledged transactions.
 pub(super) fn check_wal(path: &Path) -> Result<(), JournalOpenError> {
-    let found = match File::open(path) {
+    let status = match File::open(path) {
         Ok(file) => scan_wal(BufReader::new(file)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => Err(error),
     };
-    let found = found.map_err(|source| JournalOpenError::Io {
+    let status = status.map_err(|source| JournalOpenError::Io {
         action: "read",
         path: path.to_owned(),
         source,
     })?;
-    match found {
+    match status {
         WalStatus::Empty | WalStatus::Whole | WalStatus::Unfinished => Ok(()),
         WalStatus::Damaged { at } => Err(JournalOpenError::Damaged {
             path: path.to_owned(),

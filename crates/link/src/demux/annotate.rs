@@ -47,7 +47,7 @@ pub(super) fn insert_server_name(
         return replace_span(bytes, meta_at, &meta).into();
     }
     match object::field(meta, SERVER_META_KEY) {
-        Some(said) => replace_span(bytes, said.shift(meta_at.start), &name).into(),
+        Some(existing) => replace_span(bytes, existing.shift(meta_at.start), &name).into(),
         None => insert_member(bytes, meta_at, &entry),
     }
 }
@@ -62,12 +62,12 @@ fn insert_member(bytes: &[u8], at: ByteSpan, member: &[u8]) -> Bytes {
         return Bytes::copy_from_slice(bytes);
     }
     let start = at.start + open + 1;
-    let here = ByteSpan { start, end: start };
+    let insert_at = ByteSpan { start, end: start };
     let gap: &[u8] = match object::fields(object).next() {
         Some(_) => b",",
         None => b"",
     };
-    replace_span(bytes, here, &[member, gap].concat()).into()
+    replace_span(bytes, insert_at, &[member, gap].concat()).into()
 }
 
 #[cfg(test)]

@@ -87,14 +87,14 @@ impl ClientWaitTime {
 impl PendingRequest {
     /// Returns the pending entry of a request and the response receiver.
     pub(crate) fn new(request: &LinkRequest) -> (Self, ResponseReceiver) {
-        let (answer, receiver) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         let token = request.caller.as_ref().and_then(|_| {
             let at = request.progress_at.clone()?;
             // Copied: the parameters can be large, and the wait long.
             Some(Bytes::copy_from_slice(request.params.as_ref()?.get(at)?))
         });
         let entry = Self {
-            response: answer,
+            response: sender,
             reply_id: request.reply_id.clone(),
             era: request.era,
             caller: request.caller.clone(),
@@ -151,14 +151,14 @@ impl PendingRequests {
 
     /// Finds the recipient of a message from the stream of `via`, or from the shared stream.
     pub(super) fn find_recipient(&self, via: Option<u64>) -> Recipient {
-        let of = |call: u64, caller: &Arc<dyn ClientHandle>| Recipient::Client {
+        let client_recipient = |call: u64, caller: &Arc<dyn ClientHandle>| Recipient::Client {
             caller: Arc::clone(caller),
             call: Some(call),
         };
         if let Some(id) = via {
             let entry = self.pending.get(id);
             return match entry.and_then(|entry| entry.caller.as_ref()) {
-                Some(caller) => of(id, caller),
+                Some(caller) => client_recipient(id, caller),
                 None => self.owner_recipient(),
             };
         }
@@ -176,7 +176,7 @@ impl PendingRequests {
             Some((_, caller)) if candidates.count > 1 && caller.answers_by_retry() => {
                 Recipient::Ambiguous
             }
-            Some((id, caller)) => of(id, caller),
+            Some((id, caller)) => client_recipient(id, caller),
         }
     }
 
@@ -260,11 +260,11 @@ impl PendingRequests {
         &mut self,
         id: u64,
     ) -> Option<(SendState, Vec<OrphanedServerRequest>)> {
-        let (_, sent) = self.pending.take(id)?;
-        let unasked = self.server_requests.remove_for_call(id);
+        let (_, send_state) = self.pending.take(id)?;
+        let orphaned = self.server_requests.remove_for_call(id);
         Some((
-            sent,
-            unasked.into_iter().map(OrphanedServerRequest).collect(),
+            send_state,
+            orphaned.into_iter().map(OrphanedServerRequest).collect(),
         ))
     }
 

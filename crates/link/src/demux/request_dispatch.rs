@@ -137,23 +137,23 @@ impl<D: Demux> IncomingMessage<'_, D> {
                 demux.send_reply(answer.map_or_else(|| unanswered_error(&key, &method), Vec::from));
             }
         };
-        let question = ServerRequest::new(request, id_at, capability, reply);
-        if let Some(client_id) = caller.request(question) {
+        let server_request = ServerRequest::new(request, id_at, capability, reply);
+        if let Some(client_id) = caller.request(server_request) {
             self.demux
                 .with_pending(|requests| requests.server_requests.set_client_id(&id, client_id));
         }
     }
 }
 
-fn undeclared_error(id: &[u8], asked: &str) -> Vec<u8> {
-    let asked: String = asked.chars().take(METHOD_CHARS_MAX).collect();
-    let message = format!("this client has not declared the capability for `{asked}`");
+fn undeclared_error(id: &[u8], method: &str) -> Vec<u8> {
+    let method: String = method.chars().take(METHOD_CHARS_MAX).collect();
+    let message = format!("this client has not declared the capability for `{method}`");
     error_reply(id, code::METHOD_NOT_FOUND, &message)
 }
 
-fn unanswered_error(id: &[u8], asked: &str) -> Vec<u8> {
-    let asked: String = asked.chars().take(METHOD_CHARS_MAX).collect();
-    let message = format!("the client gave no answer to `{asked}`");
+fn unanswered_error(id: &[u8], method: &str) -> Vec<u8> {
+    let method: String = method.chars().take(METHOD_CHARS_MAX).collect();
+    let message = format!("the client gave no answer to `{method}`");
     error_reply(id, code::INTERNAL, &message)
 }
 

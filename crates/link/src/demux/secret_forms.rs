@@ -128,8 +128,11 @@ fn has_secret_words(words: &[String]) -> bool {
     let named = named.is_some_and(|word| SECRET_WORDS.contains(&word.as_str()));
     let before = backwards.next();
     // Digits do not separate words.
-    let harmless =
-        before.is_some_and(|word| HARMLESS_PREFIXES.iter().any(|known| word.ends_with(known)));
+    let harmless = before.is_some_and(|word| {
+        HARMLESS_PREFIXES
+            .iter()
+            .any(|prefix| word.ends_with(prefix))
+    });
     let last = named && !harmless;
     last || SECRET_STEMS.iter().any(|stem| joined.contains(stem))
 }

@@ -120,16 +120,16 @@ impl ExecServerConnection {
             client_name: client.into(),
             resume_session: resume,
         };
-        let shaking = async {
+        let handshake = async {
             outgoing
                 .send(execserver::write_initialize(FIRST_REQUEST_ID, &first))
                 .await?;
-            let answer = receive_initialize_result(&mut incoming).await?;
+            let initialize_result = receive_initialize_result(&mut incoming).await?;
             outgoing.send(execserver::write_initialized()).await?;
-            Ok::<_, ExecServerOpenError>(execserver::parse_session(&answer)?)
+            Ok::<_, ExecServerOpenError>(execserver::parse_session(&initialize_result)?)
         };
-        let shaken = timeout(HANDSHAKE_TIMEOUT, shaking).await;
-        let (session, version) = shaken.map_err(|_late| ExecServerOpenError::Timeout)??;
+        let outcome = timeout(HANDSHAKE_TIMEOUT, handshake).await;
+        let (session, version) = outcome.map_err(|_late| ExecServerOpenError::Timeout)??;
         let exchanges = Arc::<ExchangeTable>::default();
         let reader = ExecServerReader {
             receiver: incoming,
@@ -213,7 +213,7 @@ impl ExecServerShared {
         (wait.on_send)();
         let sending = self.sender.send(message);
         match request_message::with_deadline(wait.connect_by, sending).await {
-            Some(sent) => sent.map_err(|ended| not_connected_error(&ended))?,
+            Some(sent) => sent.map_err(|reason| not_connected_error(&reason))?,
             None => return Err(HttpError::ConnectTimeout),
         }
         let sent = u64::try_from(sent).unwrap_or(u64::MAX);
@@ -221,38 +221,38 @@ impl ExecServerShared {
         match request_message::with_deadline(wait.first_byte_by, guard.exchange.receive_head())
             .await
         {
-            Some(answered) => guard.into_response(answered?, kind),
+            Some(head) => guard.into_response(head?, kind),
             None => Err(HttpError::FirstByteTimeout),
         }
     }
 }
 
-fn not_connected_error(ended: &DisconnectReason) -> HttpError {
-    HttpError::Unreachable(format!("the executor is not connected any more: {ended}").into())
+fn not_connected_error(reason: &DisconnectReason) -> HttpError {
+    HttpError::Unreachable(format!("the executor is not connected any more: {reason}").into())
 }
 
 impl ExecutorConnection for ExecServerConnection {
     fn send_request<'a>(
         &'a self,
-        errand: ExecutorRequest<'a>,
+        exec_request: ExecutorRequest<'a>,
         wait: SendOptions<'a>,
     ) -> BoxFuture<'a, Result<HttpResponse, HttpError>> {
         Box::pin(
             self.shared
-                .run_exchange(errand, wait, ResponseMode::Streamed),
+                .run_exchange(exec_request, wait, ResponseMode::Streamed),
         )
     }
 
     fn fetch_whole<'a>(
         &'a self,
-        errand: ExecutorRequest<'a>,
+        exec_request: ExecutorRequest<'a>,
         wait: SendOptions<'a>,
         bytes_max: usize,
     ) -> BoxFuture<'a, Result<HttpResponse, HttpError>> {
         Box::pin(async move {
             let mut response = self
                 .shared
-                .run_exchange(errand, wait, ResponseMode::Whole)
+                .run_exchange(exec_request, wait, ResponseMode::Whole)
                 .await?;
             response.body = response
                 .body
@@ -296,11 +296,11 @@ struct ExecServerReader {
 /// Disconnects all exchanges, however the reader task ends.
 impl Drop for ExecServerReader {
     fn drop(&mut self) {
-        let ended = self
+        let reason = self
             .sender
             .disconnect_reason()
             .unwrap_or(DisconnectReason::Local);
-        self.exchanges.disconnect(&ended);
+        self.exchanges.disconnect(&reason);
     }
 }
 
@@ -309,13 +309,13 @@ impl ExecServerReader {
         loop {
             let message = match self.receiver.next().await {
                 Ok(message) => message,
-                Err(ended) => return self.exchanges.disconnect(&ended),
+                Err(cause) => return self.exchanges.disconnect(&cause),
             };
-            let taken = match ExecMessage::parse(&message) {
-                Ok(said) => self.handle_message(said).await,
+            let handled = match ExecMessage::parse(&message) {
+                Ok(parsed) => self.handle_message(parsed).await,
                 Err(error) => Err(error),
             };
-            if let Err(error) = taken {
+            if let Err(error) = handled {
                 let reason = error.to_string();
                 self.sender.close(BROKE_PROTOCOL, &reason);
                 return self
@@ -325,10 +325,10 @@ impl ExecServerReader {
         }
     }
 
-    async fn handle_message(&mut self, said: ExecMessage) -> Result<(), FrameError> {
-        match said {
+    async fn handle_message(&mut self, message: ExecMessage) -> Result<(), FrameError> {
+        match message {
             ExecMessage::Notification {
-                verb: ExecMethod::BodyDelta,
+                method: ExecMethod::BodyDelta,
                 params,
             } => self.exchanges.deliver_delta(&params).await?,
             ExecMessage::Notification { .. } => {}
@@ -336,10 +336,10 @@ impl ExecServerReader {
             ExecMessage::Error { id, refusal } => {
                 self.exchanges.deliver_response(&id, Err(refusal))
             }
-            ExecMessage::Request { id, verb, .. } => {
+            ExecMessage::Request { id, method, .. } => {
                 let refusal = ExecRefusal {
                     code: code::METHOD,
-                    message: format!("`{}` is not offered", verb.as_str()).into(),
+                    message: format!("`{}` is not offered", method.as_str()).into(),
                     stream_fault: None,
                 };
                 // A peer with unread replies gets no further reply.

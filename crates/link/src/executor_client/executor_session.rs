@@ -39,7 +39,7 @@ pub(crate) trait ExecutorStream: fmt::Debug + Send + Sync {
     fn on_frame(&self, frame: ExecutorFrame, writer: &FrameWriter) -> FrameOutcome;
 
     /// Handles the loss of the connection.
-    fn on_disconnect(&self, ended: &DisconnectReason) -> CutOutcome;
+    fn on_disconnect(&self, reason: &DisconnectReason) -> CutOutcome;
 
     /// Returns the resume position, if the stream can resume.
     fn resume_mark(&self) -> Option<StreamMark>;
@@ -72,10 +72,10 @@ impl SessionAttachment {
                 .map(|(n, s)| (*n, Arc::clone(s)))
                 .collect()
         };
-        let there: HashMap<u64, &StreamMark> =
+        let remote_marks: HashMap<u64, &StreamMark> =
             marks.iter().map(|mark| (mark.stream, mark)).collect();
         for (number, stream) in open {
-            match there.get(&number) {
+            match remote_marks.get(&number) {
                 Some(mark) => stream.resume(mark, writer),
                 None => {
                     self.session.remove_stream(number);
@@ -215,8 +215,8 @@ impl ExecutorSession {
         if table.is_closed || table.connection != connection {
             return Err(DisconnectReason::Local);
         }
-        if let Some(ended) = &table.disconnect_reason {
-            return Err(ended.clone());
+        if let Some(reason) = &table.disconnect_reason {
+            return Err(reason.clone());
         }
         table.streams.insert(number, stream);
         Ok(())
@@ -273,13 +273,13 @@ impl ExecutorSession {
     }
 
     /// Handles the loss of the connection; only resumable streams stay.
-    pub(crate) fn disconnect(&self, connection: u64, ended: &DisconnectReason) {
+    pub(crate) fn disconnect(&self, connection: u64, reason: &DisconnectReason) {
         let open: Vec<_> = {
             let mut table = lock(&self.table);
             if table.connection != connection || table.disconnect_reason.is_some() {
                 return;
             }
-            table.disconnect_reason = Some(ended.clone());
+            table.disconnect_reason = Some(reason.clone());
             table
                 .streams
                 .iter()
@@ -287,7 +287,7 @@ impl ExecutorSession {
                 .collect()
         };
         for (number, stream) in open {
-            if stream.on_disconnect(ended) == CutOutcome::Closed {
+            if stream.on_disconnect(reason) == CutOutcome::Closed {
                 self.remove_stream(number);
             }
         }

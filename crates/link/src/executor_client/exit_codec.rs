@@ -8,7 +8,7 @@ use crate::link::LinkExit;
 #[must_use]
 pub fn encode_exit(exit: LinkExit) -> ServerExit {
     let number = |number: i32| u64::try_from(number).ok();
-    let (how, number) = match exit {
+    let (cause, number) = match exit {
         LinkExit::Status(code) => ("status", number(code)),
         LinkExit::Signal(signal) => ("signal", number(signal)),
         LinkExit::Closed => ("closed", None),
@@ -20,7 +20,7 @@ pub fn encode_exit(exit: LinkExit) -> ServerExit {
         LinkExit::Gone | LinkExit::Away => ("gone", None),
     };
     ServerExit {
-        cause: how.into(),
+        cause: cause.into(),
         number,
     }
 }

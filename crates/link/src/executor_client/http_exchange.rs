@@ -98,7 +98,7 @@ impl HttpExchange {
     pub(super) fn poll_head(&self, cx: &mut Context<'_>) -> Poll<Result<ResponseHead, HttpError>> {
         let mut state = lock(&self.state);
         match std::mem::replace(&mut state.head, HeadState::Taken) {
-            HeadState::Received(answered) => return Poll::Ready(Ok(answered)),
+            HeadState::Received(head) => return Poll::Ready(Ok(head)),
             HeadState::Pending => state.head = HeadState::Pending,
             HeadState::Taken => {}
         }
@@ -248,10 +248,8 @@ impl ExecutorStream for HttpExchange {
             return FrameOutcome::Closed;
         }
         match frame {
-            ExecutorFrame::Response { answered, .. }
-                if matches!(state.head, HeadState::Pending) =>
-            {
-                state.head = HeadState::Received(answered);
+            ExecutorFrame::Response { head, .. } if matches!(state.head, HeadState::Pending) => {
+                state.head = HeadState::Received(head);
                 // The end may have arrived before the head.
                 if state.body.is_finished() {
                     state.permit = None;
@@ -297,9 +295,9 @@ impl ExecutorStream for HttpExchange {
         took
     }
 
-    fn on_disconnect(&self, ended: &DisconnectReason) -> CutOutcome {
+    fn on_disconnect(&self, reason: &DisconnectReason) -> CutOutcome {
         let mut state = lock(&self.state);
-        state.fail(HttpError::Disconnected(ended.to_string().into()));
+        state.fail(HttpError::Disconnected(reason.to_string().into()));
         wake_waiter(state);
         CutOutcome::Closed
     }

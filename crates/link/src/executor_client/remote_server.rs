@@ -90,7 +90,7 @@ impl RemoteServer {
         stream_id: u64,
         session: Arc<ExecutorSession>,
         writer: FrameWriter,
-        place: OwnedSemaphorePermit,
+        permit: OwnedSemaphorePermit,
     ) -> Self {
         Self {
             stream_id,
@@ -108,7 +108,7 @@ impl RemoteServer {
                 pid: 0,
                 stop: None,
                 is_finished: false,
-                permit: Some(place),
+                permit: Some(permit),
             }),
             status: watch::Sender::new(RemoteStatus {
                 is_connected: true,
@@ -146,7 +146,7 @@ impl RemoteServer {
             state.stderr_waker.take(),
         ];
         self.status
-            .send_modify(|standing| standing.stage = RemoteStage::Exited(exit, fault));
+            .send_modify(|status| status.stage = RemoteStage::Exited(exit, fault));
         drop(state);
         wakers.into_iter().flatten().for_each(Waker::wake);
     }
@@ -164,9 +164,9 @@ impl RemoteServer {
             state.stdin_waker = Some(cx.waker().clone());
             return Poll::Pending;
         }
-        let place = state.stdin.push_bytes(piece);
+        let offset = state.stdin.push_bytes(piece);
         if let Some(writer) = &state.writer {
-            writer.push_message(executor::data_frame(self.stream_id, place, piece));
+            writer.push_message(executor::data_frame(self.stream_id, offset, piece));
         }
         Poll::Ready(Ok(piece.len()))
     }
@@ -191,7 +191,7 @@ impl RemoteServer {
     /// Polls for the next chunk of stdout; `None` at the end.
     fn poll_stdout(&self, cx: &Context<'_>) -> Poll<Option<Bytes>> {
         let mut state = self.lock();
-        let Some((taken, more)) = state.stdout.next_item() else {
+        let Some((item, more)) = state.stdout.next_item() else {
             state.stdout_waker = Some(cx.waker().clone());
             return Poll::Pending;
         };
@@ -199,7 +199,7 @@ impl RemoteServer {
             let stream = self.stream_id;
             self.send_frame(&state, &ExecutorFrame::Credit { stream, bytes });
         }
-        match taken {
+        match item {
             ReassemblyItem::Chunk(piece) => Poll::Ready(Some(piece)),
             ReassemblyItem::End | ReassemblyItem::Failed(()) => Poll::Ready(None),
         }
@@ -231,18 +231,18 @@ impl RemoteServer {
     }
 
     /// Adds output; `false` if the offset does not fit.
-    fn push_stdout(&self, place: u64, bytes: Bytes) -> bool {
+    fn push_stdout(&self, offset: u64, bytes: Bytes) -> bool {
         let mut state = self.lock();
-        let is_fit = state.stdout.push_chunk(place, bytes).is_ok();
+        let is_fit = state.stdout.push_chunk(offset, bytes).is_ok();
         let waker = state.stdout_waker.take();
         drop(state);
         waker.into_iter().for_each(Waker::wake);
         is_fit
     }
 
-    fn end_stdout(&self, place: u64) -> bool {
+    fn end_stdout(&self, offset: u64) -> bool {
         let mut state = self.lock();
-        let is_fit = state.stdout.finish(place).is_ok();
+        let is_fit = state.stdout.finish(offset).is_ok();
         let waker = state.stdout_waker.take();
         drop(state);
         waker.into_iter().for_each(Waker::wake);
@@ -271,12 +271,12 @@ impl RemoteServer {
 
     fn mark_started(&self, pid: u32) {
         self.lock().pid = pid;
-        self.status.send_if_modified(|standing| {
-            let is_news = standing.stage == RemoteStage::Requested;
-            if is_news {
-                standing.stage = RemoteStage::Running;
+        self.status.send_if_modified(|status| {
+            let is_first = status.stage == RemoteStage::Requested;
+            if is_first {
+                status.stage = RemoteStage::Running;
             }
-            is_news
+            is_first
         });
     }
 }
@@ -298,8 +298,8 @@ impl ExecutorStream for RemoteServer {
                 self.push_stderr(bytes);
                 true
             }
-            ExecutorFrame::ServerExit { exited, .. } => {
-                self.finish(exit_codec::decode_exit(&exited), None);
+            ExecutorFrame::ServerExit { exit, .. } => {
+                self.finish(exit_codec::decode_exit(&exit), None);
                 return FrameOutcome::Closed;
             }
             ExecutorFrame::Fault { fault, .. } => {
@@ -321,7 +321,7 @@ impl ExecutorStream for RemoteServer {
         FrameOutcome::Closed
     }
 
-    fn on_disconnect(&self, _ended: &DisconnectReason) -> CutOutcome {
+    fn on_disconnect(&self, _reason: &DisconnectReason) -> CutOutcome {
         let mut state = self.lock();
         if state.is_finished {
             return CutOutcome::Closed;
@@ -330,7 +330,7 @@ impl ExecutorStream for RemoteServer {
         // The permit belonged to the lost connection.
         state.permit = None;
         self.status
-            .send_modify(|standing| standing.is_connected = false);
+            .send_modify(|status| status.is_connected = false);
         CutOutcome::Resumable
     }
 
@@ -361,8 +361,8 @@ impl ExecutorStream for RemoteServer {
             );
             return self.on_gone("requested bytes are no longer buffered");
         }
-        for (place, piece) in state.stdin.unconfirmed_chunks(RESEND_BYTES_MAX) {
-            writer.push_message(executor::data_frame(self.stream_id, place, &piece));
+        for (offset, piece) in state.stdin.unconfirmed_chunks(RESEND_BYTES_MAX) {
+            writer.push_message(executor::data_frame(self.stream_id, offset, &piece));
         }
         let stream = self.stream_id;
         if state.is_stdin_closed {
@@ -374,8 +374,7 @@ impl ExecutorStream for RemoteServer {
         if let Some(bytes) = state.stdout.credit_since_mark() {
             writer.push_frame(&ExecutorFrame::Credit { stream, bytes });
         }
-        self.status
-            .send_modify(|standing| standing.is_connected = true);
+        self.status.send_modify(|status| status.is_connected = true);
         let waker = state.stdin_waker.take();
         drop(state);
         waker.into_iter().for_each(Waker::wake);

@@ -173,28 +173,28 @@ impl ExecutorTunnel {
             received_bytes: Arc::clone(&received),
         };
         spawner.spawn("executor reader", Box::pin(reader.run()));
-        let places = match hello.streams_max {
+        let permits = match hello.streams_max {
             0 => session.limits().streams_max,
             theirs => theirs.min(session.limits().streams_max),
         };
-        let places = usize::try_from(places).unwrap_or(Semaphore::MAX_PERMITS);
+        let permits = usize::try_from(permits).unwrap_or(Semaphore::MAX_PERMITS);
         let shared = TunnelShared {
             connection_id: connection,
             writer,
             credit: hello.credit,
-            stream_permits: Arc::new(Semaphore::new(places.min(Semaphore::MAX_PERMITS))),
+            stream_permits: Arc::new(Semaphore::new(permits.min(Semaphore::MAX_PERMITS))),
             received_bytes: received,
             streams_before: session.stream_count(),
             session,
         };
-        let offers = ExecutorInfo {
+        let info = ExecutorInfo {
             software: Arc::clone(&hello.software),
             servers: hello.servers.clone(),
             secrets: hello.secrets.clone(),
         };
         Ok(Self {
             shared: Arc::new(shared),
-            info: offers,
+            info,
         })
     }
 
@@ -220,10 +220,10 @@ impl ExecutorTunnel {
         until: Option<Instant>,
     ) -> Result<OwnedSemaphorePermit, HttpError> {
         let until = until.unwrap_or_else(|| clock::deadline_after(STREAM_PERMIT_WAIT));
-        let place = Arc::clone(&self.shared.stream_permits).acquire_owned();
+        let permit = Arc::clone(&self.shared.stream_permits).acquire_owned();
         tokio::select! {
             biased;
-            place = timeout_at(until, place) => match place {
+            place = timeout_at(until, permit) => match place {
                 Ok(Ok(place)) => Ok(place),
                 Ok(Err(_)) | Err(_) => {
                     Err(fault_map::busy_error("the executor has too many streams open"))
@@ -243,7 +243,7 @@ impl ExecutorTunnel {
         let window = shared.session.budget().open_stream();
         let window =
             window.ok_or_else(|| fault_map::busy_error("too many answers are not read yet"))?;
-        let asked = request_head(&exec_request, &wait, window.size());
+        let head = request_head(&exec_request, &wait, window.size());
         let number = shared.session.next_stream_id();
         let session = Arc::clone(&shared.session);
         let exchange = Arc::new(HttpExchange::new(
@@ -261,15 +261,15 @@ impl ExecutorTunnel {
         let added = shared
             .session
             .add_stream(shared.connection_id, number, exchange);
-        added.map_err(|ended| not_connected_error(&ended))?;
+        added.map_err(|reason| not_connected_error(&reason))?;
         (wait.on_send)();
         let request = ExecutorFrame::Request {
             stream: number,
-            asked,
+            head,
         };
         let sending = shared.writer.send(&request);
         match with_deadline(wait.connect_by, sending).await {
-            Some(sent) => sent.map_err(|ended| not_connected_error(&ended))?,
+            Some(sent) => sent.map_err(|reason| not_connected_error(&reason))?,
             None => return Err(HttpError::ConnectTimeout),
         }
         guard.was_sent = true;
@@ -277,9 +277,9 @@ impl ExecutorTunnel {
             RequestUpload::new(&guard.exchange, &shared.writer, exec_request.request.body);
         let exchange = Arc::clone(&guard.exchange);
         let mut is_sent = false;
-        let answered = poll_fn(|cx| {
-            if let Poll::Ready(answered) = exchange.poll_head(cx) {
-                return Poll::Ready(answered);
+        let response_head = poll_fn(|cx| {
+            if let Poll::Ready(response_head) = exchange.poll_head(cx) {
+                return Poll::Ready(response_head);
             }
             if !is_sent && let Poll::Ready(sent) = upload.poll(cx) {
                 is_sent = true;
@@ -289,24 +289,24 @@ impl ExecutorTunnel {
             }
             Poll::Pending
         });
-        let Some(answered) = with_deadline(wait.first_byte_by, answered).await else {
+        let Some(response_head) = with_deadline(wait.first_byte_by, response_head).await else {
             return Err(HttpError::FirstByteTimeout);
         };
         let rest = upload.into_streaming().filter(|_| !is_sent);
-        guard.into_response(&answered?, rest)
+        guard.into_response(&response_head?, rest)
     }
 }
 
 /// Awaits a future until the optional deadline.
-async fn with_deadline<T>(until: Option<Instant>, what: impl Future<Output = T>) -> Option<T> {
+async fn with_deadline<T>(until: Option<Instant>, future: impl Future<Output = T>) -> Option<T> {
     match until {
-        None => Some(what.await),
-        Some(until) => timeout_at(until, what).await.ok(),
+        None => Some(future.await),
+        Some(until) => timeout_at(until, future).await.ok(),
     }
 }
 
-fn not_connected_error(ended: &DisconnectReason) -> HttpError {
-    fault_map::away_error(&format!("the executor is not connected any more: {ended}"))
+fn not_connected_error(reason: &DisconnectReason) -> HttpError {
+    fault_map::away_error(&format!("the executor is not connected any more: {reason}"))
 }
 
 fn request_head(
@@ -339,10 +339,10 @@ fn request_head(
 impl ExecutorConnection for ExecutorTunnel {
     fn send_request<'a>(
         &'a self,
-        errand: ExecutorRequest<'a>,
+        exec_request: ExecutorRequest<'a>,
         wait: SendOptions<'a>,
     ) -> BoxFuture<'a, Result<HttpResponse, HttpError>> {
-        Box::pin(self.run_exchange(errand, wait))
+        Box::pin(self.run_exchange(exec_request, wait))
     }
 
     fn info(&self) -> &ExecutorInfo {
@@ -387,11 +387,11 @@ struct TunnelReader {
 /// Disconnects all streams, however the reader task ends.
 impl Drop for TunnelReader {
     fn drop(&mut self) {
-        let ended = self
+        let reason = self
             .writer
             .disconnect_reason()
             .unwrap_or(DisconnectReason::Local);
-        self.session.disconnect(self.connection_id, &ended);
+        self.session.disconnect(self.connection_id, &reason);
     }
 }
 
@@ -400,7 +400,7 @@ impl TunnelReader {
         loop {
             let message = match self.receiver.next().await {
                 Ok(message) => message,
-                Err(ended) => return self.session.disconnect(self.connection_id, &ended),
+                Err(reason) => return self.session.disconnect(self.connection_id, &reason),
             };
             let Ok(frame) = ExecutorFrame::parse(&message) else {
                 return self.close_invalid("what came is no frame");

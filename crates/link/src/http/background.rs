@@ -41,15 +41,15 @@ pub(super) async fn run_outbox(
         };
         let limit = conversation.spec.limits.post_timeout;
         let session = Arc::clone(&conversation.session.borrow());
-        let verb = RequestKind::Post(body);
+        let kind = RequestKind::Post(body);
         let sending =
-            conversation.send_to_endpoint(&session, None, &verb, clock::deadline_after(limit));
-        let sent = tokio::select! {
+            conversation.send_to_endpoint(&session, None, &kind, clock::deadline_after(limit));
+        let outcome = tokio::select! {
             biased;
             _ = conversation.wait_ended() => return,
             sent = sending => sent,
         };
-        match sent {
+        match outcome {
             Ok(response) if response.status.is_success() => conversation.drain_body(response.body),
             Ok(response) => {
                 let status = response.status.as_u16();

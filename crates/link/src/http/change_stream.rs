@@ -39,29 +39,33 @@ enum ListenMessage {
 
 impl ListenTransport for HttpConversation {
     fn start_listen(self: &Arc<Self>, request: LinkRequest) -> ChangeStream {
-        let (agree, agreed) = oneshot::channel();
-        let talk = Arc::clone(self);
-        let over = Box::pin(async move {
+        let (acknowledge, acknowledged) = oneshot::channel();
+        let conversation = Arc::clone(self);
+        let finished = Box::pin(async move {
             let deadline = request.deadline;
-            let ended = timeout_at(deadline, talk.listen_until_end(request, agree)).await;
-            let ended = ended.unwrap_or(Err(LinkError::Timeout {
+            let outcome = timeout_at(
+                deadline,
+                conversation.listen_until_end(request, acknowledge),
+            )
+            .await;
+            let outcome = outcome.unwrap_or(Err(LinkError::Timeout {
                 sent: SendState::MaybeSent,
             }));
-            match &ended {
-                Err(LinkError::Unreachable(_)) => talk.mark_lost(),
+            match &outcome {
+                Err(LinkError::Unreachable(_)) => conversation.mark_lost(),
                 // The executor is away, and so is the server.
                 Err(LinkError::RemoteFailure(failure))
                     if failure.class == FailureClass::Unavailable =>
                 {
-                    talk.mark_lost();
+                    conversation.mark_lost();
                 }
                 Ok(_) | Err(_) => {}
             }
-            ended
+            outcome
         });
         ChangeStream {
-            acknowledged: agreed,
-            finished: over,
+            acknowledged,
+            finished,
         }
     }
 
@@ -88,7 +92,7 @@ impl HttpConversation {
         let id = self.next_listen_id();
         let mut stream = match self.open_changes(id, request).await? {
             ListenReply::Stream(stream) => stream,
-            ListenReply::Response(answer) => return Ok(answer),
+            ListenReply::Response(response) => return Ok(response),
         };
         let mut acknowledge = Some(acknowledge);
         let mut resume = StreamResume::default();
@@ -115,7 +119,7 @@ impl HttpConversation {
                 ListenMessage::Change if acknowledge.is_none() => {
                     self.dispatch_text(data, None);
                 }
-                ListenMessage::Response(answer) => return Ok(answer),
+                ListenMessage::Response(response) => return Ok(response),
                 // Changes before the acknowledgement are not allowed.
                 ListenMessage::Change | ListenMessage::Unexpected => self.count_stray(),
             }
@@ -124,9 +128,11 @@ impl HttpConversation {
 
     async fn open_changes(&self, id: u64, request: LinkRequest) -> Result<ListenReply, LinkError> {
         let deadline = request.deadline;
-        let verb = self.request_kind(id, request)?;
-        let held = Arc::clone(&self.session.borrow());
-        let mut response = self.send_to_endpoint(&held, None, &verb, deadline).await?;
+        let kind = self.request_kind(id, request)?;
+        let session = Arc::clone(&self.session.borrow());
+        let mut response = self
+            .send_to_endpoint(&session, None, &kind, deadline)
+            .await?;
         let bytes_max = self.spec.limits.body_bytes_max;
         let status = response.status;
         match status_error::content_kind(&response.headers) {
@@ -141,8 +147,8 @@ impl HttpConversation {
                     .map_err(to_link_error)?;
                 let body = post_request::with_request_id(status, body, id);
                 match parse_listen_message(&body, id) {
-                    ListenMessage::Response(answer) if !status_error::is_decisive(status) => {
-                        Ok(ListenReply::Response(answer))
+                    ListenMessage::Response(reply) if !status_error::is_decisive(status) => {
+                        Ok(ListenReply::Response(reply))
                     }
                     _ => Err(status_error::status_error(status, &response.headers, &body)),
                 }
@@ -168,7 +174,7 @@ fn parse_listen_message(data: &Bytes, id: u64) -> ListenMessage {
     match message.kind() {
         MessageKind::Request => ListenMessage::Unexpected,
         MessageKind::Response => match to_response(&message, id) {
-            Some(answer) => ListenMessage::Response(answer),
+            Some(response) => ListenMessage::Response(response),
             None => ListenMessage::Unexpected,
         },
         MessageKind::Notification => match message.method().unwrap_or_default() {

@@ -112,16 +112,16 @@ impl HttpConversation {
         endpoint: HttpEndpoint,
         events: mpsc::Sender<LinkEvent>,
     ) -> (Arc<Self>, ConversationQueues) {
-        let (outbox, outbox_end) = mpsc::channel(spec.limits.outbox_max.max(1));
-        let (rests, rests_end) = mpsc::channel(RESTS_MAX);
+        let (outbox, outbox_receiver) = mpsc::channel(spec.limits.outbox_max.max(1));
+        let (trailing_bodies, bodies_receiver) = mpsc::channel(RESTS_MAX);
         // Capacity for a request beyond the limit, so a session renewal always fits.
-        let held = match mode {
+        let session = match mode {
             HttpMode::Streamable | HttpMode::Sse => SessionHeaders::before_handshake(),
             HttpMode::Stateless => SessionHeaders::new_stateless(),
         };
         let waiters_max = spec.limits.in_flight_max.saturating_add(1);
         let conversation = Self {
-            session: watch::Sender::new(Arc::new(held)),
+            session: watch::Sender::new(Arc::new(session)),
             client,
             mode,
             endpoint,
@@ -136,16 +136,16 @@ impl HttpConversation {
             }),
             phase: watch::Sender::new(ConversationPhase::Open),
             outbox,
-            trailing_bodies: rests,
+            trailing_bodies,
             next_listen_id: AtomicU64::new(change_stream::LISTEN_ID_MIN),
             counters: DemuxCounters::default(),
             spec: spec.clone(),
         };
-        let ends = ConversationQueues {
-            outbox: outbox_end,
-            trailing_bodies: rests_end,
+        let queues = ConversationQueues {
+            outbox: outbox_receiver,
+            trailing_bodies: bodies_receiver,
         };
-        (Arc::new(conversation), ends)
+        (Arc::new(conversation), queues)
     }
 
     /// Sends a request and waits for the response.
@@ -155,9 +155,9 @@ impl HttpConversation {
     ) -> impl Future<Output = Result<LinkResponse, LinkError>> + Send {
         // Consume the request here: values moved into the future stay during the wait.
         let (retry, deadline) = (RetryRule::from_method(&request.method), request.deadline);
-        let entered = self.register_call(request);
+        let registered = self.register_call(request);
         async move {
-            let (mut waiting, mut response, kind) = entered?;
+            let (mut waiting, mut response, kind) = registered?;
             let id = waiting.id();
             let carrying = pin!(self.deliver_request(id, kind, retry, deadline));
             let outcome = self
@@ -171,9 +171,9 @@ impl HttpConversation {
         &self,
         request: LinkRequest,
     ) -> Result<(HttpPendingGuard<'_>, ResponseReceiver, RequestKind), LinkError> {
-        let (id, answer) = self.register_request(&request, self.spec.limits.in_flight_max)?;
+        let (id, receiver) = self.register_request(&request, self.spec.limits.in_flight_max)?;
         let waiting = HttpPendingGuard::new(self, id);
-        Ok((waiting, answer, self.request_kind(id, request)?))
+        Ok((waiting, receiver, self.request_kind(id, request)?))
     }
 
     /// Serializes a request. Parameters can be large and the wait long, so nothing else is kept.
@@ -369,10 +369,10 @@ impl HttpConversation {
 
     async fn wait_phase(
         &self,
-        wanted: impl FnMut(&ConversationPhase) -> bool + Send,
+        predicate: impl FnMut(&ConversationPhase) -> bool + Send,
     ) -> ConversationPhase {
         let mut phase = self.phase.subscribe();
-        let reached = phase.wait_for(wanted).await;
+        let reached = phase.wait_for(predicate).await;
         reached.map_or(ConversationPhase::Ended(LinkExit::Gone), |phase| *phase)
     }
 }
@@ -388,12 +388,12 @@ impl ConversationPhase {
 }
 
 impl Demux for HttpConversation {
-    fn with_pending<R>(&self, look: impl FnOnce(&mut PendingRequests) -> R) -> R {
-        look(&mut lock(&self.state).requests)
+    fn with_pending<R>(&self, action: impl FnOnce(&mut PendingRequests) -> R) -> R {
+        action(&mut lock(&self.state).requests)
     }
 
-    fn send_reply(self: &Arc<Self>, answer: Vec<u8>) {
-        if self.queue_post(answer.into()).is_err() {
+    fn send_reply(self: &Arc<Self>, reply: Vec<u8>) {
+        if self.queue_post(reply.into()).is_err() {
             DemuxCounters::increment(&self.counters.dropped);
         }
     }

@@ -150,8 +150,8 @@ impl HttpEndpoint {
         } else if path.is_empty() {
             self.uri.path().to_owned()
         } else {
-            let here = self.uri.path();
-            let folder = here.rsplit_once('/').map_or("", |(folder, _)| folder);
+            let base_path = self.uri.path();
+            let folder = base_path.rsplit_once('/').map_or("", |(folder, _)| folder);
             remove_dot_segments(&format!("{folder}/{path}"))
         };
         if let Some(query) = query {
@@ -175,23 +175,23 @@ fn has_scheme(reference: &str) -> bool {
 
 /// Removes `.` and `..` from an absolute path.
 fn remove_dot_segments(path: &str) -> String {
-    let mut kept: Vec<&str> = Vec::new();
+    let mut result: Vec<&str> = Vec::new();
     let mut segments = path.split('/').skip(1).peekable();
     while let Some(segment) = segments.next() {
         let is_last = segments.peek().is_none();
         match segment {
             "." | ".." => {
                 if segment == ".." {
-                    kept.pop();
+                    result.pop();
                 }
                 if is_last {
-                    kept.push("");
+                    result.push("");
                 }
             }
-            segment => kept.push(segment),
+            segment => result.push(segment),
         }
     }
-    format!("/{}", kept.join("/"))
+    format!("/{}", result.join("/"))
 }
 
 fn is_loopback(host: &str) -> bool {

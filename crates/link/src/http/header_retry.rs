@@ -44,21 +44,23 @@ impl HttpConversation {
             method::DISCOVER => ResponseFollowUp::Discover,
             _ => ResponseFollowUp::Other,
         };
-        let asking = Box::pin(self.request(request));
+        let sending = Box::pin(self.request(request));
         async move {
-            let answer = asking.await;
-            match (kind, answer) {
-                (ResponseFollowUp::ToolCall(again), Ok(answer)) if is_header_mismatch(&answer) => {
-                    Box::pin(self.retry_with_headers(*again, answer)).await
+            let response = sending.await;
+            match (kind, response) {
+                (ResponseFollowUp::ToolCall(retry), Ok(response))
+                    if is_header_mismatch(&response) =>
+                {
+                    Box::pin(self.retry_with_headers(*retry, response)).await
                 }
-                (ResponseFollowUp::Discover, answer) => {
-                    if matches!(classify_discover(&answer), Some(DiscoverOutcome::Legacy)) {
+                (ResponseFollowUp::Discover, response) => {
+                    if matches!(classify_discover(&response), Some(DiscoverOutcome::Legacy)) {
                         // The server is legacy now and needs a new link.
                         self.mark_lost();
                     }
-                    answer
+                    response
                 }
-                (ResponseFollowUp::ToolCall(_) | ResponseFollowUp::Other, answer) => answer,
+                (ResponseFollowUp::ToolCall(_) | ResponseFollowUp::Other, response) => response,
             }
         }
     }
@@ -122,11 +124,11 @@ impl HttpConversation {
     }
 }
 
-fn is_header_mismatch(answer: &LinkResponse) -> bool {
-    if answer.body != BodyKind::Error {
+fn is_header_mismatch(response: &LinkResponse) -> bool {
+    if response.body != BodyKind::Error {
         return false;
     }
-    let error = answer.body_bytes();
-    let said = object::field(error, "code").map(|at| at.slice(error));
-    said == Some(itoa::Buffer::new().format(code::HEADER_MISMATCH).as_bytes())
+    let error = response.body_bytes();
+    let error_code = object::field(error, "code").map(|at| at.slice(error));
+    error_code == Some(itoa::Buffer::new().format(code::HEADER_MISMATCH).as_bytes())
 }

@@ -141,18 +141,18 @@ impl Http1Client {
         let mut upload = StreamingUpload::from_request(&mut request);
         // Each round takes one pooled connection; the last round dials.
         loop {
-            let kept = self.pool.take_usable(to).await;
-            let (wire, is_new) = match kept {
-                Some(wire) => (wire, false),
+            let pooled = self.pool.take_usable(to).await;
+            let (connection, is_new) = match pooled {
+                Some(connection) => (connection, false),
                 None => (
                     Box::pin(self.dial_endpoint(request.endpoint, wait.connect_by)).await?,
                     true,
                 ),
             };
             (wait.on_send)();
-            let sent = wire.send(&request, &mut upload, &self.limits, wait.first_byte_by);
+            let sent = connection.send(&request, &mut upload, &self.limits, wait.first_byte_by);
             match sent.await {
-                Ok(answered) => return Ok(self.pool.to_response(to, answered)),
+                Ok(response) => return Ok(self.pool.to_response(to, response)),
                 // The pooled connection was closed before a byte was written.
                 Err(Http1SendError::Unsent(_)) if !is_new => {}
                 Err(Http1SendError::Unsent(reason)) => return Err(HttpError::Unreachable(reason)),
@@ -167,7 +167,7 @@ impl Http1Client {
     async fn dial_endpoint(
         &self,
         to: &HttpEndpoint,
-        by: Option<Instant>,
+        connect_by: Option<Instant>,
     ) -> Result<Box<Http1Connection>, HttpError> {
         let address = connect_address(to)?;
         let connecting = tokio::time::timeout(self.limits.connect, async {
@@ -183,12 +183,12 @@ impl Http1Client {
             let stream = stream.map_err(|error| to_http_error(&*error))?;
             Ok(Box::new(Http1Connection::from(stream)))
         });
-        let dialed = match by {
+        let dialed = match connect_by {
             Some(deadline) => timeout_at(deadline, connecting).await.ok(),
             None => Some(connecting.await),
         };
         match dialed {
-            Some(Ok(wire)) => wire,
+            Some(Ok(connection)) => connection,
             Some(Err(_)) | None => Err(HttpError::ConnectTimeout),
         }
     }

@@ -24,8 +24,8 @@ impl HttpConversation {
         self: &Arc<Self>,
         deadline: Instant,
     ) -> Result<DiscoverOutcome, LinkError> {
-        let found = timeout_at(deadline, self.retry_discover(deadline)).await;
-        found.unwrap_or(Err(LinkError::Timeout {
+        let outcome = timeout_at(deadline, self.retry_discover(deadline)).await;
+        outcome.unwrap_or(Err(LinkError::Timeout {
             sent: SendState::MaybeSent,
         }))
     }
@@ -38,12 +38,12 @@ impl HttpConversation {
         let mut refused = false;
         loop {
             let mut session = None;
-            let answer = self.send_discover(deadline, &mut session).await;
-            let error = match classify_discover(&answer) {
+            let response = self.send_discover(deadline, &mut session).await;
+            let error = match classify_discover(&response) {
                 Some(DiscoverOutcome::Legacy) => {
                     if session.is_some() {
-                        let held = SessionHeaders::new(session, Revision::LATEST_LEGACY);
-                        self.session.send_replace(Arc::new(held));
+                        let headers = SessionHeaders::new(session, Revision::LATEST_LEGACY);
+                        self.session.send_replace(Arc::new(headers));
                     }
                     return Ok(DiscoverOutcome::Legacy);
                 }
@@ -55,8 +55,8 @@ impl HttpConversation {
                     refused = true;
                     continue;
                 }
-                Some(found) => return Ok(found),
-                None => answer.err().unwrap_or(crate::demux::LINK_GONE),
+                Some(outcome) => return Ok(outcome),
+                None => response.err().unwrap_or(crate::demux::LINK_GONE),
             };
             match delays.next() {
                 Some(delay) if status_error::is_transient(&error) => sleep(*delay).await,
@@ -88,13 +88,13 @@ impl HttpConversation {
         session: &mut Option<HeaderValue>,
     ) -> Result<LinkResponse, LinkError> {
         let request = era_discovery::discover_request(&self.client, deadline);
-        let (id, mut answer) = self.register_request(&request, usize::MAX)?;
+        let (id, mut receiver) = self.register_request(&request, usize::MAX)?;
         let mut waiting = HttpPendingGuard::new(self, id);
-        let verb = self.request_kind(id, request)?;
+        let kind = self.request_kind(id, request)?;
         let headers = Arc::clone(&self.session.borrow());
         let carrying = async {
             let response = self
-                .send_to_endpoint(&headers, Some(id), &verb, deadline)
+                .send_to_endpoint(&headers, Some(id), &kind, deadline)
                 .await?;
             let named = response.headers.get(&SESSION_ID);
             *session = named.and_then(|id| HeaderValue::from_bytes(id).ok());
@@ -111,19 +111,19 @@ impl HttpConversation {
         };
         let carrying = pin!(carrying);
         let outcome = self
-            .drive_exchange(id, &mut answer, deadline, carrying)
+            .drive_exchange(id, &mut receiver, deadline, carrying)
             .await;
-        waiting.settle(outcome, &mut answer)
+        waiting.settle(outcome, &mut receiver)
     }
 }
 
 /// Classifies the outcome of `server/discover`; `None` for an inconclusive failure worth a
 /// retry.
 pub(super) fn classify_discover(
-    answer: &Result<LinkResponse, LinkError>,
+    response: &Result<LinkResponse, LinkError>,
 ) -> Option<DiscoverOutcome> {
-    match answer {
-        Ok(answer) => Some(era_discovery::parse_discover_response(answer)),
+    match response {
+        Ok(response) => Some(era_discovery::parse_discover_response(response)),
         Err(error) if can_be_legacy(error) && !status_error::is_transient(error) => {
             Some(DiscoverOutcome::Legacy)
         }

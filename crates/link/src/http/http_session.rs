@@ -80,8 +80,8 @@ impl SessionHeaders {
     /// would be lost; some never respond to the GET.
     pub(super) async fn wait_listen_settled(&self) {
         let mut listened = self.listen_settled.subscribe();
-        let heard = listened.wait_for(|listened| *listened);
-        let _ = timeout_at(self.listen_wait_until, heard).await;
+        let settled = listened.wait_for(|listened| *listened);
+        let _ = timeout_at(self.listen_wait_until, settled).await;
     }
 
     pub(super) fn new(id: Option<HeaderValue>, revision: Revision) -> Self {
@@ -156,7 +156,7 @@ impl HttpConversation {
         let request =
             mcp_handshake::initialize_request(&self.client, self.capabilities(), deadline);
         let registered = self.register_request(&request, usize::MAX);
-        let (id, mut answer) = registered.map_err(HandshakeError::Link)?;
+        let (id, mut initialize_response) = registered.map_err(HandshakeError::Link)?;
         let mut waiting = HttpPendingGuard::for_handshake(self, id);
         let body = strip_newline(rpc_frame::request_frame(
             id,
@@ -165,12 +165,12 @@ impl HttpConversation {
         ));
         let none = SessionHeaders::before_handshake();
         // A server of both eras may need routing headers.
-        let verb = routing_headers::stateless_request(&none, body, request)
+        let kind = routing_headers::stateless_request(&none, body, request)
             .map_err(HandshakeError::Link)?;
         let mut session = None;
         let carrying = async {
             let response = self
-                .send_to_endpoint(&none, Some(id), &verb, deadline)
+                .send_to_endpoint(&none, Some(id), &kind, deadline)
                 .await?;
             let named = response.headers.get(&SESSION_ID);
             session = named.and_then(|id| HeaderValue::from_bytes(id).ok());
@@ -185,11 +185,11 @@ impl HttpConversation {
             }
         };
         let outcome = self
-            .drive_exchange(id, &mut answer, deadline, pin!(carrying))
+            .drive_exchange(id, &mut initialize_response, deadline, pin!(carrying))
             .await;
-        let answer = waiting.settle(outcome, &mut answer);
-        let answer = answer.map_err(HandshakeError::Link)?;
-        let info = mcp_handshake::parse_initialize_response(&answer)?;
+        let initialize_response = waiting.settle(outcome, &mut initialize_response);
+        let initialize_response = initialize_response.map_err(HandshakeError::Link)?;
+        let info = mcp_handshake::parse_initialize_response(&initialize_response)?;
         Ok((SessionHeaders::new(session, info.revision), info))
     }
 
@@ -199,12 +199,12 @@ impl HttpConversation {
         headers: &SessionHeaders,
         deadline: Instant,
     ) -> Result<(), LinkError> {
-        let note = strip_newline(rpc_frame::notification_frame(method::INITIALIZED, None));
-        let said = LinkRequest::new_internal(method::INITIALIZED, None, deadline);
-        let verb = routing_headers::stateless_request(headers, note, said)?;
+        let notification = strip_newline(rpc_frame::notification_frame(method::INITIALIZED, None));
+        let request = LinkRequest::new_internal(method::INITIALIZED, None, deadline);
+        let kind = routing_headers::stateless_request(headers, notification, request)?;
         let mut delays = RETRY_DELAYS.iter();
         loop {
-            let error = match self.send_to_endpoint(headers, None, &verb, deadline).await {
+            let error = match self.send_to_endpoint(headers, None, &kind, deadline).await {
                 Ok(response) if response.status.is_success() => {
                     self.drain_body(response.body);
                     return Ok(());

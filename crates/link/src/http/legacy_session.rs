@@ -79,12 +79,12 @@ pub(super) struct LegacySessionConfig {
 
 /// Whether the server may send requests during this call that only a session can carry.
 fn needs_session(request: &LinkRequest) -> bool {
-    let asks = matches!(
+    let is_input_method = matches!(
         &*request.method,
         method::TOOLS_CALL | method::PROMPTS_GET | method::RESOURCES_READ
     );
     let can_be_asked = |caller: &Arc<dyn ClientHandle>| caller.capabilities().has_any();
-    if !asks || !request.caller.as_ref().is_some_and(can_be_asked) {
+    if !is_input_method || !request.caller.as_ref().is_some_and(can_be_asked) {
         return false;
     }
     let params = request.params.as_deref().unwrap_or_default();
@@ -93,10 +93,10 @@ fn needs_session(request: &LinkRequest) -> bool {
         Era::Legacy => object::field(params, "task").is_none(),
         // Possible tasks and continued requests stay in the modern era.
         Era::Modern => {
-            let said = RequestMeta::parse(params)
+            let declared = RequestMeta::parse(params)
                 .capabilities
                 .map(|at| at.slice(params));
-            !said.is_some_and(supports_tasks)
+            !declared.is_some_and(supports_tasks)
                 && !ContinuationParams::parse(params).is_continuation()
         }
     }
@@ -177,10 +177,12 @@ impl OpenLegacySession {
     /// messages of its own level.
     async fn set_log_level(&self, level: LogLevel, deadline: Instant) {
         let session = Arc::downgrade(&*self.conversation.session.borrow());
-        let is_told = lock(&self.sent_level)
+        let is_set = lock(&self.sent_level)
             .as_ref()
-            .is_some_and(|(when, told)| when.ptr_eq(&session) && *told <= level);
-        if is_told {
+            .is_some_and(|(sent_session, sent_level)| {
+                sent_session.ptr_eq(&session) && *sent_level <= level
+            });
+        if is_set {
             return;
         }
         let mut params = b"{\"level\":".to_vec();
@@ -209,14 +211,14 @@ pub(super) async fn run_legacy_session(
     let mut state = legacy.0.subscribe();
     let mut failures = 0;
     loop {
-        let wanted = tokio::select! {
+        let is_wanted = tokio::select! {
             biased;
             _ = link.wait_closing() => false,
             wanted = state.wait_for(|state| matches!(state, LegacySessionState::Wanted)) => {
                 wanted.is_ok()
             }
         };
-        if !wanted {
+        if !is_wanted {
             break;
         }
         match run_session_once(&legacy, &link, &config).await {
@@ -254,7 +256,7 @@ async fn run_session_once(
     config: &LegacySessionConfig,
 ) -> LegacySessionEnd {
     let (client, info) = (Arc::clone(&config.client), config.info.clone());
-    let (conversation, ends) = HttpConversation::new(
+    let (conversation, queues) = HttpConversation::new(
         &config.spec,
         client,
         info,
@@ -263,12 +265,12 @@ async fn run_session_once(
         config.events.clone(),
     );
     let deadline = clock::deadline_after(HANDSHAKE_TIMEOUT);
-    let shaken = tokio::select! {
+    let outcome = tokio::select! {
         biased;
         _ = link.wait_closing() => return LegacySessionEnd::Unsupported,
         shaken = conversation.initialize_session(deadline) => shaken,
     };
-    let info = match shaken {
+    let info = match outcome {
         Ok(info) => info,
         Err(HandshakeError::Link(error)) if status_error::is_transient(&error) => {
             return LegacySessionEnd::Failed;
@@ -283,20 +285,20 @@ async fn run_session_once(
     legacy
         .0
         .send_replace(LegacySessionState::Open(Arc::new(session)));
-    let mut life = pin!(async {
+    let mut session_tasks = pin!(async {
         tokio::join!(
             sse_listener::run_sse_listener(Arc::clone(&conversation)),
-            background::run_outbox(Arc::clone(&conversation), ends.outbox),
-            background::run_background(Arc::clone(&conversation), ends.trailing_bodies),
+            background::run_outbox(Arc::clone(&conversation), queues.outbox),
+            background::run_background(Arc::clone(&conversation), queues.trailing_bodies),
             background::end_session_on_stop(Arc::clone(&conversation)),
         );
     });
     tokio::select! {
         biased;
-        () = &mut life => LegacySessionEnd::Closed,
+        () = &mut session_tasks => LegacySessionEnd::Closed,
         _ = link.wait_closing() => {
             conversation.begin_shutdown();
-            life.await;
+            session_tasks.await;
             LegacySessionEnd::Unsupported
         }
     }

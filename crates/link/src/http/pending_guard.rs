@@ -49,55 +49,55 @@ impl<'a> HttpPendingGuard<'a> {
     pub(super) fn settle(
         &mut self,
         outcome: Option<Result<LinkResponse, LinkError>>,
-        answer: &mut ResponseReceiver,
+        response: &mut ResponseReceiver,
     ) -> Result<LinkResponse, LinkError> {
         match outcome {
-            Some(Ok(answer)) => {
+            Some(Ok(response)) => {
                 self.id = None;
-                Ok(answer)
+                Ok(response)
             }
             // The server may continue a request whose connection was lost.
             Some(Err(error @ (LinkError::Lost(_) | LinkError::ConnectionLost(_)))) => {
                 match self.abandon("the connection was lost") {
                     Some(_) => Err(error),
-                    None => answer.try_recv().unwrap_or(Err(error)),
+                    None => response.try_recv().unwrap_or(Err(error)),
                 }
             }
             Some(Err(error)) => match self.remove_pending() {
                 Some(_) => Err(error),
-                None => answer.try_recv().unwrap_or(Err(error)),
+                None => response.try_recv().unwrap_or(Err(error)),
             },
             None => match self.abandon("the request timed out") {
                 Some(sent) => Err(LinkError::Timeout { sent }),
                 // The response arrived at the same moment.
-                None => answer.try_recv().unwrap_or(Err(demux::LINK_GONE)),
+                None => response.try_recv().unwrap_or(Err(demux::LINK_GONE)),
             },
         }
     }
 
     /// Ends the wait, and sends a cancel if the server may have the request.
     fn abandon(&mut self, reason: &'static str) -> Option<SendState> {
-        let (id, sent) = self.remove_pending()?;
-        if sent == SendState::MaybeSent && self.sends_cancel {
+        let (id, send_state) = self.remove_pending()?;
+        if send_state == SendState::MaybeSent && self.sends_cancel {
             let mut line = Vec::new();
             rpc_frame::write_cancelled(&mut line, id, reason);
             if self.conversation.queue_post(strip_newline(line)).is_err() {
                 DemuxCounters::increment(&self.conversation.counters().dropped);
             }
         }
-        Some(sent)
+        Some(send_state)
     }
 
     /// Removes the pending request and cancels its server requests.
     fn remove_pending(&mut self) -> Option<(u64, SendState)> {
         let id = self.id.take()?;
-        let (sent, unasked) = self
+        let (send_state, orphaned) = self
             .conversation
             .with_pending(|requests| requests.abandon_request(id))?;
-        for question in unasked {
-            question.cancel();
+        for server_request in orphaned {
+            server_request.cancel();
         }
-        Some((id, sent))
+        Some((id, send_state))
     }
 }
 

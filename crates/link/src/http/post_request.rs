@@ -115,12 +115,12 @@ impl HttpConversation {
         kind: &RequestKind,
         deadline: Instant,
     ) -> Result<HttpResponse, LinkError> {
-        let leaving = || {
+        let on_send = || {
             if let Some(id) = id {
                 self.with_pending(|requests| requests.pending.mark_sent(id));
             }
         };
-        let parcel = OutboundRequest {
+        let outbound = OutboundRequest {
             endpoint: &self.endpoint,
             kind,
             session,
@@ -129,14 +129,14 @@ impl HttpConversation {
         let wait = SendOptions {
             connect_by: Some(deadline),
             first_byte_by: id.is_none().then_some(deadline),
-            on_send: &leaving,
+            on_send: &on_send,
         };
-        let sent = self.sender.send(parcel, wait).await;
+        let outcome = self.sender.send(outbound, wait).await;
         if self.sender.take_renewed() {
             // New credentials may see different lists.
             self.mark_lists_changed();
         }
-        sent
+        outcome
     }
 
     /// Reads a response with a decisive status. A proxy or an overloaded server may send 503 with a
@@ -264,7 +264,7 @@ impl HttpConversation {
     ) -> Result<(), LinkError> {
         let mut resume = StreamResume::default();
         loop {
-            let ended = loop {
+            let stream_end = loop {
                 match stream.next_event(&mut resume).await {
                     Ok(event) if is_message_event(event.event.as_deref()) => {
                         if self.dispatch_text(event.data.into(), Some(id)) {
@@ -275,10 +275,10 @@ impl HttpConversation {
                         }
                     }
                     Ok(_) => {}
-                    Err(ended) => break ended,
+                    Err(stream_end) => break stream_end,
                 }
             };
-            let lost = match ended {
+            let lost = match stream_end {
                 EventStreamEnd::Fault(_) => {
                     let bytes_max = self.response_bytes_max(id);
                     return Err(LinkError::TooLong { bytes_max });
@@ -357,8 +357,8 @@ pub(super) fn is_message_event(name: Option<&str>) -> bool {
 
 /// Whether a body is the response to this request.
 fn is_response_to(body: &Bytes, id: u64) -> bool {
-    let answered = object::field(body, "id");
-    answered.and_then(|at| parse_own_id(at.slice(body))) == Some(id)
+    let response_id = object::field(body, "id");
+    response_id.and_then(|at| parse_own_id(at.slice(body))) == Some(id)
 }
 
 /// Adds the request id to an error without an id. A server that rejects by headers alone may not

@@ -191,8 +191,12 @@ impl HttpSender {
         };
         drop(refusal);
         self.renewed.store(true, Ordering::Relaxed);
-        let again = build_request(outbound.endpoint, outbound, &credentials)?;
-        let response = self.client.send(again, wait).await.map_err(to_link_error)?;
+        let request = build_request(outbound.endpoint, outbound, &credentials)?;
+        let response = self
+            .client
+            .send(request, wait)
+            .await
+            .map_err(to_link_error)?;
         if is_redirect(response.status) {
             return self
                 .follow_redirects(outbound, response, &credentials, wait)
@@ -220,31 +224,31 @@ impl HttpSender {
         credentials: &CredentialHeaders,
         wait: SendOptions<'_>,
     ) -> Result<HttpResponse, LinkError> {
-        let mut here = outbound.endpoint.clone();
-        let mut verb = outbound.kind.clone();
+        let mut current_endpoint = outbound.endpoint.clone();
+        let mut kind = outbound.kind.clone();
         for _ in 0..REDIRECTS_MAX {
             let Some(location) = response.headers.get(&LOCATION) else {
                 return Ok(response);
             };
             let location = std::str::from_utf8(location).unwrap_or_default();
-            let next = here.resolve(location);
+            let next = current_endpoint.resolve(location);
             let next = next.map_err(|error| LinkError::Redirect(error.into()))?;
             if !next.is_same_origin(outbound.endpoint) {
                 return Err(LinkError::Redirect(RedirectError::Origin));
             }
-            verb = verb.after_redirect(response.status);
+            kind = kind.after_redirect(response.status);
             let hop = OutboundRequest {
-                kind: &verb,
+                kind: &kind,
                 ..outbound
             };
             let request = build_request(&next, hop, credentials)?;
-            let sent = self.client.send(request, wait).await;
+            let outcome = self.client.send(request, wait).await;
             // The redirecting server may have processed the request.
-            response = sent.map_err(to_redirected_error)?;
+            response = outcome.map_err(to_redirected_error)?;
             if !is_redirect(response.status) {
                 return Ok(response);
             }
-            here = next;
+            current_endpoint = next;
         }
         Err(LinkError::Redirect(RedirectError::TooMany))
     }
@@ -258,14 +262,14 @@ fn build_request<'a>(
     if !credentials.is_empty() && !to.is_private() {
         return Err(LinkError::NotSent(NotSentReason::Exposed));
     }
-    let held = outbound.session;
+    let session = outbound.session;
     let (method, lines, body) = match outbound.kind {
         RequestKind::Post(body) | RequestKind::Traced(body, _) | RequestKind::Keyed(body, ..) => {
-            (Method::POST, &held.post_headers, &**body)
+            (Method::POST, &session.post_headers, &**body)
         }
         RequestKind::Stateless(body, labels) => (Method::POST, &labels.lines, &**body),
-        RequestKind::Get => (Method::GET, &held.get_headers, &[][..]),
-        RequestKind::Delete => (Method::DELETE, &held.delete_headers, &[][..]),
+        RequestKind::Get => (Method::GET, &session.get_headers, &[][..]),
+        RequestKind::Delete => (Method::DELETE, &session.delete_headers, &[][..]),
     };
     let mut request = HttpRequest {
         method,

@@ -175,7 +175,7 @@ pub(super) async fn find_endpoint(
     }
     let mut stream = EventStream::new(response.body, spec.limits.body_bytes_max);
     let mut resume = StreamResume::default();
-    let found = timeout_at(deadline, async {
+    let endpoint_event = timeout_at(deadline, async {
         loop {
             match stream.next_event(&mut resume).await {
                 Ok(event) if event.event.as_deref() == Some("endpoint") => break Ok(event.data),
@@ -184,7 +184,7 @@ pub(super) async fn find_endpoint(
             }
         }
     });
-    let data = found.await.map_err(|_| LinkError::Timeout {
+    let data = endpoint_event.await.map_err(|_| LinkError::Timeout {
         sent: bowline_core::pending_table::SendState::MaybeSent,
     })??;
     let bad = |reason: &str| LinkError::BadResponse(reason.into());

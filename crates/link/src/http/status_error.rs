@@ -127,8 +127,8 @@ fn header_only_error(status: StatusCode, headers: &ResponseHeaders) -> Option<Li
 fn http_error(status: StatusCode, body: &[u8]) -> LinkError {
     let error = object::field(body, "error").map_or(&b""[..], |at| at.slice(body));
     let message = object::text_field(error, "message");
-    let said = message.as_ref().map_or(body, |message| message.as_bytes());
-    let preview = said.get(..PREVIEW_BYTES_MAX).unwrap_or(said);
+    let text = message.as_ref().map_or(body, |message| message.as_bytes());
+    let preview = text.get(..PREVIEW_BYTES_MAX).unwrap_or(text);
     LinkError::Http {
         status: status.as_u16(),
         preview: lossy_text(preview),
@@ -136,8 +136,10 @@ fn http_error(status: StatusCode, body: &[u8]) -> LinkError {
 }
 
 fn auth_challenge(headers: &ResponseHeaders) -> Option<Arc<str>> {
-    let said = headers.get(&WWW_AUTHENTICATE)?;
-    Some(lossy_text(said.get(..CHALLENGE_BYTES_MAX).unwrap_or(said)))
+    let challenge = headers.get(&WWW_AUTHENTICATE)?;
+    Some(lossy_text(
+        challenge.get(..CHALLENGE_BYTES_MAX).unwrap_or(challenge),
+    ))
 }
 
 /// Parses `Retry-After` seconds. Dates are ignored, as clocks may differ.

@@ -57,12 +57,12 @@ impl ListenFilter {
     fn acknowledged_uris(&self, notifications: &[u8]) -> Vec<Arc<str>> {
         let list = field(notifications, "resourceSubscriptions");
         let list = list.map_or(&b""[..], |at| at.slice(notifications));
-        let told: HashSet<_> = items(list)
+        let acknowledged: HashSet<_> = items(list)
             .filter_map(|at| parse_string(at.slice(list)))
             .collect();
         let wanted = self.uris.iter();
         wanted
-            .filter(|uri| told.contains(uri.as_ref()))
+            .filter(|uri| acknowledged.contains(uri.as_ref()))
             .cloned()
             .collect()
     }

@@ -38,9 +38,9 @@ pub(crate) fn discover_request(client: &ClientInfo, deadline: Instant) -> LinkRe
 }
 
 /// Parses the response to `server/discover`.
-pub(crate) fn parse_discover_response(answer: &LinkResponse) -> DiscoverOutcome {
-    let body = answer.body_bytes();
-    match answer.body {
+pub(crate) fn parse_discover_response(response: &LinkResponse) -> DiscoverOutcome {
+    let body = response.body_bytes();
+    match response.body {
         BodyKind::Error => classify_error(body),
         BodyKind::Result => match supports_modern(body, "supportedVersions") {
             true => DiscoverOutcome::Modern(server_info(body)),
@@ -83,7 +83,7 @@ fn supports_modern(object: &[u8], key: &str) -> bool {
         return false;
     };
     let mut named = items(list).filter_map(|at| parse_string(at.slice(list)));
-    named.any(|name| Revision::parse(&name).is_some_and(|known| known.era() == Era::Modern))
+    named.any(|name| Revision::parse(&name).is_some_and(|revision| revision.era() == Era::Modern))
 }
 
 fn server_info(result: &[u8]) -> ServerInfo {

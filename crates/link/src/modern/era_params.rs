@@ -124,15 +124,15 @@ fn apply_changes(params: Bytes, mut changes: Vec<OwnedEdit>, request: &mut LinkR
 }
 
 /// Shifts a range by the edits before it.
-fn shift_range(place: &mut Range<usize>, changes: &[OwnedEdit]) {
-    let before = changes.iter().filter(|(at, _)| at.end <= place.start);
-    let (mut gone, mut come) = (0, 0);
+fn shift_range(range: &mut Range<usize>, changes: &[OwnedEdit]) {
+    let before = changes.iter().filter(|(at, _)| at.end <= range.start);
+    let (mut removed, mut inserted) = (0, 0);
     for (at, with) in before {
-        gone += at.len();
-        come += with.len();
+        removed += at.len();
+        inserted += with.len();
     }
-    place.start = place.start - gone + come;
-    place.end = place.end - gone + come;
+    range.start = range.start - removed + inserted;
+    range.end = range.end - removed + inserted;
 }
 
 #[cfg(test)]

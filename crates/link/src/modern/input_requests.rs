@@ -33,23 +33,27 @@ pub(super) async fn collect_responses(
         request_ids: Vec::new(),
     };
     let mut waits = Vec::new();
-    for asked in &input.requests {
-        let params = asked.params.map(|at| at.slice(result));
-        let mut question = ClientRequest::parse(server, &asked.method, params)?;
-        let address = question.elicitation_id.take();
-        waits.push((address, open.send_request(question)?));
+    for input_request in &input.requests {
+        let params = input_request.params.map(|at| at.slice(result));
+        let mut client_request = ClientRequest::parse(server, &input_request.method, params)?;
+        let elicitation_id = client_request.elicitation_id.take();
+        waits.push((elicitation_id, open.send_request(client_request)?));
     }
     let mut answers = Vec::new();
-    for (address, wait) in waits {
+    for (elicitation_id, wait) in waits {
         let answer = wait.wait_result().await?;
         // A declined elicitation has no completion.
-        elicitations
-            .extend(address.filter(|_| text_field(&answer, "action").as_deref() == Some("accept")));
+        elicitations.extend(
+            elicitation_id.filter(|_| text_field(&answer, "action").as_deref() == Some("accept")),
+        );
         answers.push(answer);
     }
     // All requests are answered, so nothing remains to cancel.
     open.request_ids.clear();
-    let keys = input.requests.iter().map(|asked| asked.key.as_ref());
+    let keys = input
+        .requests
+        .iter()
+        .map(|input_request| input_request.key.as_ref());
     let answers = keys.zip(answers.iter().map(AsRef::as_ref));
     let state = input.state.map(|at| at.slice(result));
     Ok(write_continuation(answers, state))
@@ -89,7 +93,7 @@ impl ClientRequest {
     fn parse(server: &str, method: &str, params: Option<&[u8]>) -> Result<Self, LinkError> {
         let id = new_elicitation_id()?;
         let params = params.map(|params| request_to_legacy(method, params, &id));
-        let address = matches!(params, Some(Cow::Owned(_))).then_some(id);
+        let elicitation_id = matches!(params, Some(Cow::Owned(_))).then_some(id);
         let params = params.as_deref();
         let params = params.map(|source| EditedText { source, edits: &[] });
         let mut line = Vec::new();
@@ -100,11 +104,11 @@ impl ClientRequest {
         let message = message.map_err(bad)?;
         let method: Arc<str> = method.into();
         match required_capability(&message) {
-            Some(ability) => Ok(Self {
-                elicitation_id: address,
+            Some(capability) => Ok(Self {
+                elicitation_id,
                 message,
                 method,
-                capability: ability,
+                capability,
                 server: server.into(),
             }),
             None => Err(LinkError::InputFailed(InputRequestError::Undeclared {
@@ -153,37 +157,37 @@ impl Drop for OpenClientRequests<'_> {
 }
 
 impl OpenClientRequests<'_> {
-    fn send_request(&mut self, asked: ClientRequest) -> Result<PendingInput, LinkError> {
+    fn send_request(&mut self, client_request: ClientRequest) -> Result<PendingInput, LinkError> {
         let ClientRequest {
             message,
             method,
-            capability: ability,
+            capability,
             server,
             ..
-        } = asked;
-        if ability == ClientCapability::ElicitationForm
+        } = client_request;
+        if capability == ClientCapability::ElicitationForm
             && let Some(property) = secret_wanted(message.params().unwrap_or_default())
         {
             tracing::warn!(%server, %property, "declined a form that asks for a secret");
             return Ok(PendingInput::Ready(DECLINED));
         }
-        if !self.caller.capabilities().supports(ability) {
+        if !self.caller.capabilities().supports(capability) {
             return Err(LinkError::InputFailed(InputRequestError::Undeclared {
                 method,
             }));
         }
         let (request, id_at) = with_server_name(&message, &server);
-        let (tell, told) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         let reply = move |answer: Option<Bytes>| {
             // A dropped receiver is fine.
-            let _ = tell.send(answer);
+            let _ = sender.send(answer);
         };
-        let question = ServerRequest::new(request, id_at, ability, reply);
-        self.request_ids.extend(self.caller.request(question));
+        let server_request = ServerRequest::new(request, id_at, capability, reply);
+        self.request_ids.extend(self.caller.request(server_request));
         Ok(PendingInput::Waiting {
-            told,
+            receiver,
             method,
-            ability,
+            capability,
         })
     }
 }
@@ -199,29 +203,29 @@ const CANCELLED: &[u8] = br#"{"action":"cancel"}"#;
 enum PendingInput {
     Ready(&'static [u8]),
     Waiting {
-        told: oneshot::Receiver<Option<Bytes>>,
+        receiver: oneshot::Receiver<Option<Bytes>>,
         method: Arc<str>,
-        ability: ClientCapability,
+        capability: ClientCapability,
     },
 }
 
 impl PendingInput {
     /// Waits for the client's result.
     async fn wait_result(self) -> Result<Cow<'static, [u8]>, LinkError> {
-        let (told, method, ability) = match self {
+        let (receiver, method, capability) = match self {
             Self::Ready(value) => return Ok(Cow::Borrowed(value)),
             Self::Waiting {
-                told,
+                receiver,
                 method,
-                ability,
-            } => (told, method, ability),
+                capability,
+            } => (receiver, method, capability),
         };
-        let answer = told.await.ok().flatten();
+        let answer = receiver.await.ok().flatten();
         let answer = answer.and_then(|answer| RpcMessage::parse_from_client(answer).ok());
         if let Some(result) = answer.as_ref().and_then(RpcMessage::result) {
             return Ok(Cow::Owned(result.to_vec()));
         }
-        match ability {
+        match capability {
             // A round carries results only, so report the cancellation as a result.
             ClientCapability::ElicitationForm | ClientCapability::ElicitationUrl => {
                 Ok(Cow::Borrowed(CANCELLED))

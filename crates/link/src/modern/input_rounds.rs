@@ -52,44 +52,48 @@ where
     let round = |front: &[u8], client_time: Duration| {
         // The clone shares the parameter bytes.
         let mut next = request.clone();
-        let abilities = caller.as_ref().map(|caller| caller.capabilities());
-        era_params::to_round(&mut next, client, abilities.unwrap_or_default(), front);
+        let capabilities = caller.as_ref().map(|caller| caller.capabilities());
+        era_params::to_round(&mut next, client, capabilities.unwrap_or_default(), front);
         next.deadline += client_time;
         next
     };
-    let mut answer = send_once(round(b"", Duration::ZERO)).await?;
+    let mut response = send_once(round(b"", Duration::ZERO)).await?;
     let mut client_time = Duration::ZERO;
     let mut elicitations = Vec::new();
     for nth in 0..ROUNDS_MAX {
-        if !requires_input(&answer)? {
-            notify_completed(caller.as_ref(), &answer, &elicitations);
-            return Ok(if nth > 0 { without_ttl(answer) } else { answer });
+        if !requires_input(&response)? {
+            notify_completed(caller.as_ref(), &response, &elicitations);
+            return Ok(if nth > 0 {
+                without_ttl(response)
+            } else {
+                response
+            });
         }
         let since = now();
-        let patience = since + CLIENT_WAIT_MAX.saturating_sub(client_time);
-        let body = answer.body_bytes();
+        let client_deadline = since + CLIENT_WAIT_MAX.saturating_sub(client_time);
+        let body = response.body_bytes();
         let front = match &caller {
             Some(caller) => {
-                let asking =
+                let collecting =
                     input_requests::collect_responses(server, caller, body, &mut elicitations);
-                timeout_at(patience, asking)
+                timeout_at(client_deadline, collecting)
                     .await
                     .map_err(|_| TIMED_OUT)??
             }
             None => input_requests::continue_without_client(body)?,
         };
         client_time += now().saturating_duration_since(since);
-        answer = send_once(round(&front, client_time))
+        response = send_once(round(&front, client_time))
             .await
             .map_err(to_started_error)?;
     }
-    match requires_input(&answer)? {
+    match requires_input(&response)? {
         true => Err(LinkError::InputFailed(InputRequestError::Rounds {
             rounds_max: ROUNDS_MAX,
         })),
         false => {
-            notify_completed(caller.as_ref(), &answer, &elicitations);
-            Ok(without_ttl(answer))
+            notify_completed(caller.as_ref(), &response, &elicitations);
+            Ok(without_ttl(response))
         }
     }
 }
@@ -101,37 +105,37 @@ const TIMED_OUT: LinkError = LinkError::Timeout {
 /// Notifies the client of completed URL elicitations, if the request succeeded.
 fn notify_completed(
     caller: Option<&Arc<dyn ClientHandle>>,
-    answer: &LinkResponse,
-    addresses: &[String],
+    response: &LinkResponse,
+    elicitation_ids: &[String],
 ) {
-    if let Some(caller) = caller.filter(|_| answer.body == BodyKind::Result) {
-        input_requests::notify_elicitations_complete(caller, addresses);
+    if let Some(caller) = caller.filter(|_| response.body == BodyKind::Result) {
+        input_requests::notify_elicitations_complete(caller, elicitation_ids);
     }
 }
 
 /// Sets `ttlMs` to 0: the result depends on answers of a client and must not be cached.
-fn without_ttl(answer: LinkResponse) -> LinkResponse {
-    let body = answer.body_bytes();
+fn without_ttl(response: LinkResponse) -> LinkResponse {
+    let body = response.body_bytes();
     let is_whole =
-        answer.body == BodyKind::Result && result_translation::result_kind(body).is_final();
+        response.body == BodyKind::Result && result_translation::result_kind(body).is_final();
     let Some(ttl_ms) = object::field(body, "ttlMs").filter(|_| is_whole) else {
-        return answer;
+        return response;
     };
-    let bytes = replace_span(&answer.bytes, ttl_ms.shift(answer.body_at.start), b"0");
-    let end = (answer.body_at.end + 1).saturating_sub(ttl_ms.len());
+    let bytes = replace_span(&response.bytes, ttl_ms.shift(response.body_at.start), b"0");
+    let end = (response.body_at.end + 1).saturating_sub(ttl_ms.len());
     LinkResponse {
         bytes: bytes.into(),
-        body_at: answer.body_at.start..end,
-        ..answer
+        body_at: response.body_at.start..end,
+        ..response
     }
 }
 
 /// Whether a response requires input; an unknown result kind is an error.
-fn requires_input(answer: &LinkResponse) -> Result<bool, LinkError> {
-    if answer.body == BodyKind::Error {
+fn requires_input(response: &LinkResponse) -> Result<bool, LinkError> {
+    if response.body == BodyKind::Error {
         return Ok(false);
     }
-    match result_translation::result_kind(answer.body_bytes()) {
+    match result_translation::result_kind(response.body_bytes()) {
         ResultKind::InputRequired => Ok(true),
         ResultKind::Complete | ResultKind::Absent | ResultKind::Task => Ok(false),
         ResultKind::Unknown => Err(LinkError::BadResponse("its kind is not known".into())),

@@ -40,26 +40,26 @@ impl TaskQuery<'_> {
         next.method = Cow::Borrowed(method);
         next.deadline += client_time;
         let caller = self.request.caller.as_ref();
-        let abilities =
+        let capabilities =
             caller.map_or_else(ClientCapabilities::default, |caller| caller.capabilities());
-        era_params::to_round(&mut next, self.client, abilities, front);
+        era_params::to_round(&mut next, self.client, capabilities, front);
         next
     }
 }
 
 /// Cancels a task, and returns the final state.
 pub(super) async fn cancel_task<F, S>(
-    asking: TaskQuery<'_>,
+    query: TaskQuery<'_>,
     send_once: &mut F,
 ) -> Result<LinkResponse, LinkError>
 where
     F: FnMut(LinkRequest) -> S + Send,
     S: Future<Output = Result<LinkResponse, LinkError>> + Send,
 {
-    let write = |method| asking.to_request(method, b"", Duration::ZERO);
-    let answer = send_once(write(method::TASKS_CANCEL)).await?;
-    if answer.body == BodyKind::Error || ParsedTask::parse(answer.body_bytes()).is_some() {
-        return Ok(answer);
+    let write = |method| query.to_request(method, b"", Duration::ZERO);
+    let response = send_once(write(method::TASKS_CANCEL)).await?;
+    if response.body == BodyKind::Error || ParsedTask::parse(response.body_bytes()).is_some() {
+        return Ok(response);
     }
     send_once(write(method::TASKS_GET))
         .await
@@ -69,7 +69,7 @@ where
 /// Polls a task until the end, and returns the result; the client answers input requests. Client
 /// time does not count.
 pub(super) async fn wait_task_result<F, S>(
-    asking: TaskQuery<'_>,
+    query: TaskQuery<'_>,
     send_once: &mut F,
 ) -> Result<LinkResponse, LinkError>
 where
@@ -77,26 +77,28 @@ where
     S: Future<Output = Result<LinkResponse, LinkError>> + Send,
 {
     let mut client_time = Duration::ZERO;
-    let mut known = HashSet::new();
+    let mut noted_keys = HashSet::new();
     let mut elicitations = Vec::new();
     let mut rounds = 0;
     loop {
-        let answer = send_once(asking.to_request(method::TASKS_GET, b"", client_time)).await?;
-        if answer.body == BodyKind::Error {
-            return Ok(answer);
+        let response = send_once(query.to_request(method::TASKS_GET, b"", client_time)).await?;
+        if response.body == BodyKind::Error {
+            return Ok(response);
         }
-        let body = answer.body_bytes();
+        let body = response.body_bytes();
         let Some(task) = ParsedTask::parse(body) else {
             return Err(LinkError::BadResponse("it is no task".into()));
         };
-        let caller = asking.request.caller.as_ref();
+        let caller = query.request.caller.as_ref();
         if task.status.is_terminal() {
             if let Some(caller) = caller.filter(|_| task.status == TaskStatus::Completed) {
                 input_requests::notify_elicitations_complete(caller, &elicitations);
             }
-            return Ok(answer);
+            return Ok(response);
         }
-        if task.status == TaskStatus::InputRequired && note_new_requests(body, &task, &mut known)? {
+        if task.status == TaskStatus::InputRequired
+            && note_new_requests(body, &task, &mut noted_keys)?
+        {
             let caller = caller.ok_or(LinkError::InputFailed(InputRequestError::NoClient))?;
             rounds += 1;
             if rounds > ROUNDS_MAX {
@@ -105,20 +107,20 @@ where
                 }));
             }
             let since = now();
-            let patience = since + CLIENT_WAIT_MAX.saturating_sub(client_time);
-            let all =
-                input_requests::collect_responses(asking.server, caller, body, &mut elicitations);
-            let front = timeout_at(patience, all)
+            let client_deadline = since + CLIENT_WAIT_MAX.saturating_sub(client_time);
+            let collecting =
+                input_requests::collect_responses(query.server, caller, body, &mut elicitations);
+            let front = timeout_at(client_deadline, collecting)
                 .await
                 .map_err(|_| timeout_error())??;
             client_time += now().saturating_duration_since(since);
-            let update = asking.to_request(method::TASKS_UPDATE, &front, client_time);
-            let told = send_once(update).await.map_err(to_started_error)?;
-            if told.body == BodyKind::Error {
-                return Ok(told);
+            let update = query.to_request(method::TASKS_UPDATE, &front, client_time);
+            let update_response = send_once(update).await.map_err(to_started_error)?;
+            if update_response.body == BodyKind::Error {
+                return Ok(update_response);
             }
         }
-        wait_next_poll(task.poll_ms, asking.request.deadline + client_time).await?;
+        wait_next_poll(task.poll_ms, query.request.deadline + client_time).await?;
     }
 }
 
@@ -127,17 +129,17 @@ where
 fn note_new_requests(
     body: &[u8],
     task: &ParsedTask<'_>,
-    known: &mut HashSet<Box<str>>,
+    noted_keys: &mut HashSet<Box<str>>,
 ) -> Result<bool, LinkError> {
     let Some(at) = task.input_requests else {
         return Ok(false);
     };
-    let asked = input_required::parse_input_requests(body, at);
-    let asked = asked.map_err(|bad| LinkError::BadResponse(bad.to_string().into()))?;
-    if asked.is_empty() || asked.iter().any(|one| known.contains(&*one.key)) {
+    let requests = input_required::parse_input_requests(body, at);
+    let requests = requests.map_err(|bad| LinkError::BadResponse(bad.to_string().into()))?;
+    if requests.is_empty() || requests.iter().any(|one| noted_keys.contains(&*one.key)) {
         return Ok(false);
     }
-    known.extend(asked.iter().map(|one| Box::from(&*one.key)));
+    noted_keys.extend(requests.iter().map(|one| Box::from(&*one.key)));
     Ok(true)
 }
 

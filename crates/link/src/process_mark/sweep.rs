@@ -78,14 +78,14 @@ fn wait_any_exit(all: &mut Vec<MarkedProcess>) {
         .iter()
         .map(|one| PollFd::from_borrowed_fd(one.fd.as_fd(), PollFlags::IN))
         .collect();
-    let patience = Timespec::try_from(LOOK_EVERY).ok();
-    if poll(&mut fds, patience.as_ref()).is_err() {
+    let timeout = Timespec::try_from(LOOK_EVERY).ok();
+    if poll(&mut fds, timeout.as_ref()).is_err() {
         return;
     }
-    let ended: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+    let exited: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
     drop(fds);
-    let mut ended = ended.into_iter();
-    all.retain(|_| !ended.next().unwrap_or_default());
+    let mut exited = exited.into_iter();
+    all.retain(|_| !exited.next().unwrap_or_default());
 }
 
 /// Finds matching processes with a readable environment: processes of our own user.

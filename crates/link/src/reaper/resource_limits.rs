@@ -117,18 +117,19 @@ impl UsageMonitor {
         }
         let usage = self.tree.usage();
         let (memory, processes) = (self.limits.memory_bytes_max, self.limits.processes_max);
-        let over = |used: u64, limit: Option<u64>| limit.is_some_and(|limit| used > limit);
-        let half = |used: u64, limit: Option<u64>| over(used.saturating_mul(2), limit);
-        let close = half(usage.memory_bytes, memory) || half(usage.processes, processes);
+        let exceeds = |used: u64, limit: Option<u64>| limit.is_some_and(|limit| used > limit);
+        let exceeds_half = |used: u64, limit: Option<u64>| exceeds(used.saturating_mul(2), limit);
+        let is_close =
+            exceeds_half(usage.memory_bytes, memory) || exceeds_half(usage.processes, processes);
         let wait = match memory {
-            _ if close => CLOSE_CHECK_INTERVAL,
+            _ if is_close => CLOSE_CHECK_INTERVAL,
             Some(_) => MEMORY_CHECK_INTERVAL,
             None => CHECK_INTERVAL,
         };
         self.next_check = Some(now + wait);
-        if over(usage.memory_bytes, memory) {
+        if exceeds(usage.memory_bytes, memory) {
             return Some(LimitExceeded::Memory);
         }
-        over(usage.processes, processes).then_some(LimitExceeded::Processes)
+        exceeds(usage.processes, processes).then_some(LimitExceeded::Processes)
     }
 }

@@ -92,11 +92,15 @@ impl LineBuffer {
         (self.overlong.is_none() && !rest.is_empty()).then_some(rest)
     }
 
-    fn finish_overlong(&mut self, overlong: OverlongLine, ended: bool) -> Option<BufferedLine> {
+    fn finish_overlong(
+        &mut self,
+        overlong: OverlongLine,
+        is_complete: bool,
+    ) -> Option<BufferedLine> {
         if overlong.length() > self.discard_bytes_max {
             return Some(BufferedLine::Overrun);
         }
-        if ended {
+        if is_complete {
             return Some(BufferedLine::TooLong(overlong));
         }
         self.overlong = Some(overlong);

@@ -29,13 +29,13 @@ impl RpcConnection {
             return Ok(());
         }
         let message = RpcMessage::parse_from_server(line.clone()).map_err(|_| None)?;
-        let answers = match message.kind() {
+        let response_id = match message.kind() {
             MessageKind::Response => message.id().and_then(demux::parse_own_id),
             MessageKind::Request | MessageKind::Notification => None,
         };
-        match answers {
+        match response_id {
             Some(id) if line.len() <= self.response_bytes_max(id) => Ok(()),
-            answers => Err(answers),
+            response_id => Err(response_id),
         }
     }
 }

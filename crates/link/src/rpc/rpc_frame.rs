@@ -15,7 +15,7 @@ pub(crate) use trace_params::TracePlacement;
 const ENVELOPE_BYTES: usize = 80;
 
 /// Returns a request with the link's own id.
-pub(crate) fn request_frame(id: u64, request: &LinkRequest, place: TracePlacement) -> Vec<u8> {
+pub(crate) fn request_frame(id: u64, request: &LinkRequest, placement: TracePlacement) -> Vec<u8> {
     let params = request.params.as_deref().unwrap_or_default();
     let mut out = Vec::with_capacity(params.len() + request.method.len() + ENVELOPE_BYTES);
     let mut number = itoa::Buffer::new();
@@ -47,7 +47,7 @@ pub(crate) fn request_frame(id: u64, request: &LinkRequest, place: TracePlacemen
     let edits = match &request.trace {
         None => edits,
         Some(trace) => {
-            changes = trace_params::trace_changes(params, trace, place);
+            changes = trace_params::trace_changes(params, trace, placement);
             all = merge_edits(edits, &changes);
             &all
         }

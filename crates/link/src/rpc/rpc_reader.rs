@@ -52,7 +52,7 @@ pub(crate) async fn read_loop<R: AsyncRead + Unpin>(
             match line {
                 BufferedLine::Whole(line) => match rpc.check_line_length(&line) {
                     Ok(()) => reader.handle_line(line),
-                    Err(answers) => reader.fail_too_long(answers),
+                    Err(response_id) => reader.fail_too_long(response_id),
                 },
                 BufferedLine::TooLong(line) => reader.fail_too_long(line.response_id()),
                 BufferedLine::Overrun => {
@@ -114,8 +114,8 @@ impl RpcReader<'_> {
     }
 
     /// Fails the request whose response was discarded.
-    fn fail_too_long(&mut self, answers: Option<u64>) {
-        match answers {
+    fn fail_too_long(&mut self, response_id: Option<u64>) {
+        match response_id {
             Some(id) => {
                 let bytes_max = self.rpc.response_bytes_max(id);
                 demux::fail_request(self.rpc.as_ref(), id, LinkError::TooLong { bytes_max });
@@ -128,12 +128,12 @@ impl RpcReader<'_> {
     }
 
     fn count_noise(&mut self) {
-        let seen = self.rpc.counters.noise.fetch_add(1, Ordering::Relaxed) + 1;
+        let total = self.rpc.counters.noise.fetch_add(1, Ordering::Relaxed) + 1;
         let now_ms = self.sequencer.now_ms();
         if now_ms >= self.noise_due_ms {
-            let lines = seen - self.noise_reported;
+            let lines = total - self.noise_reported;
             warn!(server = %self.rpc.server, lines, "stdout has lines that are not messages");
-            self.noise_reported = seen;
+            self.noise_reported = total;
             self.noise_due_ms = now_ms + NOISE_REPORT_INTERVAL_MS;
         }
     }

@@ -63,7 +63,7 @@ impl RpcConnection {
         for reply in state.replies.drain(..) {
             batch.extend_from_slice(&reply);
         }
-        let mut taken = false;
+        let mut frees_room = false;
         while let Some(next) = state.queue.front() {
             if !batch.is_empty() && batch.len() + next.bytes.len() > BATCH_BYTES_MAX {
                 break;
@@ -71,7 +71,7 @@ impl RpcConnection {
             let Some(next) = state.queue.pop_front() else {
                 break;
             };
-            taken = true;
+            frees_room = true;
             state.queue_bytes -= next.bytes.len();
             if next
                 .id
@@ -86,7 +86,7 @@ impl RpcConnection {
             }
         }
         drop(guard);
-        if taken {
+        if frees_room {
             self.room_freed.notify_waiters();
         }
         if batch.is_empty() {

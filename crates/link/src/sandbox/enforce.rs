@@ -110,7 +110,7 @@ fn access_rights(right: PathRight, path: &PathFd) -> BitFlags<AccessFs> {
 }
 
 fn is_directory(path: &PathFd) -> bool {
-    fs::metadata(proc_fd_path(path)).is_ok_and(|found| found.is_dir())
+    fs::metadata(proc_fd_path(path)).is_ok_and(|metadata| metadata.is_dir())
 }
 
 /// Returns the `/proc` path of an open file, with the real location.
@@ -121,7 +121,7 @@ fn proc_fd_path(path: &PathFd) -> PathBuf {
 /// Opens the granted paths. A directory with a hidden descendant is granted entry by entry, as
 /// Landlock cannot revoke rights below a grant.
 fn open_granted(
-    mut wanted: Vec<(PathBuf, PathRight)>,
+    mut pending: Vec<(PathBuf, PathRight)>,
     hidden: &[PathBuf],
 ) -> Vec<(PathFd, PathRight)> {
     let hidden: Vec<PathBuf> = hidden
@@ -129,7 +129,7 @@ fn open_granted(
         .map(|path| fs::canonicalize(path).unwrap_or_else(|_| path.clone()))
         .collect();
     let (mut opened, mut entries) = (Vec::new(), 0);
-    while let Some((path, right)) = wanted.pop() {
+    while let Some((path, right)) = pending.pop() {
         let Ok(fd) = PathFd::new(&path) else {
             continue;
         };
@@ -149,7 +149,7 @@ fn open_granted(
             // A symlink would grant the target.
             let is_link = entry.file_type().is_ok_and(|kind| kind.is_symlink());
             if !is_link && entries <= ENTRIES_MAX {
-                wanted.push((entry.path(), right));
+                pending.push((entry.path(), right));
             }
         }
     }
@@ -177,8 +177,8 @@ pub(super) fn deny_ports(ports: &[u16]) -> Result<(), RulesetError> {
 /// Returns the Landlock ABI of the kernel. The kernel tells it on entering a domain, so a
 /// short-lived thread enters an empty domain.
 pub(super) fn probe_landlock_abi() -> u32 {
-    let asked = std::thread::scope(|scope| scope.spawn(enter_empty_domain).join());
-    match asked {
+    let status = std::thread::scope(|scope| scope.spawn(enter_empty_domain).join());
+    match status {
         Ok(Ok(LandlockStatus::Available {
             effective_abi,
             kernel_abi,

@@ -234,12 +234,12 @@ impl PathGrants {
                 _ => continue,
             };
             match fs::metadata(&path) {
-                Ok(found) if found.is_dir() && is_path_like(text) => {
+                Ok(metadata) if metadata.is_dir() && is_path_like(text) => {
                     if path != Path::new("/") {
                         self.0.push((path, PathRight::Write));
                     }
                 }
-                Ok(found) if found.is_file() => self.add_file(&path),
+                Ok(metadata) if metadata.is_file() => self.add_file(&path),
                 // The server may create the file.
                 Err(error) if error.kind() == io::ErrorKind::NotFound && is_path_like(text) => {
                     self.add_parent_dir(&path);
@@ -270,7 +270,7 @@ impl PathGrants {
             let project = above.iter().rev().find(|directory| {
                 PROJECT_FILES
                     .iter()
-                    .any(|mark| directory.join(mark).exists())
+                    .any(|file_name| directory.join(file_name).exists())
             });
             // An installed package loads sibling packages, at any script depth.
             let project = outer_node_modules(path).or_else(|| project.copied());
@@ -282,11 +282,11 @@ impl PathGrants {
 
     /// Grants the program and the installation tree.
     fn add_program(&mut self, command: &OsStr) {
-        let Some(found) = find_program(command) else {
+        let Some(program) = find_program(command) else {
             return;
         };
-        self.add_install_tree(&found);
-        if let Some(interpreter) = find_interpreter(&found) {
+        self.add_install_tree(&program);
+        if let Some(interpreter) = find_interpreter(&program) {
             self.add_install_tree(&interpreter);
         }
     }
@@ -343,8 +343,8 @@ fn find_program(command: &OsStr) -> Option<PathBuf> {
         return Some(command.into());
     }
     let path = std::env::var_os("PATH")?;
-    let mut found = std::env::split_paths(&path).map(|directory| directory.join(command));
-    found.find(|path| path.is_file())
+    let mut candidates = std::env::split_paths(&path).map(|directory| directory.join(command));
+    candidates.find(|path| path.is_file())
 }
 
 /// Returns the interpreter from the shebang line of a script.

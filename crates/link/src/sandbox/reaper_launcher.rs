@@ -50,9 +50,9 @@ impl ReaperLauncher {
             runtime: Handle::current(),
             reply,
         };
-        let gone = || io::Error::other("the launcher thread is gone");
-        self.0.send(job).await.map_err(|_| gone())?;
-        started.await.map_err(|_| gone())?
+        let gone_error = || io::Error::other("the launcher thread is gone");
+        self.0.send(job).await.map_err(|_| gone_error())?;
+        started.await.map_err(|_| gone_error())?
     }
 }
 

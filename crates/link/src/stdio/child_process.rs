@@ -131,8 +131,12 @@ impl ChildProcess {
             let mark = self.mark.clone();
             let ending =
                 tokio::task::spawn_blocking(move || process_mark::end_marked_processes(&mark));
-            if let Ok(ended) = ending.await {
-                tracing::warn!(found = ended.found, left = ended.left, "reaper was killed");
+            if let Ok(report) = ending.await {
+                tracing::warn!(
+                    found = report.found,
+                    left = report.left,
+                    "reaper was killed"
+                );
             }
         }
     }

@@ -81,7 +81,7 @@ impl StdioHandshake<'_> {
             EraNegotiation::DiscoverFirst => {
                 let mut discovered = pin!(self.send_discover(self.deadline));
                 match timeout_at(self.deadline_within(FIRST_RESPONSE_WAIT), &mut discovered).await {
-                    Ok(found) => match found? {
+                    Ok(outcome) => match outcome? {
                         DiscoverOutcome::Modern(info) => Ok(info),
                         DiscoverOutcome::Refused { code, message } => {
                             Err(HandshakeError::Refused { code, message })
@@ -121,12 +121,12 @@ impl StdioHandshake<'_> {
     /// Sends `initialize`, and `notifications/initialized` after its response.
     async fn initialize(&self, deadline: Instant) -> Result<ServerInfo, HandshakeError> {
         let request = initialize_request(self.client, self.capabilities, deadline);
-        let answer = self
+        let response = self
             .rpc
             .request(request)
             .await
             .map_err(HandshakeError::Link)?;
-        let info = parse_initialize_response(&answer)?;
+        let info = parse_initialize_response(&response)?;
         self.rpc
             .notify(method::INITIALIZED, None)
             .map_err(HandshakeError::Link)?;
@@ -148,7 +148,7 @@ impl StdioHandshake<'_> {
     async fn send_discover(&self, deadline: Instant) -> Result<DiscoverOutcome, HandshakeError> {
         let request = era_discovery::discover_request(self.client, deadline);
         match self.rpc.request(request).await {
-            Ok(answer) => Ok(era_discovery::parse_discover_response(&answer)),
+            Ok(response) => Ok(era_discovery::parse_discover_response(&response)),
             // The response is unusable, so the server is not modern.
             Err(LinkError::TooLong { .. } | LinkError::BadResponse(_)) => {
                 Ok(DiscoverOutcome::Legacy)
@@ -171,7 +171,7 @@ async fn await_both(
     mut discovered: Pin<&mut impl Future<Output = Result<DiscoverOutcome, HandshakeError>>>,
     initialize_wait: Duration,
 ) -> Result<ServerInfo, HandshakeError> {
-    let found = tokio::select! {
+    let outcome = tokio::select! {
         biased;
         initialized = &mut initialized => return match initialized {
             Err(refused) if refused.can_be_modern() => {
@@ -187,7 +187,7 @@ async fn await_both(
         },
         found = &mut discovered => found,
     };
-    match found {
+    match outcome {
         Ok(DiscoverOutcome::Modern(info)) => {
             match timeout_at(now() + initialize_wait, initialized).await {
                 Ok(Ok(legacy)) => Ok(legacy),
@@ -217,10 +217,10 @@ pub(crate) fn initialize_request(
 
 /// Parses the response to `initialize`.
 pub(crate) fn parse_initialize_response(
-    answer: &LinkResponse,
+    response: &LinkResponse,
 ) -> Result<ServerInfo, HandshakeError> {
-    let body = answer.body_bytes();
-    if answer.body == BodyKind::Error {
+    let body = response.body_bytes();
+    if response.body == BodyKind::Error {
         let code = field(body, "code").and_then(|at| {
             let digits = std::str::from_utf8(at.slice(body)).ok()?;
             digits.parse().ok()
@@ -241,7 +241,7 @@ pub(crate) fn parse_initialize_response(
         revision,
         name: text_field(identity, "name").unwrap_or_default().into(),
         version: text_field(identity, "version").unwrap_or_default().into(),
-        initialize: answer.bytes.slice(answer.body_at.clone()),
+        initialize: response.bytes.slice(response.body_at.clone()),
     };
     Ok(info)
 }
@@ -261,18 +261,21 @@ fn initialize_params(client: &ClientInfo, capabilities: ClientCapabilities) -> B
 }
 
 /// Writes client capabilities as a JSON object.
-fn write_capabilities(out: &mut Vec<u8>, abilities: ClientCapabilities) {
+fn write_capabilities(out: &mut Vec<u8>, capabilities: ClientCapabilities) {
     let mut members: Vec<&str> = Vec::new();
-    if abilities.supports(ClientCapability::Roots) {
+    if capabilities.supports(ClientCapability::Roots) {
         members.push(r#""roots":{"listChanged":true}"#);
     }
-    if abilities.supports(ClientCapability::SamplingTools) {
+    if capabilities.supports(ClientCapability::SamplingTools) {
         members.push(r#""sampling":{"tools":{}}"#);
-    } else if abilities.supports(ClientCapability::Sampling) {
+    } else if capabilities.supports(ClientCapability::Sampling) {
         members.push(r#""sampling":{}"#);
     }
-    let form = abilities.supports(ClientCapability::ElicitationForm);
-    match (form, abilities.supports(ClientCapability::ElicitationUrl)) {
+    let form = capabilities.supports(ClientCapability::ElicitationForm);
+    match (
+        form,
+        capabilities.supports(ClientCapability::ElicitationUrl),
+    ) {
         (true, true) => members.push(r#""elicitation":{"form":{},"url":{}}"#),
         // The meaning of an empty object before two modes existed.
         (true, false) => members.push(r#""elicitation":{}"#),

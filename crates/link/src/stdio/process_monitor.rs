@@ -24,8 +24,8 @@ pub(super) async fn monitor_process<P: ServerProcess>(
     streams: Vec<oneshot::Receiver<()>>,
     limits: StdioLimits,
 ) {
-    let kept = RpcFinishGuard(peer);
-    let peer = &kept.0;
+    let guard = RpcFinishGuard(peer);
+    let peer = &guard.0;
     let first = tokio::select! {
         biased;
         exit = process.wait() => Ok(exit),
@@ -59,12 +59,12 @@ async fn stop_process<P: ServerProcess>(
     peer: &RpcConnection,
     limits: StdioLimits,
 ) -> LinkExit {
-    let gone = tokio::select! {
+    let stopped = tokio::select! {
         biased;
         gone = process.stop(limits) => gone,
         () = peer.wait_kill_requested() => None,
     };
-    match gone {
+    match stopped {
         Some(exit) => exit,
         None => process.kill().await,
     }

@@ -130,7 +130,7 @@ impl FrameDecoder {
         let Some((head, len)) = parsed else {
             return Ok(None);
         };
-        let taken = usize::try_from(cursor.position()).unwrap_or(usize::MAX);
+        let header_bytes = usize::try_from(cursor.position()).unwrap_or(usize::MAX);
         // Only clients mask their frames.
         let masked = self.side == WebSocketRole::Server;
         if head.rsv1 || head.rsv2 || head.rsv3 || head.mask.is_some() != masked {
@@ -143,16 +143,16 @@ impl FrameDecoder {
             }
             OpCode::Control(_) => {}
             OpCode::Data(data) => {
-                let begun = self.partial.as_ref().map(|(_, bytes)| bytes.len());
-                if (data == Data::Continue) != begun.is_some() {
+                let partial_bytes = self.partial.as_ref().map(|(_, bytes)| bytes.len());
+                if (data == Data::Continue) != partial_bytes.is_some() {
                     return Err(FrameFault::Frame);
                 }
-                if len.saturating_add(begun.unwrap_or_default()) > self.message_bytes_max {
+                if len.saturating_add(partial_bytes.unwrap_or_default()) > self.message_bytes_max {
                     return Err(FrameFault::TooLarge(self.message_bytes_max));
                 }
             }
         }
-        read.advance(taken.min(read.len()));
+        read.advance(header_bytes.min(read.len()));
         Ok(Some((head, len)))
     }
 

@@ -75,8 +75,8 @@ impl MessageReader {
 
     pub(super) async fn next(&mut self) -> Result<Bytes, DisconnectReason> {
         loop {
-            if let Some(ended) = self.shared.disconnect_reason() {
-                return Err(ended);
+            if let Some(cause) = self.shared.disconnect_reason() {
+                return Err(cause);
             }
             self.decoder
                 .set_message_bytes_max(self.shared.message_bytes_max());

@@ -84,12 +84,12 @@ impl WebSocketShared {
     pub(super) fn new(limits: &WebSocketLimits) -> Self {
         let bytes_max = limits.queue_bytes_max.clamp(1, Semaphore::MAX_PERMITS);
         let bytes_max = u32::try_from(bytes_max).unwrap_or(u32::MAX);
-        let seats = limits.queue_max.clamp(1, Semaphore::MAX_PERMITS);
+        let queue_max = limits.queue_max.clamp(1, Semaphore::MAX_PERMITS);
         Self {
             state: Mutex::default(),
-            message_permits: Semaphore::new(seats),
+            message_permits: Semaphore::new(queue_max),
             byte_permits: Semaphore::new(usize::try_from(bytes_max).unwrap_or(usize::MAX)),
-            messages_max: u32::try_from(seats).unwrap_or(u32::MAX),
+            messages_max: u32::try_from(queue_max).unwrap_or(u32::MAX),
             bytes_max,
             message_bytes_max: AtomicUsize::new(limits.message_bytes_max),
             wake: Notify::new(),
@@ -114,7 +114,7 @@ impl WebSocketShared {
     /// Queues a message, once it fits.
     pub(super) async fn push(&self, message: Bytes) -> Result<(), DisconnectReason> {
         let weight = self.message_weight(&message);
-        let (Ok(seat), Ok(bytes)) = (
+        let (Ok(message_permit), Ok(byte_permit)) = (
             self.message_permits.acquire().await,
             self.byte_permits.acquire_many(weight).await,
         ) else {
@@ -123,8 +123,8 @@ impl WebSocketShared {
         if !self.enqueue([message]) {
             return Err(self.send_failure());
         }
-        seat.forget();
-        bytes.forget();
+        message_permit.forget();
+        byte_permit.forget();
         Ok(())
     }
 
@@ -139,7 +139,7 @@ impl WebSocketShared {
             }
             return Ok(());
         }
-        let (Ok(seats), Ok(bytes)) = (
+        let (Ok(message_permit), Ok(byte_permit)) = (
             self.message_permits.acquire_many(count).await,
             self.byte_permits.acquire_many(weight).await,
         ) else {
@@ -148,15 +148,15 @@ impl WebSocketShared {
         if !self.enqueue(messages) {
             return Err(self.send_failure());
         }
-        seats.forget();
-        bytes.forget();
+        message_permit.forget();
+        byte_permit.forget();
         Ok(())
     }
 
     /// Queues a message if it fits now.
     pub(super) fn try_push(&self, message: Bytes) -> Result<(), Bytes> {
         let weight = self.message_weight(&message);
-        let (Ok(seat), Ok(bytes)) = (
+        let (Ok(message_permit), Ok(byte_permit)) = (
             self.message_permits.try_acquire(),
             self.byte_permits.try_acquire_many(weight),
         ) else {
@@ -165,8 +165,8 @@ impl WebSocketShared {
         if !self.enqueue([message.clone()]) {
             return Err(message);
         }
-        seat.forget();
-        bytes.forget();
+        message_permit.forget();
+        byte_permit.forget();
         Ok(())
     }
 
@@ -317,12 +317,12 @@ impl WebSocketShared {
 
     pub(super) async fn wait_closed(&self) -> DisconnectReason {
         loop {
-            let mut over = pin!(self.closed.notified());
-            over.as_mut().enable();
-            if let Some(ended) = self.disconnect_reason() {
-                return ended;
+            let mut closed = pin!(self.closed.notified());
+            closed.as_mut().enable();
+            if let Some(reason) = self.disconnect_reason() {
+                return reason;
             }
-            over.await;
+            closed.await;
         }
     }
 }

@@ -128,12 +128,12 @@ fn single_header<'a>(
 }
 
 /// Whether a list header contains a token.
-fn has_token(headers: &HeaderMap, name: &HeaderName, wanted: &str) -> bool {
+fn has_token(headers: &HeaderMap, name: &HeaderName, token: &str) -> bool {
     let values = headers.get_all(name).iter();
     let mut words = values
         .filter_map(|value| value.to_str().ok())
         .flat_map(|value| value.split(','));
-    words.any(|word| word.trim().eq_ignore_ascii_case(wanted))
+    words.any(|word| word.trim().eq_ignore_ascii_case(token))
 }
 
 #[cfg(test)]

@@ -81,8 +81,8 @@ where
         Err(HeadError::Broken(error)) => Err(error.into()),
         Err(HeadError::Invalid(status)) => {
             let headers = HeaderMap::new();
-            let told = write_response(&mut stream, status, &headers, "");
-            let _ = timeout_at(deadline, told).await;
+            let writing = write_response(&mut stream, status, &headers, "");
+            let _ = timeout_at(deadline, writing).await;
             Err(WebSocketAcceptError::NoRequest)
         }
     }

@@ -132,29 +132,29 @@ fn upgrade_request(
 /// Checks a complete response head and returns its length.
 fn check_response(read: &[u8], key: &str) -> Result<Option<usize>, DialError> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
-    let mut answer = httparse::Response::new(&mut headers);
-    let end = match answer.parse(read) {
+    let mut response = httparse::Response::new(&mut headers);
+    let end = match response.parse(read) {
         Ok(httparse::Status::Complete(end)) => end,
         Ok(httparse::Status::Partial) => return Ok(None),
         Err(error) => return Err(DialError::Unreachable(error_chain(&error))),
     };
-    let status = answer.code.unwrap_or_default();
+    let status = response.code.unwrap_or_default();
     let has = |name: &str, word: &str| {
-        let named = answer
+        let named = response
             .headers
             .iter()
             .filter(|header| header.name.eq_ignore_ascii_case(name));
         let mut words = named.flat_map(|header| header.value.split(|byte| *byte == b','));
-        words.any(|said| said.trim_ascii().eq_ignore_ascii_case(word.as_bytes()))
+        words.any(|token| token.trim_ascii().eq_ignore_ascii_case(word.as_bytes()))
     };
     let accept = accept_key(key.as_bytes());
-    let accepts = answer.headers.iter().any(|header| {
+    let accepts = response.headers.iter().any(|header| {
         header.name.eq_ignore_ascii_case("sec-websocket-accept")
             && header.value.trim_ascii() == accept.as_bytes()
     });
-    let agreed =
+    let is_upgraded =
         status == 101 && accepts && has("upgrade", "websocket") && has("connection", "upgrade");
-    match agreed {
+    match is_upgraded {
         true => Ok(Some(end)),
         false => Err(DialError::Refused { status }),
     }

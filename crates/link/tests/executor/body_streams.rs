@@ -195,12 +195,12 @@ async fn repeated_binary_headers_and_trailers_are_kept() {
     let asked_for = start_get(&tunnel);
     let stream = script.receive_bodyless_request().await;
     let lines = Bytes::from_static(b"set-cookie: a\r\nx-raw: \xff\x80\r\nset-cookie: b\r\n");
-    let answered = ResponseHead {
+    let head = ResponseHead {
         status: 206,
         header_lines: lines.clone(),
     };
     script
-        .send_frame(ExecutorFrame::Response { stream, answered })
+        .send_frame(ExecutorFrame::Response { stream, head })
         .await;
     let trailers = Bytes::from_static(b"x-sum: 1\r\n");
     script

@@ -33,13 +33,13 @@ pub(crate) async fn serve_bodies(mut script: ScriptedExecutor) {
     let credits = StreamCredits::default();
     while let Ok(message) = script.socket.receiver.next().await {
         match ExecutorFrame::parse(&message).unwrap() {
-            ExecutorFrame::Request { stream, asked } => {
-                let credit = usize::try_from(asked.credit).unwrap();
+            ExecutorFrame::Request { stream, head } => {
+                let credit = usize::try_from(head.credit).unwrap();
                 let credit = Arc::new(Semaphore::new(credit));
                 credits.lock().unwrap().insert(stream, Arc::clone(&credit));
                 let (out, credits) = (script.socket.sender.clone(), Arc::clone(&credits));
                 spawn_task(async move {
-                    let mut path = asked.url.rsplit('/');
+                    let mut path = head.url.rsplit('/');
                     let length = path.next().unwrap().parse().unwrap();
                     let seed = path.next().unwrap().parse().unwrap();
                     // An ended connection ends all streams.
@@ -72,11 +72,11 @@ async fn send_body(
     seed: u64,
     length: u64,
 ) -> Option<()> {
-    let answered = ResponseHead {
+    let head = ResponseHead {
         status: 200,
         header_lines: Bytes::new(),
     };
-    let answer = ExecutorFrame::Response { stream, answered };
+    let answer = ExecutorFrame::Response { stream, head };
     out.send(answer.to_bytes()).await.ok()?;
     let mut offset = 0;
     while offset < length {

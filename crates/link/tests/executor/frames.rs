@@ -90,7 +90,7 @@ async fn invalid_or_gateway_frames_end_connection() {
         ExecutorFrame::Cancel { stream: 1 }.to_bytes(),
         ExecutorFrame::Request {
             stream: 1,
-            asked: RequestHead::default(),
+            head: RequestHead::default(),
         }
         .to_bytes(),
         ExecutorFrame::StartServer {
@@ -137,12 +137,12 @@ async fn invalid_response_head_is_reported() {
         let (tunnel, mut script) = tunnel_pair().await;
         let asked_for = start_get(&tunnel);
         let stream = script.receive_bodyless_request().await;
-        let answered = bowline_wire::executor::ResponseHead {
+        let head = bowline_wire::executor::ResponseHead {
             status,
             header_lines: Bytes::from_static(lines.as_bytes()),
         };
         script
-            .send_frame(ExecutorFrame::Response { stream, answered })
+            .send_frame(ExecutorFrame::Response { stream, head })
             .await;
         let error = asked_for.await.unwrap().unwrap_err();
         assert!(matches!(error, HttpError::BadHead(_)), "{error:?}");

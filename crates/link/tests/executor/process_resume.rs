@@ -66,11 +66,11 @@ async fn reconnect_session(
 }
 
 fn exit_frame(stream: u64, how: &str, number: u64) -> ExecutorFrame {
-    let exited = ServerExit {
+    let exit = ServerExit {
         cause: how.into(),
         number: Some(number),
     };
-    ExecutorFrame::ServerExit { stream, exited }
+    ExecutorFrame::ServerExit { stream, exit }
 }
 
 #[tokio::test]

@@ -190,7 +190,7 @@ impl ScriptedExecutor {
     /// Returns the next request; its body is not read.
     pub(crate) async fn receive_request(&mut self) -> (u64, RequestHead) {
         match self.next_frame().await {
-            ExecutorFrame::Request { stream, asked } => (stream, asked),
+            ExecutorFrame::Request { stream, head } => (stream, head),
             other => panic!("no request: {other:?}"),
         }
     }
@@ -205,11 +205,11 @@ impl ScriptedExecutor {
     }
 
     pub(crate) async fn send_head(&self, stream: u64) {
-        let answered = ResponseHead {
+        let head = ResponseHead {
             status: 200,
             header_lines: Bytes::from_static(b"content-type: text/plain\r\n"),
         };
-        self.send_frame(ExecutorFrame::Response { stream, answered })
+        self.send_frame(ExecutorFrame::Response { stream, head })
             .await;
     }
 

@@ -40,18 +40,18 @@ impl<'a> ExecutionGuard<'a> {
 impl Drop for ExecutionGuard<'_> {
     fn drop(&mut self) {
         self.link.running.fetch_sub(1, Ordering::Relaxed);
-        let deed = self.execution.clone();
+        let execution = self.execution.clone();
         self.link.process.ledger.record_event(if self.is_finished {
-            HistoryEvent::Finished(deed)
+            HistoryEvent::Finished(execution)
         } else {
-            HistoryEvent::Cancelled(deed)
+            HistoryEvent::Cancelled(execution)
         });
         if !self.is_finished && self.ignores_cancel {
-            let deed = self.execution.clone();
+            let execution = self.execution.clone();
             self.link
                 .process
                 .ledger
-                .record_event(HistoryEvent::FinishedLate(deed));
+                .record_event(HistoryEvent::FinishedLate(execution));
         }
     }
 }

@@ -150,9 +150,9 @@ impl BrokerRequest {
                         }
                     }
                     BrokerArguments::Params(json) => object.raw("params", json),
-                    BrokerArguments::ParamsWithContext(told) => object
-                        .raw("params", &told.params)
-                        .value_with("mcp", |out| told.context.write(out)),
+                    BrokerArguments::ParamsWithContext(call) => object
+                        .raw("params", &call.params)
+                        .value_with("mcp", |out| call.context.write(out)),
                     BrokerArguments::None => object,
                 };
                 object.end();
@@ -182,9 +182,9 @@ impl BrokerRequest {
         match self {
             Self::Mcp { context, .. } => Some(context),
             Self::Call {
-                arguments: BrokerArguments::ParamsWithContext(told),
+                arguments: BrokerArguments::ParamsWithContext(call),
                 ..
-            } => Some(&told.context),
+            } => Some(&call.context),
             Self::Call {
                 arguments: BrokerArguments::Text(text),
                 ..
@@ -267,9 +267,9 @@ fn parse_arguments(
     }
 }
 
-fn check_json(json: Bytes, keys: KeyPolicy, what: &'static str) -> Result<Bytes, FrameError> {
+fn check_json(json: Bytes, keys: KeyPolicy, member: &'static str) -> Result<Bytes, FrameError> {
     match scan::check_json(&json, keys) {
         Ok(()) => Ok(json),
-        Err(_) => Err(FrameError::Member(what)),
+        Err(_) => Err(FrameError::Member(member)),
     }
 }

@@ -38,7 +38,7 @@ pub enum BrokerResponse {
         /// The whole result of `tools/call`.
         result: Bytes,
         /// Whether the result comes from the executing peer's journal.
-        again: bool,
+        from_journal: bool,
         /// The era of the encoding (member `era`, between Bowline peers only).
         era: Era,
     },
@@ -104,7 +104,7 @@ impl BrokerResponse {
         };
         Ok(Self::Output {
             result,
-            again: members.optional_flag("again")?.unwrap_or(false),
+            from_journal: members.optional_flag("again")?.unwrap_or(false),
             era: parse_era(&members)?,
         })
     }
@@ -118,7 +118,11 @@ impl BrokerResponse {
                 })
                 .number("revision", *revision)
                 .end(),
-            Self::Output { result, again, era } => {
+            Self::Output {
+                result,
+                from_journal,
+                era,
+            } => {
                 out.reserve(result.len() + RESULT_OVERHEAD_BYTES);
                 let object = match form {
                     ResultForm::Brief => ObjectWriter::begin(out).raw("output", result),
@@ -126,7 +130,7 @@ impl BrokerResponse {
                         .value_with("result", |out| write_whole(result, out)),
                 };
                 let object = write_era(object, *era);
-                match again {
+                match from_journal {
                     true => object.flag("again", true).end(),
                     false => object.end(),
                 }

@@ -41,13 +41,13 @@ pub struct CallerContext {
 
 /// Parses a capability word.
 pub(super) fn parse_capability(name: &str) -> Option<ClientCapability> {
-    let mut known = ClientCapability::ALL.into_iter();
-    known.find(|ability| capability_word(*ability) == name)
+    let mut all = ClientCapability::ALL.into_iter();
+    all.find(|capability| capability_word(*capability) == name)
 }
 
 /// Returns the word of a capability.
-pub(super) const fn capability_word(ability: ClientCapability) -> &'static str {
-    match ability {
+pub(super) const fn capability_word(capability: ClientCapability) -> &'static str {
+    match capability {
         ClientCapability::Sampling => "sampling",
         ClientCapability::SamplingTools => "sampling_tools",
         ClientCapability::ElicitationForm => "elicitation_form",
@@ -105,18 +105,18 @@ impl CallerContext {
         let trace = parent.and_then(|parent| CallTrace::parse(&parent, state.as_deref()));
         let level = members.optional_text("level")?;
         let can = members.optional_raw("can", b'[')?.unwrap_or_default();
-        let mut abilities = ClientCapabilities::default();
+        let mut capabilities = ClientCapabilities::default();
         for item in object::items(&can) {
             // An unknown capability is never requested here.
-            let said = object::parse_string(item.slice(&can));
-            let known = said.and_then(|said| parse_capability(&said));
-            abilities = known
+            let word = object::parse_string(item.slice(&can));
+            let capability = word.and_then(|word| parse_capability(&word));
+            capabilities = capability
                 .into_iter()
-                .fold(abilities, ClientCapabilities::with_capability);
+                .fold(capabilities, ClientCapabilities::with_capability);
         }
         Ok(Self {
             session,
-            capabilities: abilities,
+            capabilities,
             level: level.and_then(|level| LogLevel::parse(&level)),
             era: parse_era(&members)?,
             run,
@@ -131,17 +131,17 @@ impl CallerContext {
     }
 
     pub(super) fn write(&self, out: &mut Vec<u8>) {
-        let can: Vec<ClientCapability> = ClientCapability::ALL
+        let capabilities: Vec<ClientCapability> = ClientCapability::ALL
             .into_iter()
-            .filter(|ability| self.capabilities.supports(*ability))
+            .filter(|capability| self.capabilities.supports(*capability))
             .collect();
         let object = ObjectWriter::begin(out)
             .text_if("session", self.session.as_deref())
             .text_if("level", self.level.map(LogLevel::as_str));
-        let object = match can.is_empty() {
+        let object = match capabilities.is_empty() {
             true => object,
             false => object.value_with("can", |out| {
-                write_array(out, &can, |one, out| {
+                write_array(out, &capabilities, |one, out| {
                     write_string(out, capability_word(*one))
                 });
             }),

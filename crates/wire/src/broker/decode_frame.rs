@@ -72,7 +72,7 @@ pub(super) fn parse_frame(bytes: &Bytes) -> Result<BrokerFrame, FrameError> {
         },
         "deliver" => BrokerFrame::Deliver {
             to: members.required_text("to")?,
-            letter: parse_message(bytes, &members)?,
+            message: parse_message(bytes, &members)?,
         },
         "message" => BrokerFrame::Message(parse_message(bytes, &members)?),
         "delivered" => BrokerFrame::Delivered {
@@ -142,7 +142,7 @@ fn parse_list(
             limit: parse_size(members, "limit")?.unwrap_or(DEAD_LIMIT_DEFAULT),
         },
         "dead" => BrokerFrame::Dead {
-            letters: array("letters")?,
+            dead_letters: array("letters")?,
         },
         "offer" => BrokerFrame::Offer {
             revision: revision()?,
@@ -182,7 +182,7 @@ fn parse_call_event(
         },
         "lacks" => BrokerFrame::MissingCapability {
             id: members.required_text("id")?,
-            ability: parse_capability(&members.required_text("ability")?)
+            capability: parse_capability(&members.required_text("ability")?)
                 .ok_or(FrameError::Member("ability"))?,
         },
         "told" => BrokerFrame::SessionNotification {
@@ -239,14 +239,14 @@ fn parse_message(
 }
 
 fn parse_nak(members: &ObjectMembers<'_, MEMBER_COUNT>) -> Result<BrokerFrame, FrameError> {
-    let dead = match members.optional_flag("dead")? {
+    let dead_letter_reason = match members.optional_flag("dead")? {
         Some(true) => Some(members.optional_text("reason")?.unwrap_or_default()),
         Some(false) | None => None,
     };
     Ok(BrokerFrame::Nak {
         id: members.required_text("id")?,
         delay_ms: members.optional_number("delay_ms")?.unwrap_or_default(),
-        dead,
+        dead_letter_reason,
     })
 }
 

@@ -19,19 +19,19 @@ pub(super) fn write_frame(frame: &BrokerFrame, out: &mut Vec<u8>) {
             .text("id", id)
             .end(),
         BrokerFrame::Error(refusal) => write_error(refusal, out),
-        BrokerFrame::Deliver { to, letter } => {
-            out.reserve(FRAME_OVERHEAD_BYTES + letter.raw.len());
+        BrokerFrame::Deliver { to, message } => {
+            out.reserve(FRAME_OVERHEAD_BYTES + message.raw.len());
             let object = ObjectWriter::begin_frame("deliver", out).text("to", to);
-            object.raw("message", &letter.raw).end();
+            object.raw("message", &message.raw).end();
         }
         BrokerFrame::Delivered { id } => ObjectWriter::begin_frame("delivered", out)
             .text("id", id)
             .end(),
         BrokerFrame::Subscribe => ObjectWriter::begin_frame("subscribe", out).end(),
-        BrokerFrame::Message(letter) => {
-            out.reserve(FRAME_OVERHEAD_BYTES + letter.raw.len());
+        BrokerFrame::Message(message) => {
+            out.reserve(FRAME_OVERHEAD_BYTES + message.raw.len());
             ObjectWriter::begin_frame("message", out)
-                .raw("message", &letter.raw)
+                .raw("message", &message.raw)
                 .end();
         }
         BrokerFrame::Ack { .. }
@@ -91,10 +91,14 @@ fn write_ack(frame: &BrokerFrame, out: &mut Vec<u8>) {
             .flag("accepted", *accepted)
             .text_if("reason", reason.as_deref())
             .end(),
-        BrokerFrame::Nak { id, delay_ms, dead } => {
+        BrokerFrame::Nak {
+            id,
+            delay_ms,
+            dead_letter_reason,
+        } => {
             let object = ObjectWriter::begin_frame("nak", out).text("id", id);
             let object = object.number("delay_ms", *delay_ms);
-            match dead {
+            match dead_letter_reason {
                 Some(reason) => object.flag("dead", true).text("reason", reason).end(),
                 None => object.end(),
             }
@@ -135,10 +139,12 @@ fn write_call_event(frame: &BrokerFrame, out: &mut Vec<u8>) {
             let object = ObjectWriter::begin_frame("withdraw", out).text("id", id);
             object.number("number", *number).end();
         }
-        BrokerFrame::MissingCapability { id, ability } => ObjectWriter::begin_frame("lacks", out)
-            .text("id", id)
-            .text("ability", capability_word(*ability))
-            .end(),
+        BrokerFrame::MissingCapability { id, capability } => {
+            ObjectWriter::begin_frame("lacks", out)
+                .text("id", id)
+                .text("ability", capability_word(*capability))
+                .end()
+        }
         BrokerFrame::SessionNotification {
             server,
             session,
@@ -184,8 +190,8 @@ fn write_list(frame: &BrokerFrame, out: &mut Vec<u8>) {
                 .number("limit", limit)
                 .end();
         }
-        BrokerFrame::Dead { letters } => ObjectWriter::begin_frame("dead", out)
-            .raw("letters", letters)
+        BrokerFrame::Dead { dead_letters } => ObjectWriter::begin_frame("dead", out)
+            .raw("letters", dead_letters)
             .end(),
         BrokerFrame::Offer { revision, servers } => ObjectWriter::begin_frame("offer", out)
             .number("revision", *revision)

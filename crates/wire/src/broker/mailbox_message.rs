@@ -72,10 +72,10 @@ impl MessageSender {
     pub(super) fn parse_at(
         text: &Bytes,
         at: ByteSpan,
-        what: &'static str,
+        member: &'static str,
     ) -> Result<Self, FrameError> {
         let members =
-            ObjectMembers::parse_at(text, at, &["session_id", "role", "principal"], what)?;
+            ObjectMembers::parse_at(text, at, &["session_id", "role", "principal"], member)?;
         Ok(Self {
             session_id: members.optional_text("session_id")?.unwrap_or_default(),
             role: members.optional_text("role")?,

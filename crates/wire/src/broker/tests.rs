@@ -63,7 +63,7 @@ fn stored_frames() -> Vec<BrokerFrame> {
         BrokerFrame::Error(BrokerRefusal::default()),
         BrokerFrame::Deliver {
             to: "hub".into(),
-            letter: message(),
+            message: message(),
         },
         BrokerFrame::Delivered { id: "m-1".into() },
         BrokerFrame::Subscribe,
@@ -82,12 +82,12 @@ fn stored_frames() -> Vec<BrokerFrame> {
         BrokerFrame::Nak {
             id: "m-1".into(),
             delay_ms: 7,
-            dead: None,
+            dead_letter_reason: None,
         },
         BrokerFrame::Nak {
             id: "m-1".into(),
             delay_ms: 0,
-            dead: Some("poison".into()),
+            dead_letter_reason: Some("poison".into()),
         },
         BrokerFrame::Cancel {
             to: Some("hub".into()),
@@ -112,7 +112,7 @@ fn list_frames() -> Vec<BrokerFrame> {
         },
         BrokerFrame::ListDead { limit: 3 },
         BrokerFrame::Dead {
-            letters: Bytes::from_static(b"[{}]"),
+            dead_letters: Bytes::from_static(b"[{}]"),
         },
         BrokerFrame::Offer {
             revision: u64::MAX,
@@ -156,7 +156,7 @@ fn call_event_frames() -> Vec<BrokerFrame> {
         },
         BrokerFrame::MissingCapability {
             id,
-            ability: ClientCapability::SamplingTools,
+            capability: ClientCapability::SamplingTools,
         },
         told(None),
         told(Some("a-1".into())),
@@ -234,7 +234,7 @@ fn frames_use_common_member_names() {
         (
             BrokerFrame::Deliver {
                 to: "hub".into(),
-                letter: message(),
+                message: message(),
             },
             r#"{"kind":"deliver","to":"hub","message":{"id":"m-1","kind":"mcp_request","created_at":"1970-01-01T00:00:00.000Z","correlation_id":"r-1","ttl_ms":5000,"body":{"op":"manifest"}}}"#,
         ),
@@ -299,7 +299,7 @@ fn deepest_result_fits_frame() {
     let result = Bytes::from(format!(r#"{{"content":{deepest}}}"#));
     let answer = BrokerResponse::Output {
         result,
-        again: false,
+        from_journal: false,
         era: Era::Legacy,
     };
     let letter = MailboxMessage::new(&MessageDraft {

@@ -36,20 +36,20 @@ pub enum HeaderParamError {
 /// # Errors
 /// The definition violates a rule for names, types or positions.
 pub fn parse_header_params(input_schema: &[u8]) -> Result<Vec<HeaderParam>, HeaderParamError> {
-    let mut found = Vec::new();
+    let mut params = Vec::new();
     // Nearly no schema has the keyword; an escaped key needs the full walk.
     let spelled = memchr::memmem::find(input_schema, HEADER_KEYWORD.as_bytes()).is_some();
     if spelled || memchr::memchr(b'\\', input_schema).is_some() {
-        walk_schema(input_schema, &mut Vec::new(), &mut found)?;
+        walk_schema(input_schema, &mut Vec::new(), &mut params)?;
     }
-    Ok(found)
+    Ok(params)
 }
 
 /// Walks chains of properties. Recursion is bounded by [`crate::scan::DEPTH_MAX`], checked before.
 fn walk_schema<'a>(
     schema: &'a [u8],
     path: &mut Vec<Cow<'a, str>>,
-    found: &mut Vec<HeaderParam>,
+    params: &mut Vec<HeaderParam>,
 ) -> Result<(), HeaderParamError> {
     for (key, value) in object::fields(schema) {
         let value = value.slice(schema);
@@ -58,15 +58,15 @@ fn walk_schema<'a>(
             HEADER_KEYWORD => {
                 let mirror = parse_header_param(schema, value, path)?;
                 let same = |other: &HeaderParam| other.name.eq_ignore_ascii_case(&mirror.name);
-                if found.iter().any(same) {
+                if params.iter().any(same) {
                     return Err(HeaderParamError::Twice(mirror.name));
                 }
-                found.push(mirror);
+                params.push(mirror);
             }
             "properties" => {
                 for (name, property) in object::fields(value) {
                     path.push(name);
-                    walk_schema(property.slice(value), path, found)?;
+                    walk_schema(property.slice(value), path, params)?;
                     path.pop();
                 }
             }
@@ -243,15 +243,20 @@ fn strip_encoding(text: &str) -> Option<&str> {
 #[must_use]
 pub fn headers_match(claims: &[HeaderClaim], mirrors: &[HeaderParam], arguments: &[u8]) -> bool {
     mirrors.iter().all(|mirror| {
-        let mut said = claims
+        let mut claimed = claims
             .iter()
             .filter(|claim| claim.name.eq_ignore_ascii_case(&mirror.name));
-        match (said.next(), said.next(), header_value(arguments, mirror)) {
+        match (
+            claimed.next(),
+            claimed.next(),
+            header_value(arguments, mirror),
+        ) {
             (None, None, None) => true,
             (Some(claim), None, Some(value)) => {
                 let is_number = !matches!(find_argument(arguments, mirror), Some([b'"', ..]));
-                decode_value(&claim.value)
-                    .is_some_and(|said| said == value || is_number && is_same_number(&said, &value))
+                decode_value(&claim.value).is_some_and(|claimed| {
+                    claimed == value || is_number && is_same_number(&claimed, &value)
+                })
             }
             _ => false,
         }

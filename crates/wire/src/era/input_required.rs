@@ -96,23 +96,23 @@ pub fn parse_input_requests(
     if !is_object(at.slice(text)) {
         return Err(InputError::Requests);
     }
-    let mut asked = Vec::new();
+    let mut requests = Vec::new();
     for (key, value) in object::fields(at.slice(text)) {
-        if asked.len() == QUESTIONS_MAX {
+        if requests.len() == QUESTIONS_MAX {
             return Err(InputError::TooMany);
         }
         let value = value.shift(at.start);
         let request = value.slice(text);
         let method = object::text_field(request, "method").ok_or(InputError::Requests)?;
         let params = object::field(request, "params").map(|at| at.shift(value.start));
-        asked.push(ParsedInputRequest {
+        requests.push(ParsedInputRequest {
             key,
             method,
             params,
             at: value,
         });
     }
-    Ok(asked)
+    Ok(requests)
 }
 
 /// An input request to write.
@@ -128,14 +128,14 @@ pub struct InputRequest<'a> {
 
 /// Writes an `input_required` result.
 #[must_use]
-pub fn write_input_required(questions: &[InputRequest<'_>], state: Option<&str>) -> Vec<u8> {
+pub fn write_input_required(requests: &[InputRequest<'_>], state: Option<&str>) -> Vec<u8> {
     let mut members = Vec::new();
     push_member(&mut members, "resultType", b"\"input_required\"");
-    if !questions.is_empty() || state.is_none() {
+    if !requests.is_empty() || state.is_none() {
         push_member(
             &mut members,
             "inputRequests",
-            &write_input_requests(questions),
+            &write_input_requests(requests),
         );
     }
     if let Some(state) = state {
@@ -146,15 +146,23 @@ pub fn write_input_required(questions: &[InputRequest<'_>], state: Option<&str>)
 
 /// Writes input requests as an object, for a result or a task.
 #[must_use]
-pub fn write_input_requests(questions: &[InputRequest<'_>]) -> Vec<u8> {
+pub fn write_input_requests(requests: &[InputRequest<'_>]) -> Vec<u8> {
     let mut all = Vec::new();
-    for question in questions {
+    for input_request in requests {
         let mut request = Vec::new();
-        push_member(&mut request, "method", &to_string_literal(question.method));
-        if let Some(params) = question.params {
+        push_member(
+            &mut request,
+            "method",
+            &to_string_literal(input_request.method),
+        );
+        if let Some(params) = input_request.params {
             push_member(&mut request, "params", params);
         }
-        push_member(&mut all, question.key, &[b"{", &*request, b"}"].concat());
+        push_member(
+            &mut all,
+            input_request.key,
+            &[b"{", &*request, b"}"].concat(),
+        );
     }
     [b"{", &*all, b"}"].concat()
 }
@@ -284,8 +292,8 @@ pub fn url_elicitations(error: &[u8]) -> Option<Vec<Vec<u8>>> {
         if !is_url_mode(params) {
             return None;
         }
-        let question = request_to_modern(method::ELICITATION_CREATE, params);
-        addresses.push(question.into_owned());
+        let request = request_to_modern(method::ELICITATION_CREATE, params);
+        addresses.push(request.into_owned());
     }
     (!addresses.is_empty()).then_some(addresses)
 }

@@ -51,18 +51,18 @@ pub(super) fn rewrite_object(
     let mut inside = JsonCursor::open(object, b'{');
     // End of the previous member, and start of the pending removal.
     let (mut end, mut removed_from) = (open, None);
-    let mut some_stay = false;
+    let mut has_kept = false;
     while let Some((key, value)) = inside.next_member() {
         if action(&key.unescape(), value.shift(at.start)) == MemberAction::Remove {
             removed_from.get_or_insert(end);
         } else {
             match removed_from.take() {
-                Some(start) if some_stay => cut(start, end),
+                Some(start) if has_kept => cut(start, end),
                 // The first kept member needs no comma before.
                 Some(start) => cut(start, skip_comma(object, end)),
                 None => {}
             }
-            some_stay = true;
+            has_kept = true;
         }
         end = value.end;
     }
@@ -71,14 +71,14 @@ pub(super) fn rewrite_object(
     }
     if !front.is_empty() {
         let mut front = front;
-        if some_stay {
+        if has_kept {
             front.push(b',');
         }
-        let place = ByteSpan {
+        let insert_at = ByteSpan {
             start: open,
             end: open,
         };
-        edits.insert(first, (place.shift(at.start), front));
+        edits.insert(first, (insert_at.shift(at.start), front));
     }
     true
 }

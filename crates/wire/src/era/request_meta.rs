@@ -75,27 +75,27 @@ impl<'a> RequestMeta<'a> {
 /// Parses declared client capabilities of either era.
 #[must_use]
 pub fn parse_capabilities(capabilities: &[u8]) -> ClientCapabilities {
-    let mut abilities = ClientCapabilities::default();
+    let mut parsed = ClientCapabilities::default();
     if let Some(sampling) = object_member(capabilities, "sampling") {
-        abilities = abilities.with_capability(ClientCapability::Sampling);
+        parsed = parsed.with_capability(ClientCapability::Sampling);
         if object_member(sampling, "tools").is_some() {
-            abilities = abilities.with_capability(ClientCapability::SamplingTools);
+            parsed = parsed.with_capability(ClientCapability::SamplingTools);
         }
     }
     if let Some(elicitation) = object_member(capabilities, "elicitation") {
         let url = object_member(elicitation, "url").is_some();
         if url {
-            abilities = abilities.with_capability(ClientCapability::ElicitationUrl);
+            parsed = parsed.with_capability(ClientCapability::ElicitationUrl);
         }
         // An empty object means form mode, as before the introduction of modes.
         if object_member(elicitation, "form").is_some() || !url {
-            abilities = abilities.with_capability(ClientCapability::ElicitationForm);
+            parsed = parsed.with_capability(ClientCapability::ElicitationForm);
         }
     }
     if object_member(capabilities, "roots").is_some() {
-        abilities = abilities.with_capability(ClientCapability::Roots);
+        parsed = parsed.with_capability(ClientCapability::Roots);
     }
-    abilities
+    parsed
 }
 
 /// Whether modern capabilities of either side declare the tasks extension.
@@ -116,28 +116,28 @@ pub enum TaskSupport {
 
 /// Writes client capabilities.
 #[must_use]
-pub fn write_capabilities(abilities: ClientCapabilities, tasks: TaskSupport) -> Vec<u8> {
+pub fn write_capabilities(capabilities: ClientCapabilities, tasks: TaskSupport) -> Vec<u8> {
     const NONE: &[u8] = b"{}";
     let wrapped = |members: Vec<u8>| [b"{", &*members, b"}"].concat();
     let mut all = Vec::new();
-    if abilities.supports(ClientCapability::Sampling) {
-        let tools = abilities.supports(ClientCapability::SamplingTools);
+    if capabilities.supports(ClientCapability::Sampling) {
+        let tools = capabilities.supports(ClientCapability::SamplingTools);
         let sampling = if tools { b"{\"tools\":{}}" } else { NONE };
         push_member(&mut all, "sampling", sampling);
     }
-    let mut ways = Vec::new();
-    for (ability, way) in [
+    let mut modes = Vec::new();
+    for (capability, mode) in [
         (ClientCapability::ElicitationForm, "form"),
         (ClientCapability::ElicitationUrl, "url"),
     ] {
-        if abilities.supports(ability) {
-            push_member(&mut ways, way, NONE);
+        if capabilities.supports(capability) {
+            push_member(&mut modes, mode, NONE);
         }
     }
-    if !ways.is_empty() {
-        push_member(&mut all, "elicitation", &wrapped(ways));
+    if !modes.is_empty() {
+        push_member(&mut all, "elicitation", &wrapped(modes));
     }
-    if abilities.supports(ClientCapability::Roots) {
+    if capabilities.supports(ClientCapability::Roots) {
         push_member(&mut all, "roots", NONE);
     }
     if tasks == TaskSupport::Supported {
@@ -183,8 +183,8 @@ pub fn add_meta(params: &[u8], stamp: &MetaFields<'_>, out: &mut Vec<OwnedEdit>)
         members.extend_from_slice(stamp.extra_meta);
     }
     let mut front = stamp.extra_params.to_vec();
-    let there = object::field(params, "_meta");
-    match there {
+    let existing = object::field(params, "_meta");
+    match existing {
         Some(at) if is_object(at.slice(params)) => {
             rewrite_object(params, at, members, |key, _| reserved_key_action(key), out);
         }
@@ -237,8 +237,8 @@ fn reserved_key_action(key: &[u8]) -> MemberAction {
 }
 
 /// Returns a member of object type.
-fn object_member<'a>(of: &'a [u8], key: &str) -> Option<&'a [u8]> {
-    let value = object::field(of, key)?.slice(of);
+fn object_member<'a>(parent: &'a [u8], key: &str) -> Option<&'a [u8]> {
+    let value = object::field(parent, key)?.slice(parent);
     is_object(value).then_some(value)
 }
 

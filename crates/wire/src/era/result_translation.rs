@@ -79,14 +79,14 @@ pub struct ResultContext<'a> {
 
 /// Translates a legacy result to a complete modern result.
 #[must_use]
-pub fn to_modern(result: &[u8], method: &str, known: &ResultContext<'_>) -> Vec<u8> {
-    let seen = ResultFields::from_result(result);
+pub fn to_modern(result: &[u8], method: &str, context: &ResultContext<'_>) -> Vec<u8> {
+    let fields = ResultFields::from_result(result);
     let mut front = Vec::new();
     push_member(&mut front, "resultType", b"\"complete\"");
     let hinted = needs_cache_hint(method);
-    let own = hinted && known.hint.is_none() && seen.has_valid_hint(result);
+    let own = hinted && context.hint.is_none() && fields.has_valid_hint(result);
     if hinted && !own {
-        let hint = known.hint.map(|hint| (hint.ttl.as_millis(), hint.scope));
+        let hint = context.hint.map(|hint| (hint.ttl.as_millis(), hint.scope));
         let (ttl_ms, sharing) = hint.unwrap_or((0, CacheScope::Private));
         let ttl_ms = u64::try_from(ttl_ms).unwrap_or(u64::MAX);
         let scope: &[u8] = match sharing {
@@ -101,18 +101,18 @@ pub fn to_modern(result: &[u8], method: &str, known: &ResultContext<'_>) -> Vec<
         push_member(&mut front, "cacheScope", scope);
     }
     let mut changes = Vec::new();
-    let mut meta_goes = false;
-    if let Some(info) = known.server_info {
+    let mut replaces_meta = false;
+    if let Some(info) = context.server_info {
         let mut member = Vec::with_capacity(info.len() + 64);
         push_member(&mut member, meta::SERVER_INFO, info);
-        match seen.meta {
+        match fields.meta {
             Some(at) if is_object(at.slice(result)) => {
                 if object::field(at.slice(result), meta::SERVER_INFO).is_none() {
                     rewrite_object(result, at, member, |_, _| MemberAction::Keep, &mut changes);
                 }
             }
             other => {
-                meta_goes = other.is_some();
+                replaces_meta = other.is_some();
                 push_member(&mut front, "_meta", &[b"{", &*member, b"}"].concat());
             }
         }
@@ -120,7 +120,7 @@ pub fn to_modern(result: &[u8], method: &str, known: &ResultContext<'_>) -> Vec<
     let action = |key: &[u8], _| match key {
         b"resultType" => MemberAction::Remove,
         b"ttlMs" | b"cacheScope" if hinted && !own => MemberAction::Remove,
-        b"_meta" if meta_goes => MemberAction::Remove,
+        b"_meta" if replaces_meta => MemberAction::Remove,
         _ => MemberAction::Keep,
     };
     if !rewrite_object(
@@ -222,16 +222,16 @@ struct ResultFields {
 
 impl ResultFields {
     fn from_result(result: &[u8]) -> Self {
-        let mut seen = Self::default();
+        let mut parsed = Self::default();
         for (key, value) in object::fields(result) {
             match &*key {
-                "_meta" => seen.meta = Some(value),
-                "ttlMs" => seen.ttl_ms = Some(value),
-                "cacheScope" => seen.cache_scope = Some(value),
+                "_meta" => parsed.meta = Some(value),
+                "ttlMs" => parsed.ttl_ms = Some(value),
+                "cacheScope" => parsed.cache_scope = Some(value),
                 _ => {}
             }
         }
-        seen
+        parsed
     }
 
     /// Whether both hint members are present and valid.

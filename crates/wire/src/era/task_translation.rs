@@ -269,10 +269,10 @@ fn rename_members(
     }
     let mut changes = Vec::new();
     let action = |key: &[u8], _| {
-        let known = names
+        let is_named = names
             .iter()
             .any(|(old, new)| *old == key || new.as_bytes() == key);
-        match known || is_removed(key) {
+        match is_named || is_removed(key) {
             true => MemberAction::Remove,
             false => MemberAction::Keep,
         }

@@ -74,8 +74,8 @@ const ENVIRONMENT_MEMBERS: [&str; 1] = ["executorVersion"];
 ///
 /// # Errors
 /// The session is missing.
-pub fn parse_session(answer: &Bytes) -> Result<(Arc<str>, Option<Arc<str>>), FrameError> {
-    let members = ObjectMembers::parse(answer, &SESSION_MEMBERS)?;
+pub fn parse_session(result: &Bytes) -> Result<(Arc<str>, Option<Arc<str>>), FrameError> {
+    let members = ObjectMembers::parse(result, &SESSION_MEMBERS)?;
     let version = members.optional_raw("environmentInfo", b'{').ok().flatten();
     let version = version.and_then(|about| {
         let members = ObjectMembers::parse(&about, &ENVIRONMENT_MEMBERS).ok()?;

@@ -231,8 +231,8 @@ impl ExecHttpResponse {
     ///
     /// # Errors
     /// A member is missing or invalid.
-    pub fn parse(answer: &Bytes) -> Result<Self, FrameError> {
-        let members = ObjectMembers::parse(answer, &RESPONSE_MEMBERS)?;
+    pub fn parse(result: &Bytes) -> Result<Self, FrameError> {
+        let members = ObjectMembers::parse(result, &RESPONSE_MEMBERS)?;
         let status = members.optional_number("status")?;
         let status = status.and_then(|status| u16::try_from(status).ok());
         Ok(Self {
@@ -281,16 +281,16 @@ impl<'a> BodyDelta<'a> {
     /// # Errors
     /// A member is missing or invalid, or the chunk is too long.
     pub fn parse(params: &'a Bytes) -> Result<Self, FrameError> {
-        let mut found: [Option<&'a [u8]>; 5] = [None; 5];
+        let mut values: [Option<&'a [u8]>; 5] = [None; 5];
         let names = ["requestId", "seq", "deltaBase64", "done", "error"];
         for (key, value) in object::fields(params) {
-            for (name, slot) in names.iter().zip(&mut found) {
+            for (name, slot) in names.iter().zip(&mut values) {
                 if key == *name && slot.replace(value.slice(params)).is_some() {
                     return Err(FrameError::Member(name));
                 }
             }
         }
-        let [id, seq, text, done, error] = found;
+        let [id, seq, text, done, error] = values;
         let string = |value: Option<&'a [u8]>, name| {
             let value = value.and_then(object::parse_string);
             value.ok_or(FrameError::Member(name))
@@ -309,7 +309,7 @@ impl<'a> BodyDelta<'a> {
         };
         let error = match error {
             None | Some(b"null") => None,
-            said => Some(string(said, "error")?.into()),
+            raw => Some(string(raw, "error")?.into()),
         };
         Ok(Self {
             request_id: string(id, "requestId")?,

@@ -54,11 +54,11 @@ fn request_frames() -> Vec<ExecutorFrame> {
         }),
         ExecutorFrame::Request {
             stream,
-            asked: request_head(),
+            head: request_head(),
         },
         ExecutorFrame::Response {
             stream,
-            answered: ResponseHead {
+            head: ResponseHead {
                 status: 200,
                 header_lines: Bytes::from_static(b"set-cookie: a\r\nset-cookie: \x80\r\n"),
             },
@@ -104,7 +104,7 @@ fn server_frames() -> Vec<ExecutorFrame> {
         },
         ExecutorFrame::ServerExit {
             stream,
-            exited: ServerExit {
+            exit: ServerExit {
                 cause: "signal".into(),
                 number: Some(9),
             },

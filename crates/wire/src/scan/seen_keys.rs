@@ -89,16 +89,16 @@ impl<'a> SeenKeys<'a> {
     #[cold]
     fn insert_hashed(&mut self, depth: usize, start: usize, key: StringLiteral<'a>) -> bool {
         if self.hashed.last().is_none_or(|(owner, _)| *owner != depth) {
-            let known: HashSet<_, _> = self.keys_from(start).map(Cow::Borrowed).collect();
-            self.hashed_len += known.len();
-            self.hashed.push((depth, known));
+            let keys: HashSet<_, _> = self.keys_from(start).map(Cow::Borrowed).collect();
+            self.hashed_len += keys.len();
+            self.hashed.push((depth, keys));
             self.truncate(start);
         }
         let full = self.is_full();
-        let Some((_, known)) = self.hashed.last_mut() else {
+        let Some((_, keys)) = self.hashed.last_mut() else {
             return false;
         };
-        let added = !full && known.insert(key.unescape());
+        let added = !full && keys.insert(key.unescape());
         self.hashed_len += usize::from(added);
         added
     }

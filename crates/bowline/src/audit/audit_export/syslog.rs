@@ -104,7 +104,7 @@ async fn open_socket(to: &SyslogAddress) -> Result<SyslogSocket, AuditExportErro
     Ok(match to {
         SyslogAddress::Udp(address) => {
             let mut last = std::io::Error::from(std::io::ErrorKind::AddrNotAvailable);
-            let mut found = None;
+            let mut connected = None;
             for address in tokio::net::lookup_host(address).await? {
                 let any = if address.is_ipv4() {
                     "0.0.0.0:0"
@@ -114,13 +114,13 @@ async fn open_socket(to: &SyslogAddress) -> Result<SyslogSocket, AuditExportErro
                 let socket = UdpSocket::bind(any).await?;
                 match socket.connect(address).await {
                     Ok(()) => {
-                        found = Some(socket);
+                        connected = Some(socket);
                         break;
                     }
                     Err(error) => last = error,
                 }
             }
-            SyslogSocket::Udp(found.ok_or(last)?)
+            SyslogSocket::Udp(connected.ok_or(last)?)
         }
         SyslogAddress::Tcp(address) => SyslogSocket::Tcp(TcpStream::connect(address).await?),
         SyslogAddress::Unix(path) => SyslogSocket::Unix(UnixDatagram::unbound()?, path.clone()),

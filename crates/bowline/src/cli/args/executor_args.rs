@@ -65,10 +65,10 @@ pub struct ExecutorListenArgs {
 }
 
 fn parse_protocol(text: &str) -> Result<ExecutorProtocol, String> {
-    let known = PROTOCOLS.into_iter();
-    let found = known.clone().find(|protocol| protocol.as_str() == text);
+    let protocols = PROTOCOLS.into_iter();
+    let found = protocols.clone().find(|protocol| protocol.as_str() == text);
     found.ok_or_else(|| {
-        let known: Vec<_> = known.map(ExecutorProtocol::as_str).collect();
-        format!("expected one of {}", known.join(", "))
+        let protocols: Vec<_> = protocols.map(ExecutorProtocol::as_str).collect();
+        format!("expected one of {}", protocols.join(", "))
     })
 }

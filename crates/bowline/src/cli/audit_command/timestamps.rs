@@ -15,8 +15,8 @@ pub(super) fn parse_time_option(
     let ago = duration::parse_duration(text).map(bowline_core::time::to_millis);
     let ago = ago.map(|ago| now_ms.saturating_sub(ago));
     let time = ago.or_else(|| parse_timestamp(text));
-    let wanted = "a time is 2026-05-01, 2026-05-01T12:30:00Z (UTC), or 2h for two hours ago";
-    time.map(Some).ok_or_else(|| CliFailure::usage(wanted))
+    let expected = "a time is 2026-05-01, 2026-05-01T12:30:00Z (UTC), or 2h for two hours ago";
+    time.map(Some).ok_or_else(|| CliFailure::usage(expected))
 }
 
 fn parse_timestamp(text: &str) -> Option<u64> {

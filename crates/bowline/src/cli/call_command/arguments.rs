@@ -84,8 +84,8 @@ fn convert_value(key: &str, text: &str, schema: Option<&Value>) -> Result<String
     let value =
         parse_raw_json(text).filter(|value| types.iter().any(|kind| has_json_type(kind, value)));
     value.ok_or_else(|| {
-        let wanted = types.join(" or ");
-        CliFailure::usage(format!("argument `{key}` must be {wanted}, not `{text}`"))
+        let expected = types.join(" or ");
+        CliFailure::usage(format!("argument `{key}` must be {expected}, not `{text}`"))
             .with_hint(format!("to send it as it is: {key}:=JSON"))
     })
 }

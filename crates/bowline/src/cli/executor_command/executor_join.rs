@@ -54,7 +54,7 @@ async fn run_executor(
     let running = run_executor_with(&join.gateway, &credential, &service, options, shutdown);
     let mut running = std::pin::pin!(running);
     let mut status = service.status();
-    let first_change = status.wait_for(|how| *how != ServiceStatus::Waiting);
+    let first_change = status.wait_for(|current| *current != ServiceStatus::Waiting);
     let first = tokio::select! {
         ran = &mut running => return to_exit(join, ran),
         first = timeout(FIRST_CONNECT_WAIT, first_change) => {
@@ -107,14 +107,14 @@ fn print_ready(
         "connected": is_connected,
         "servers": offer.servers.keys().collect::<Vec<_>>(),
     });
-    let away = if is_connected { "" } else { " (away)" };
+    let away_note = if is_connected { "" } else { " (away)" };
     let lines = [
         format!(
             "bowline {} is executor {}",
             env!("CARGO_PKG_VERSION"),
             join.name
         ),
-        format!("  gateway  {}{away}", join.gateway),
+        format!("  gateway  {}{away_note}", join.gateway),
         format!("  use it   via = \"executor:{}\"", join.name),
         "  stop     Ctrl-C".to_owned(),
     ];

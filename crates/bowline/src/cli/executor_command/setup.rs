@@ -77,8 +77,8 @@ pub(super) fn set_up_executor(
 
 /// Returns the path of `--token-file`, if given, after checking that the file is readable.
 pub(super) fn checked_token_file(context: &CommandContext) -> Result<Option<PathBuf>, CliFailure> {
-    let given = context.global.token_file.clone();
-    let file = given.or_else(|| context.env.path("BOWLINE_TOKEN_FILE"));
+    let from_flag = context.global.token_file.clone();
+    let file = from_flag.or_else(|| context.env.path("BOWLINE_TOKEN_FILE"));
     if let Some(file) = &file {
         // The file is read again for every connection.
         state::read_token(file)?;

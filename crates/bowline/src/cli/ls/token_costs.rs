@@ -78,11 +78,12 @@ pub(super) fn print_server_costs(
     tools: &ApiToolsResponse<'_>,
     out: &mut CliOutput,
 ) -> Result<(), CliFailure> {
-    let wanted = |tool: &&ApiTool<'_>| target.tool.as_ref().is_none_or(|name| *name == tool.tool);
+    let is_selected =
+        |tool: &&ApiTool<'_>| target.tool.as_ref().is_none_or(|name| *name == tool.tool);
     let mut costs: Vec<(&str, usize)> = tools
         .tools
         .iter()
-        .filter(wanted)
+        .filter(is_selected)
         .map(|tool| (tool.tool.as_str(), tool_tokens(tool)))
         .collect();
     if let (Some(name), true) = (&target.tool, costs.is_empty()) {

@@ -39,9 +39,9 @@ pub(super) fn render_pair(old: Option<&str>, new: Option<&str>) -> (Vec<String>,
 
 /// Escapes invisible and combining characters.
 pub(super) fn escape_invisible(text: &str) -> String {
-    escape_where(text, |letter| {
+    escape_where(text, |character| {
         matches!(
-            letter,
+            character,
             '\u{300}'..='\u{36f}'
                 | '\u{115f}' | '\u{1160}' | '\u{3164}' | '\u{ffa0}'
                 | '\u{a0}' | '\u{2000}'..='\u{200a}' | '\u{202f}' | '\u{205f}' | '\u{3000}'
@@ -52,17 +52,17 @@ pub(super) fn escape_invisible(text: &str) -> String {
 }
 
 fn escape_non_ascii(text: &str) -> String {
-    escape_where(text, |letter| !letter.is_ascii())
+    escape_where(text, |character| !character.is_ascii())
 }
 
 fn escape_where(text: &str, must_escape: impl Fn(char) -> bool) -> String {
     let mut out = String::with_capacity(text.len());
-    for letter in text.chars() {
-        if must_escape(letter) {
+    for character in text.chars() {
+        if must_escape(character) {
             // Writing to a string cannot fail.
-            let _ = write!(out, "\\u{{{:x}}}", u32::from(letter));
+            let _ = write!(out, "\\u{{{:x}}}", u32::from(character));
         } else {
-            out.push(letter);
+            out.push(character);
         }
     }
     out

@@ -47,8 +47,8 @@ impl ClientHandle for AutoResponder {
 
     fn notify(&self, _: Bytes) {}
 
-    fn request(&self, question: ServerRequest) -> Option<ServerRequestId> {
-        self.server_requests.try_send(question).ok()?;
+    fn request(&self, server_request: ServerRequest) -> Option<ServerRequestId> {
+        self.server_requests.try_send(server_request).ok()?;
         Some(ServerRequestId(
             self.next_id.fetch_add(1, Ordering::Relaxed),
         ))

@@ -25,10 +25,10 @@ pub(super) fn sample_prompt_arguments(arguments: &Value) -> Value {
     Value::Object(filled)
 }
 
-fn sample_object(schema: &Value, wanted: impl Fn(&Value, &str, &Value) -> bool) -> Value {
+fn sample_object(schema: &Value, is_included: impl Fn(&Value, &str, &Value) -> bool) -> Value {
     let mut filled = Map::new();
     for (key, property) in schema["properties"].as_object().into_iter().flatten() {
-        if wanted(schema, key, property) {
+        if is_included(schema, key, property) {
             filled.insert(key.clone(), sample_value(property));
         }
     }
@@ -41,10 +41,10 @@ fn is_required(schema: &Value, key: &str) -> bool {
 }
 
 fn sample_value(schema: &Value) -> Value {
-    let given = schema.get("default").or_else(|| schema.get("const"));
-    let given = given.or_else(|| schema["enum"].as_array()?.first());
-    if let Some(given) = given {
-        return given.clone();
+    let fixed = schema.get("default").or_else(|| schema.get("const"));
+    let fixed = fixed.or_else(|| schema["enum"].as_array()?.first());
+    if let Some(fixed) = fixed {
+        return fixed.clone();
     }
     match schema["type"].as_str() {
         Some("number" | "integer") => json!(1),

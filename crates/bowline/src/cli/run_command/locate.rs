@@ -111,10 +111,10 @@ fn profile_path(profile: Option<&str>, config: &Config) -> Result<String, CliFai
     let Some(profile) = profile else {
         return Ok("/mcp".to_owned());
     };
-    let known = &config.policy.profiles;
-    if !known.contains_key(profile) {
+    let profiles = &config.policy.profiles;
+    if !profiles.contains_key(profile) {
         let failure = CliFailure::usage(format!("no profile `{profile}` is defined"));
-        let near = nearest_match(profile, known.keys().map(AsRef::as_ref));
+        let near = nearest_match(profile, profiles.keys().map(AsRef::as_ref));
         return Err(match near {
             Some(near) => failure.with_hint(format!("did you mean `{near}`?")),
             None => failure,

@@ -85,8 +85,8 @@ fn detail_lines(server: &ApiServer) -> Vec<String> {
     if let Some(wait) = server.retry_after_ms.filter(|_| server.state == "backoff") {
         push_line("next try", format!("in {}", format_duration(wait)));
     }
-    if let Some(why) = &server.isolated_because {
-        push_line("not shared", why.clone());
+    if let Some(reason) = &server.isolated_because {
+        push_line("not shared", reason.clone());
     }
     if let Some(error) = last_error_note(server) {
         push_line("last error", error);
@@ -110,12 +110,12 @@ fn secrets_note(server: &ApiServer) -> Option<String> {
 }
 
 fn tools_note(server: &ApiServer) -> String {
-    let known = match server.manifest.as_str() {
+    let suffix = match server.manifest.as_str() {
         "last_known" => " (as it offered them when it last served)",
         "none" => " (not known yet)",
         _ => "",
     };
-    format!("{}{known}", server.tools)
+    format!("{}{suffix}", server.tools)
 }
 
 fn calls_note(server: &ApiServer) -> String {

@@ -72,7 +72,7 @@ impl StdioShim {
         let line = flatten_line(&body);
         if message::is_response_to(&line, id) {
             if target.recipient == ResponseRecipient::Client {
-                let _gone = target.client.send(line.clone()).await;
+                let _sent = target.client.send(line.clone()).await;
             }
             return Ok(line);
         }
@@ -112,13 +112,13 @@ impl StdioShim {
         session: &ShimSession,
         position: &mut ShimStreamPosition,
     ) -> Result<Response<Incoming>, ShimFailure> {
-        while let Some(seen) = &position.last_event_id {
+        while let Some(event_id) = &position.last_event_id {
             position.resumes += 1;
             if position.resumes > RESUMES_MAX {
                 break;
             }
             tokio::time::sleep(position.retry.unwrap_or(RETRY_WAIT).min(RETRY_WAIT_MAX)).await;
-            match self.open_notification_stream(session, Some(seen)).await {
+            match self.open_notification_stream(session, Some(event_id)).await {
                 Ok(response) if is_event_stream(&response) => return Ok(response),
                 // The gateway no longer knows the call.
                 Ok(response) if response.status() == StatusCode::NOT_FOUND => break,
@@ -154,7 +154,7 @@ impl ResponseTarget<'_> {
                 let is_response = self.id.is_some_and(|id| message::is_response_to(&line, id));
                 if !line.is_empty() && (self.recipient == ResponseRecipient::Client || !is_response)
                 {
-                    let _gone = self.client.send(line.clone()).await;
+                    let _sent = self.client.send(line.clone()).await;
                 }
                 if is_response {
                     return Ok(Some(line));

@@ -30,7 +30,7 @@ pub(super) async fn forward_notifications(shim: Arc<StdioShim>, lines: ClientLin
             Ok(response) if response.status() == StatusCode::NOT_FOUND => {
                 last_event_id = None;
                 // On failure the next round tries again.
-                let _trouble = shim.renew_session(session.epoch, &lines).await;
+                let _result = shim.renew_session(session.epoch, &lines).await;
             }
             Ok(response) => {
                 let kind = response.headers().get(header::CONTENT_TYPE);

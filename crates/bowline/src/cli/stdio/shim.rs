@@ -112,11 +112,11 @@ impl StdioShim {
             epoch: self.session().epoch,
             ..ShimSession::default()
         };
-        if let Err(trouble) = self
+        if let Err(failure) = self
             .open_session(line, id, ResponseRecipient::Client, lines)
             .await
         {
-            let _gone = lines.send(trouble.error_response(id)).await;
+            let _sent = lines.send(failure.error_response(id)).await;
         }
     }
 
@@ -151,9 +151,9 @@ impl StdioShim {
 
     /// Forwards a request and the response, or an error response.
     pub(super) async fn forward_request(&self, line: Bytes, id: &str, lines: &ClientLines) {
-        if let Err(trouble) = self.forward_message(line, Some(id), lines).await {
+        if let Err(failure) = self.forward_message(line, Some(id), lines).await {
             // A closed output is ignored.
-            let _gone = lines.send(trouble.error_response(id)).await;
+            let _sent = lines.send(failure.error_response(id)).await;
         }
     }
 
@@ -166,7 +166,7 @@ impl StdioShim {
         match self.forward_message(line.clone(), None, lines).await {
             // Sending twice is safe: a response or cancellation counts once, and without a
             // response the server would wait forever.
-            Err(trouble) if trouble.execution == ShimExecution::Unknown => {
+            Err(failure) if failure.execution == ShimExecution::Unknown => {
                 self.forward_message(line, None, lines).await
             }
             told => told,
@@ -208,7 +208,7 @@ impl StdioShim {
         lines: &ClientLines,
     ) -> Result<(), ShimFailure> {
         let closed = |_closed| ShimFailure::not_started("The shim is closing.");
-        let _turn = self.renewal.acquire().await.map_err(closed)?;
+        let _permit = self.renewal.acquire().await.map_err(closed)?;
         let session = self.session();
         if session.epoch != epoch {
             return Ok(());
@@ -285,7 +285,7 @@ impl StdioShim {
 
     /// Relocates the gateway, or starts a new gateway.
     pub(super) async fn relocate_gateway(&self, failed_url: &str) -> Result<(), CliFailure> {
-        let _turn = self.relocation.acquire().await;
+        let _permit = self.relocation.acquire().await;
         if self.gateway().url != failed_url {
             return Ok(());
         }
@@ -369,7 +369,7 @@ impl StdioShim {
         );
         if let Ok(request) = request {
             // Best effort: sessions also expire.
-            let _answer = tokio::time::timeout(CLOSE_TIMEOUT, self.http.request(request)).await;
+            let _response = tokio::time::timeout(CLOSE_TIMEOUT, self.http.request(request)).await;
         }
     }
 }

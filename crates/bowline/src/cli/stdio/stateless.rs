@@ -32,8 +32,8 @@ impl ShimHeaders {
         let method_name = object::text_field(line, "method")?;
         let params = object::field(line, "params").map_or(&b""[..], |at| at.slice(line));
         let version = object::field(params, "_meta").and_then(|at| {
-            let held = at.slice(params);
-            object::field(held, meta::PROTOCOL_VERSION).map(|at| at.slice(held))
+            let meta_object = at.slice(params);
+            object::field(meta_object, meta::PROTOCOL_VERSION).map(|at| at.slice(meta_object))
         });
         let is_new = matches!(
             &*method_name,
@@ -147,8 +147,8 @@ impl StdioShim {
             let no_session = ShimSession::default();
             self.deliver_response(response, &no_session, target).await
         };
-        if let Err(trouble) = exchange.await {
-            let _gone = lines.send(trouble.error_response(id)).await;
+        if let Err(failure) = exchange.await {
+            let _sent = lines.send(failure.error_response(id)).await;
         }
     }
 

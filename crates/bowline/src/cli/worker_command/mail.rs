@@ -104,12 +104,12 @@ fn list_letters(
 }
 
 fn letter_row(letter: &ApiDeadLetter, now_ms: u64) -> [String; 7] {
-    let known = |value: &str| if value.is_empty() { "-" } else { value }.to_owned();
+    let or_dash = |value: &str| if value.is_empty() { "-" } else { value }.to_owned();
     [
         letter.id.clone(),
         letter.mailbox.clone(),
-        known(&letter.from),
-        known(&letter.kind),
+        or_dash(&letter.from),
+        or_dash(&letter.kind),
         format_duration(now_ms.saturating_sub(letter.stored_ms)),
         letter.attempts.to_string(),
         letter.reason.clone(),
@@ -141,8 +141,8 @@ fn format_details(letter: &ApiDeadLetter, now_ms: u64) -> String {
         ("reason", letter.reason.clone()),
     ];
     let details = details.into_iter().filter(|(_, text)| !text.is_empty());
-    let details = details.map(|(what, text)| {
-        let line = format!("{what:<10} {text}");
+    let details = details.map(|(label, text)| {
+        let line = format!("{label:<10} {text}");
         clean::escape_line(&line).into_owned()
     });
     let message = letter.letter.as_deref().map(RawValue::get);

@@ -92,8 +92,8 @@ fn worker_options(
     context: &CommandContext,
 ) -> Result<WorkerOptions, CliFailure> {
     check_exposure(join.hub.trim(), context.global.insecure)?;
-    let given = context.global.token_file.clone();
-    let token_file = given.or_else(|| context.env.path("BOWLINE_TOKEN_FILE"));
+    let from_flag = context.global.token_file.clone();
+    let token_file = from_flag.or_else(|| context.env.path("BOWLINE_TOKEN_FILE"));
     let Some(token_file) = token_file else {
         let message = "a worker proves who it is by a token of its hub";
         let make = "on the hub: bowline token create --principal NAME --role ROLE";

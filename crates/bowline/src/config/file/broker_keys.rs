@@ -42,10 +42,10 @@ const KIND_CHARS_MAX: usize = 64;
 pub(super) fn parse_broker(
     reader: &mut TreeReader,
     node: &ConfigNode,
-    place: &str,
+    table_path: &str,
 ) -> BrokerConfig {
     let mut broker = BrokerConfig::default();
-    for entry in reader.read_table(node, "broker", place, &known_keys::BROKER) {
+    for entry in reader.read_table(node, "broker", table_path, &known_keys::BROKER) {
         let (slot, bounds) = match entry.key.as_str() {
             "peers" => (&mut broker.peers, &PEERS_RANGE),
             "mailboxes" => (&mut broker.mailboxes, &MAILBOXES_RANGE),
@@ -137,10 +137,10 @@ pub(super) fn parse_list<T>(
     read: impl Fn(&str) -> Option<T>,
 ) -> Vec<T> {
     let texts = reader.read_texts(entry);
-    if let Some(over) = texts.get(RIGHTS_MAX) {
+    if let Some(excess) = texts.get(RIGHTS_MAX) {
         let message = format!("`{}` has too many entries", entry.key);
         let label = format!("more than {RIGHTS_MAX}");
-        let problem = ConfigProblem::new(over.span.clone(), message, label);
+        let problem = ConfigProblem::new(excess.span.clone(), message, label);
         reader.problems.push(problem);
         return Vec::new();
     }

@@ -20,10 +20,10 @@ pub(crate) struct ClientSection {
 pub(super) fn parse_clients(
     reader: &mut TreeReader,
     node: &ConfigNode,
-    place: &str,
+    table_path: &str,
 ) -> Vec<ClientSection> {
     let mut sections = Vec::new();
-    for named in reader.read_table(node, "clients", place, &known_keys::CLIENTS) {
+    for named in reader.read_table(node, "clients", table_path, &known_keys::CLIENTS) {
         let Some(client) = ClientProgram::from_name(&named.key) else {
             continue;
         };
@@ -34,8 +34,8 @@ pub(super) fn parse_clients(
             direct_token: None,
             keep_env: Vec::new(),
         };
-        let place = nested_table(place, &named.key);
-        for entry in reader.read_table(&named.node, &named.key, &place, &known_keys::CLIENT) {
+        let table_path = nested_table(table_path, &named.key);
+        for entry in reader.read_table(&named.node, &named.key, &table_path, &known_keys::CLIENT) {
             match entry.key.as_str() {
                 "enabled" => section.enabled = reader.read_boolean(entry),
                 "direct" => section.direct = reader.read_text(entry),

@@ -57,7 +57,7 @@ pub(crate) struct OfferedSecretSection {
 pub(super) fn parse_executors(
     reader: &mut TreeReader,
     node: &ConfigNode,
-    place: &str,
+    table_path: &str,
 ) -> Vec<ExecutorSection> {
     let mut sections = Vec::new();
     for named in reader.read_named_entries(node, "executors", EXECUTORS_MAX) {
@@ -71,8 +71,9 @@ pub(super) fn parse_executors(
             protocol: ExecutorProtocol::default(),
             token: None,
         };
-        let place = nested_table(place, &named.key);
-        for entry in reader.read_table(&named.node, &named.key, &place, &known_keys::EXECUTORS) {
+        let table_path = nested_table(table_path, &named.key);
+        for entry in reader.read_table(&named.node, &named.key, &table_path, &known_keys::EXECUTORS)
+        {
             match entry.key.as_str() {
                 "url" => section.url = reader.read_text(entry),
                 "protocol" => {
@@ -92,25 +93,25 @@ pub(super) fn parse_executors(
 pub(super) fn parse_executor_offer(
     reader: &mut TreeReader,
     node: &ConfigNode,
-    place: &str,
+    table_path: &str,
 ) -> ExecutorOfferSection {
     let mut offer = ExecutorOfferSection::default();
-    for entry in reader.read_table(node, "executor", place, &known_keys::EXECUTOR) {
-        let place = nested_table(place, &entry.key);
+    for entry in reader.read_table(node, "executor", table_path, &known_keys::EXECUTOR) {
+        let table_path = nested_table(table_path, &entry.key);
         match entry.key.as_str() {
             "allow" => offer.allow = parse_destinations(reader, entry),
             "servers" => {
                 for named in reader.read_named_entries(&entry.node, "servers", SERVERS_MAX) {
                     offer
                         .servers
-                        .extend(parse_server_egress(reader, named, &place));
+                        .extend(parse_server_egress(reader, named, &table_path));
                 }
             }
             "secrets" => {
                 for named in reader.read_named_entries(&entry.node, "secrets", SECRETS_MAX) {
                     offer
                         .secrets
-                        .extend(parse_offered_secret(reader, named, &place));
+                        .extend(parse_offered_secret(reader, named, &table_path));
                 }
             }
             _ => {}
@@ -122,16 +123,16 @@ pub(super) fn parse_executor_offer(
 fn parse_server_egress(
     reader: &mut TreeReader,
     named: &ConfigEntry,
-    place: &str,
+    table_path: &str,
 ) -> Option<(String, Vec<EgressRule>)> {
     if !check_name(reader, named, "server") {
         return None;
     }
-    let (mut allow, place) = (Vec::new(), nested_table(place, &named.key));
+    let (mut allow, table_path) = (Vec::new(), nested_table(table_path, &named.key));
     for entry in reader.read_table(
         &named.node,
         &named.key,
-        &place,
+        &table_path,
         &known_keys::EXECUTOR_SERVER,
     ) {
         if entry.key == "allow" {
@@ -144,7 +145,7 @@ fn parse_server_egress(
 fn parse_offered_secret(
     reader: &mut TreeReader,
     named: &ConfigEntry,
-    place: &str,
+    table_path: &str,
 ) -> Option<OfferedSecretSection> {
     if !secrets::is_secret_name(&named.key) {
         let message = format!("secret name `{}` cannot be used", named.key.escape_debug());
@@ -158,11 +159,11 @@ fn parse_offered_secret(
         value: None,
         to: Vec::new(),
     };
-    let place = nested_table(place, &named.key);
+    let table_path = nested_table(table_path, &named.key);
     let entries = reader.read_table(
         &named.node,
         &named.key,
-        &place,
+        &table_path,
         &known_keys::EXECUTOR_SECRET,
     );
     for entry in entries {
@@ -191,10 +192,10 @@ fn parse_offered_secret(
 
 fn parse_destinations(reader: &mut TreeReader, entry: &ConfigEntry) -> Vec<EgressRule> {
     let texts = reader.read_texts(entry);
-    if let Some(over) = texts.get(RULES_MAX) {
+    if let Some(excess) = texts.get(RULES_MAX) {
         let message = format!("`{}` has too many entries", entry.key);
         let label = format!("more than {RULES_MAX}");
-        let problem = ConfigProblem::new(over.span.clone(), message, label);
+        let problem = ConfigProblem::new(excess.span.clone(), message, label);
         reader.problems.push(problem);
         return Vec::new();
     }
@@ -232,10 +233,10 @@ pub(super) fn parse_join_names(
     )
 }
 
-fn check_name(reader: &mut TreeReader, named: &ConfigEntry, what: &str) -> bool {
+fn check_name(reader: &mut TreeReader, named: &ConfigEntry, kind: &str) -> bool {
     let is_valid = config_names::is_valid(&named.key);
     if !is_valid {
-        let message = format!("{what} name `{}` cannot be used", named.key.escape_debug());
+        let message = format!("{kind} name `{}` cannot be used", named.key.escape_debug());
         let label = "lower-case letters, digits and `-`, at most 32, not `-` first";
         let problem = ConfigProblem::new(named.span.clone(), message, label);
         let slug = config_names::to_slug(&named.key);

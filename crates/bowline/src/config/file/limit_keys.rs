@@ -58,10 +58,10 @@ pub(crate) struct ShareSetting {
 pub(super) fn parse_limits(
     reader: &mut TreeReader,
     node: &ConfigNode,
-    place: &str,
+    table_path: &str,
     file: &mut ConfigFile,
 ) {
-    for entry in reader.read_table(node, "limits", place, &known_keys::LIMITS) {
+    for entry in reader.read_table(node, "limits", table_path, &known_keys::LIMITS) {
         match entry.key.as_str() {
             "principal_calls" => {
                 file.principal_calls = reader.read_count(entry, &PRINCIPAL_CALLS_RANGE);

@@ -67,29 +67,29 @@ impl RuleSections {
         reader: &mut TreeReader,
         key: &str,
         node: &ConfigNode,
-        place: &str,
+        table_path: &str,
     ) {
         match key {
-            "policy" => self.parse_policy(reader, node, place),
+            "policy" => self.parse_policy(reader, node, table_path),
             "roles" => {
                 for named in reader.read_named_entries(node, key, ROLES_MAX) {
-                    self.parse_role(reader, named, &nested_table(place, &named.key));
+                    self.parse_role(reader, named, &nested_table(table_path, &named.key));
                 }
             }
             "principals" => {
                 for named in reader.read_named_entries(node, key, PRINCIPALS_MAX) {
-                    self.parse_principal(reader, named, &nested_table(place, &named.key));
+                    self.parse_principal(reader, named, &nested_table(table_path, &named.key));
                 }
             }
-            "tokens" => self.parse_tokens(reader, node, place),
+            "tokens" => self.parse_tokens(reader, node, table_path),
             "context" => {
                 for named in reader.read_named_entries(node, key, CONTEXTS_MAX) {
-                    self.parse_context(reader, named, &nested_table(place, &named.key));
+                    self.parse_context(reader, named, &nested_table(table_path, &named.key));
                 }
             }
             "profiles" => {
                 for named in reader.read_named_entries(node, key, PROFILES_MAX) {
-                    self.parse_profile(reader, named, &nested_table(place, &named.key));
+                    self.parse_profile(reader, named, &nested_table(table_path, &named.key));
                 }
             }
             _ => {}
@@ -100,14 +100,14 @@ impl RuleSections {
     pub(super) fn assign_roles(&mut self, reader: &mut TreeReader) {
         for (principal, role) in std::mem::take(&mut self.assigned_roles) {
             let name = role.text.trim();
-            if let Some((known, _)) = self.policy.roles.get_key_value(name) {
-                let known = Arc::clone(known);
-                self.policy.principals.insert(principal, known);
+            if let Some((role_name, _)) = self.policy.roles.get_key_value(name) {
+                let role_name = Arc::clone(role_name);
+                self.policy.principals.insert(principal, role_name);
                 continue;
             }
-            let shown = name.escape_debug();
+            let escaped = name.escape_debug();
             let message =
-                format!("principal `{principal}` has role `{shown}`, which is not defined");
+                format!("principal `{principal}` has role `{escaped}`, which is not defined");
             let label = match nearest_match(name, self.policy.roles.keys().map(AsRef::as_ref)) {
                 Some(near) => format!("did you mean `{near}`?"),
                 None => "no such role".to_owned(),
@@ -124,8 +124,8 @@ impl RuleSections {
         }
     }
 
-    fn parse_policy(&mut self, reader: &mut TreeReader, node: &ConfigNode, place: &str) {
-        for entry in reader.read_table(node, "policy", place, &known_keys::POLICY) {
+    fn parse_policy(&mut self, reader: &mut TreeReader, node: &ConfigNode, table_path: &str) {
+        for entry in reader.read_table(node, "policy", table_path, &known_keys::POLICY) {
             match entry.key.as_str() {
                 "default" => {
                     let choices = [
@@ -141,8 +141,8 @@ impl RuleSections {
         }
     }
 
-    fn parse_tokens(&mut self, reader: &mut TreeReader, node: &ConfigNode, place: &str) {
-        for entry in reader.read_table(node, "tokens", place, &known_keys::TOKENS) {
+    fn parse_tokens(&mut self, reader: &mut TreeReader, node: &ConfigNode, table_path: &str) {
+        for entry in reader.read_table(node, "tokens", table_path, &known_keys::TOKENS) {
             if entry.key == "lifetime" {
                 let expected = TokenLifetime::EXPECTED;
                 let lifetime = reader.read_parsed(entry, expected, TokenLifetime::parse);
@@ -162,19 +162,19 @@ impl RuleSections {
         self.policy.exposure.expose = parse_choice(reader, entry, &choices).unwrap_or_default();
     }
 
-    fn parse_role(&mut self, reader: &mut TreeReader, named: &ConfigEntry, place: &str) {
+    fn parse_role(&mut self, reader: &mut TreeReader, named: &ConfigEntry, table_path: &str) {
         if refuse_owner(reader, named) || !check_label(reader, named, "role") {
             return;
         }
         let mut role = RoleConfig::default();
-        for entry in reader.read_table(&named.node, &named.key, place, &known_keys::ROLE) {
+        for entry in reader.read_table(&named.node, &named.key, table_path, &known_keys::ROLE) {
             let rule = || format!("roles.{}.{}", named.key, entry.key);
             match entry.key.as_str() {
                 "allow" => role.allow = self.parse_patterns(reader, entry, &rule()),
                 "deny" => role.deny = self.parse_patterns(reader, entry, &rule()),
-                "when" => role.when = self.parse_conditions(reader, entry, place, &rule()),
-                "budget" => parse_budget(reader, entry, place, &mut role.allowance),
-                "rate" => parse_rate(reader, entry, place, &mut role.allowance),
+                "when" => role.when = self.parse_conditions(reader, entry, table_path, &rule()),
+                "budget" => parse_budget(reader, entry, table_path, &mut role.allowance),
+                "rate" => parse_rate(reader, entry, table_path, &mut role.allowance),
                 _ => {}
             }
         }
@@ -185,7 +185,7 @@ impl RuleSections {
         &mut self,
         reader: &mut TreeReader,
         entry: &ConfigEntry,
-        place: &str,
+        table_path: &str,
         rule: &str,
     ) -> Vec<WhenConfig> {
         let ConfigValue::List(items) = &entry.node.value else {
@@ -195,16 +195,16 @@ impl RuleSections {
             );
             return Vec::new();
         };
-        if let Some(over) = items.get(CONDITIONS_MAX) {
+        if let Some(excess) = items.get(CONDITIONS_MAX) {
             let message = "`when` has too many entries";
             let label = format!("more than {CONDITIONS_MAX}");
-            let problem = ConfigProblem::new(over.span.clone(), message, label);
+            let problem = ConfigProblem::new(excess.span.clone(), message, label);
             reader.problems.push(problem);
             return Vec::new();
         }
-        let place = nested_table(place, "when");
+        let table_path = nested_table(table_path, "when");
         let each = items.iter();
-        each.filter_map(|item| self.parse_condition(reader, entry, item, &place, rule))
+        each.filter_map(|item| self.parse_condition(reader, entry, item, &table_path, rule))
             .collect()
     }
 
@@ -213,11 +213,11 @@ impl RuleSections {
         reader: &mut TreeReader,
         entry: &ConfigEntry,
         item: &ConfigNode,
-        place: &str,
+        table_path: &str,
         rule: &str,
     ) -> Option<WhenConfig> {
         let (mut on, mut condition) = (None, None);
-        let entries = reader.read_table(item, "when", place, &known_keys::WHEN);
+        let entries = reader.read_table(item, "when", table_path, &known_keys::WHEN);
         for inner in entries {
             let text = reader.read_text(inner);
             match (inner.key.as_str(), text) {
@@ -250,12 +250,13 @@ impl RuleSections {
         })
     }
 
-    fn parse_principal(&mut self, reader: &mut TreeReader, named: &ConfigEntry, place: &str) {
+    fn parse_principal(&mut self, reader: &mut TreeReader, named: &ConfigEntry, table_path: &str) {
         if refuse_owner(reader, named) || !check_principal_name(reader, named) {
             return;
         }
         let (mut role, mut peer, mut joins, mut is_peer) = (None, None, None, None);
-        for entry in reader.read_table(&named.node, &named.key, place, &known_keys::PRINCIPAL) {
+        for entry in reader.read_table(&named.node, &named.key, table_path, &known_keys::PRINCIPAL)
+        {
             match entry.key.as_str() {
                 "role" => role = Some(reader.read_text(entry)),
                 "executors" => joins = Some(executor_keys::parse_join_names(reader, entry)),
@@ -289,12 +290,12 @@ impl RuleSections {
         }
     }
 
-    fn parse_context(&mut self, reader: &mut TreeReader, named: &ConfigEntry, place: &str) {
+    fn parse_context(&mut self, reader: &mut TreeReader, named: &ConfigEntry, table_path: &str) {
         if !check_label(reader, named, "context") {
             return;
         }
         let mut hide = None;
-        for entry in reader.read_table(&named.node, &named.key, place, &known_keys::CONTEXT) {
+        for entry in reader.read_table(&named.node, &named.key, table_path, &known_keys::CONTEXT) {
             if entry.key == "hide" {
                 let rule = format!("context.{}.hide", named.key);
                 hide = Some(self.parse_patterns(reader, entry, &rule));
@@ -307,7 +308,7 @@ impl RuleSections {
         self.policy.contexts.insert(name, hide.unwrap_or_default());
     }
 
-    fn parse_profile(&mut self, reader: &mut TreeReader, named: &ConfigEntry, place: &str) {
+    fn parse_profile(&mut self, reader: &mut TreeReader, named: &ConfigEntry, table_path: &str) {
         // A profile name is part of a URL, like a server name.
         if !config_names::is_valid(&named.key) {
             let message = format!("profile name `{}` cannot be used", named.key.escape_debug());
@@ -317,7 +318,7 @@ impl RuleSections {
             return;
         }
         let mut profile = ProfileConfig::default();
-        for entry in reader.read_table(&named.node, &named.key, place, &known_keys::PROFILE) {
+        for entry in reader.read_table(&named.node, &named.key, table_path, &known_keys::PROFILE) {
             let rule = format!("profiles.{}.{}", named.key, entry.key);
             match entry.key.as_str() {
                 "allow" => profile.allow = self.parse_patterns(reader, entry, &rule),
@@ -337,12 +338,12 @@ impl RuleSections {
         rule: &str,
     ) -> Vec<FeaturePattern> {
         let texts = reader.read_texts(entry);
-        if let Some(over) = texts.get(PATTERNS_MAX) {
+        if let Some(excess) = texts.get(PATTERNS_MAX) {
             let message = format!("`{}` has too many entries", entry.key);
             let label = format!("more than {PATTERNS_MAX}");
             reader
                 .problems
-                .push(ConfigProblem::new(over.span.clone(), message, label));
+                .push(ConfigProblem::new(excess.span.clone(), message, label));
             return Vec::new();
         }
         let rule: Arc<str> = rule.into();
@@ -361,9 +362,9 @@ impl RuleSections {
 fn parse_pattern(reader: &mut TreeReader, text: &UnexpandedText) -> Option<FeaturePattern> {
     match FeaturePattern::parse(&text.text) {
         Ok(pattern) => Some(pattern),
-        Err(why) => {
+        Err(error) => {
             let message = format!("`{}` names nothing", text.text.escape_debug());
-            let problem = ConfigProblem::new(text.span.clone(), message, why.to_string());
+            let problem = ConfigProblem::new(text.span.clone(), message, error.to_string());
             reader.problems.push(
                 problem.with_help("write \"server.tool\", \"server.get_*\" or \"prompt:server.*\""),
             );
@@ -381,9 +382,9 @@ pub(super) fn parse_tool_patterns(
     for text in reader.read_texts(entry).into_iter().take(PATTERNS_MAX) {
         match FeaturePattern::parse(&format!("*.{}", text.text.trim())) {
             Ok(glob) => globs.push(glob),
-            Err(why) => {
+            Err(error) => {
                 let message = format!("`{}` names no tool", text.text.escape_debug());
-                let problem = ConfigProblem::new(text.span.clone(), message, why.to_string());
+                let problem = ConfigProblem::new(text.span.clone(), message, error.to_string());
                 reader.problems.push(
                     problem.with_help("write names of this server's tools such as \"get_*\""),
                 );
@@ -440,10 +441,10 @@ fn check_principal_name(reader: &mut TreeReader, named: &ConfigEntry) -> bool {
     is_valid
 }
 
-fn check_label(reader: &mut TreeReader, named: &ConfigEntry, what: &str) -> bool {
+fn check_label(reader: &mut TreeReader, named: &ConfigEntry, kind: &str) -> bool {
     let is_valid = config_names::is_label(&named.key);
     if !is_valid {
-        let message = format!("{what} name `{}` cannot be used", named.key.escape_debug());
+        let message = format!("{kind} name `{}` cannot be used", named.key.escape_debug());
         let label = "1 to 128 letters, digits and `-`, `_`, `.`, `@`, `+`";
         reader
             .problems

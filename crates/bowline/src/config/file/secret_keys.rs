@@ -30,19 +30,19 @@ pub(crate) struct SecretSection {
 pub(super) fn parse_secrets(
     reader: &mut TreeReader,
     node: &ConfigNode,
-    place: &str,
+    table_path: &str,
 ) -> Vec<SecretSection> {
     let named = reader.read_named_entries(node, "secrets", SECRETS_MAX);
     named
         .iter()
-        .filter_map(|named| parse_secret(reader, named, &nested_table(place, &named.key)))
+        .filter_map(|named| parse_secret(reader, named, &nested_table(table_path, &named.key)))
         .collect()
 }
 
 fn parse_secret(
     reader: &mut TreeReader,
     named: &ConfigEntry,
-    place: &str,
+    table_path: &str,
 ) -> Option<SecretSection> {
     if !is_secret_name(&named.key) {
         let message = format!("secret name `{}` cannot be used", named.key.escape_debug());
@@ -59,7 +59,7 @@ fn parse_secret(
         command: None,
         every: None,
     };
-    for entry in reader.read_table(&named.node, &named.key, place, &known_keys::SECRET) {
+    for entry in reader.read_table(&named.node, &named.key, table_path, &known_keys::SECRET) {
         match entry.key.as_str() {
             "env" => secret.env = reader.read_variable_names(&wrap_in_list(entry)).pop(),
             "file" => secret.file = reader.read_text(entry),
@@ -87,10 +87,10 @@ fn wrap_in_list(entry: &ConfigEntry) -> ConfigEntry {
 pub(super) fn parse_secret_store(
     reader: &mut TreeReader,
     node: &ConfigNode,
-    place: &str,
+    table_path: &str,
 ) -> SecretStoreKind {
     let mut kind = SecretStoreKind::default();
-    for entry in reader.read_table(node, "secret_store", place, &known_keys::SECRET_STORE) {
+    for entry in reader.read_table(node, "secret_store", table_path, &known_keys::SECRET_STORE) {
         if entry.key == "kind" {
             let choices = [
                 ("file", SecretStoreKind::File),

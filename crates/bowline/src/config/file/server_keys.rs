@@ -139,7 +139,7 @@ pub(super) fn parse_server_keys(
     reader: &mut TreeReader,
     server: &mut ServerSection,
     entries: &[ConfigEntry],
-    place: &str,
+    table_path: &str,
 ) {
     for entry in entries {
         match entry.key.as_str() {
@@ -174,10 +174,10 @@ pub(super) fn parse_server_keys(
             "queue" => server.queue = reader.read_count(entry, &QUEUE_RANGE),
             "max_list" => server.max_list = reader.read_count(entry, &MAX_LIST_RANGE),
             "max_result" => server.max_result = reader.read_size(entry, &MAX_RESULT_RANGE),
-            "limits" => parse_child_limits(reader, server, entry, place),
+            "limits" => parse_child_limits(reader, server, entry, table_path),
             "sandbox" | "fs" | "net" => sandbox_keys::parse_sandbox_key(reader, server, entry),
-            "restart" => parse_restart(reader, server, entry, place),
-            "breaker" => parse_breaker(reader, server, entry, place),
+            "restart" => parse_restart(reader, server, entry, table_path),
+            "breaker" => parse_breaker(reader, server, entry, table_path),
             "pin" => server.pin = parse_pin_mode(reader, entry),
             "cache" => server.cache = reader.read_boolean(entry),
             "check_output" => server.check_output = reader.read_boolean(entry),
@@ -189,7 +189,7 @@ pub(super) fn parse_server_keys(
                 ];
                 server.argv_secrets = parse_choice(reader, entry, &choices).unwrap_or_default();
             }
-            "tools" => parse_tools(reader, server, entry, place),
+            "tools" => parse_tools(reader, server, entry, table_path),
             _ => {}
         }
     }
@@ -229,11 +229,16 @@ fn parse_child_limits(
     reader: &mut TreeReader,
     server: &mut ServerSection,
     entry: &ConfigEntry,
-    place: &str,
+    table_path: &str,
 ) {
-    let place = nested_table(place, "limits");
+    let table_path = nested_table(table_path, "limits");
     server.limits_span = Some(entry.span.clone());
-    for inner in reader.read_table(&entry.node, "limits", &place, &known_keys::CHILD_LIMITS) {
+    for inner in reader.read_table(
+        &entry.node,
+        "limits",
+        &table_path,
+        &known_keys::CHILD_LIMITS,
+    ) {
         let limits = &mut server.limits;
         match inner.key.as_str() {
             "memory" => limits.memory_bytes_max = reader.read_size(inner, &MEMORY_BYTES_RANGE),
@@ -253,10 +258,10 @@ fn parse_restart(
     reader: &mut TreeReader,
     server: &mut ServerSection,
     entry: &ConfigEntry,
-    place: &str,
+    table_path: &str,
 ) {
-    let place = nested_table(place, "restart");
-    for inner in reader.read_table(&entry.node, "restart", &place, &known_keys::RESTART) {
+    let table_path = nested_table(table_path, "restart");
+    for inner in reader.read_table(&entry.node, "restart", &table_path, &known_keys::RESTART) {
         match inner.key.as_str() {
             "budget" => server.restart_budget = reader.read_count(inner, &(0..=u32::MAX)),
             "window" => server.restart_window = reader.read_duration(inner),
@@ -274,10 +279,10 @@ fn parse_breaker(
     reader: &mut TreeReader,
     server: &mut ServerSection,
     entry: &ConfigEntry,
-    place: &str,
+    table_path: &str,
 ) {
-    let place = nested_table(place, "breaker");
-    for inner in reader.read_table(&entry.node, "breaker", &place, &known_keys::BREAKER) {
+    let table_path = nested_table(table_path, "breaker");
+    for inner in reader.read_table(&entry.node, "breaker", &table_path, &known_keys::BREAKER) {
         match inner.key.as_str() {
             "failures" => server.breaker_failures = reader.read_count(inner, &(1..=u32::MAX)),
             "rest" => server.breaker_rest = reader.read_duration(inner),
@@ -287,10 +292,10 @@ fn parse_breaker(
 }
 
 /// Appends a key to a table name: `[servers.a]` and `restart` make `[servers.a.restart]`.
-pub(super) fn nested_table(place: &str, key: &str) -> String {
-    match place.strip_suffix(']') {
+pub(super) fn nested_table(table_path: &str, key: &str) -> String {
+    match table_path.strip_suffix(']') {
         Some(open) => format!("{open}.{key}]"),
-        None => format!("{place}.{key}"),
+        None => format!("{table_path}.{key}"),
     }
 }
 
@@ -308,14 +313,14 @@ pub(super) fn parse_choice<T: Copy>(
         Some((_, value)) => Some(*value),
         None => {
             let message = format!("`{}` cannot be \"{}\"", entry.key, word.escape_debug());
-            let known = choices
+            let expected = choices
                 .iter()
                 .map(|(name, _)| format!("\"{name}\""))
                 .collect::<Vec<_>>()
                 .join(", ");
             let label = match nearest_match(word, choices.iter().map(|(name, _)| *name)) {
                 Some(near) => format!("did you mean \"{near}\"?"),
-                None => format!("expected one of {known}"),
+                None => format!("expected one of {expected}"),
             };
             reader
                 .problems

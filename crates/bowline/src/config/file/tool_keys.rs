@@ -35,14 +35,14 @@ pub(super) fn parse_tools(
     reader: &mut TreeReader,
     server: &mut ServerSection,
     entry: &ConfigEntry,
-    place: &str,
+    table_path: &str,
 ) {
-    let place = nested_table(place, "tools");
+    let table_path = nested_table(table_path, "tools");
     for tool in reader.read_named_entries(&entry.node, "tools", usize::MAX) {
-        let place = nested_table(&place, &tool.key);
+        let table_path = nested_table(&table_path, &tool.key);
         let mut rule = ToolRule::default();
         let mut key_spans = QueueKeySpans::default();
-        for inner in reader.read_table(&tool.node, &tool.key, &place, &known_keys::TOOL) {
+        for inner in reader.read_table(&tool.node, &tool.key, &table_path, &known_keys::TOOL) {
             let effects = [
                 ("read", Effect::Read),
                 ("write", Effect::Write),
@@ -136,7 +136,9 @@ fn is_argument_name(name: &str) -> bool {
 /// Returns the header name unless reserved or a credential.
 fn parse_key_header(name: &str) -> Option<Arc<str>> {
     let name = HeaderName::from_bytes(name.as_bytes()).ok()?;
-    let taken = RESERVED_HEADERS.iter().chain(&CREDENTIAL_HEADERS);
-    let is_free = taken.into_iter().all(|taken| *taken != name.as_str());
+    let reserved = RESERVED_HEADERS.iter().chain(&CREDENTIAL_HEADERS);
+    let is_free = reserved
+        .into_iter()
+        .all(|reserved| *reserved != name.as_str());
     is_free.then(|| name.as_str().into())
 }

@@ -53,16 +53,16 @@ impl TreeReader {
     pub(super) fn read_table<'n>(
         &mut self,
         node: &'n ConfigNode,
-        what: &str,
-        place: &str,
+        name: &str,
+        table_path: &str,
         keys: &TableKeys,
     ) -> &'n [ConfigEntry] {
         let ConfigValue::Table(entries) = &node.value else {
-            self.report_expected(node, what, "a table");
+            self.report_expected(node, name, "a table");
             return &[];
         };
         for entry in entries {
-            self.check_key(entry, place, keys);
+            self.check_key(entry, table_path, keys);
         }
         entries
     }
@@ -71,16 +71,16 @@ impl TreeReader {
     pub(super) fn read_named_entries<'n>(
         &mut self,
         node: &'n ConfigNode,
-        what: &str,
+        name: &str,
         max: usize,
     ) -> &'n [ConfigEntry] {
         let ConfigValue::Table(entries) = &node.value else {
-            self.report_expected(node, what, "a table");
+            self.report_expected(node, name, "a table");
             return &[];
         };
         if let Some(entry) = entries.get(max) {
             let label = format!("more than {max}");
-            let message = format!("`{what}` has too many entries");
+            let message = format!("`{name}` has too many entries");
             self.problems
                 .push(ConfigProblem::new(entry.span.clone(), message, label));
             return &[];
@@ -88,20 +88,20 @@ impl TreeReader {
         entries
     }
 
-    fn check_key(&mut self, entry: &ConfigEntry, place: &str, keys: &TableKeys) {
+    fn check_key(&mut self, entry: &ConfigEntry, table_path: &str, keys: &TableKeys) {
         let key = entry.key.as_str();
         if keys.implemented.contains(&key) {
             return;
         }
         if keys.planned.contains(&key) {
-            let message = format!("`{key}` in {place} is not built yet in this version");
+            let message = format!("`{key}` in {table_path} is not built yet in this version");
             let problem =
                 ConfigProblem::new(entry.span.clone(), message, "known, but not built yet");
             self.problems
                 .push(problem.with_help("remove it, or wait for a later version"));
             return;
         }
-        let message = format!("unknown key `{}` in {place}", key.escape_debug());
+        let message = format!("unknown key `{}` in {table_path}", key.escape_debug());
         let all = keys.implemented.iter().chain(keys.planned).copied();
         let label = nearest_match(key, all).map_or_else(
             || "not a key here".to_owned(),
@@ -116,20 +116,20 @@ impl TreeReader {
         self.report_expected(&entry.node, &entry.key, expected);
     }
 
-    fn report_expected(&mut self, node: &ConfigNode, what: &str, expected: &str) {
-        let message = format!("`{}` must be {expected}", what.escape_debug());
+    fn report_expected(&mut self, node: &ConfigNode, name: &str, expected: &str) {
+        let message = format!("`{}` must be {expected}", name.escape_debug());
         let label = format!("this is {}", node.value.kind_words());
         self.problems
             .push(ConfigProblem::new(node.span.clone(), message, label));
     }
 
-    fn read_node_text(&mut self, node: &ConfigNode, what: &str) -> Option<UnexpandedText> {
+    fn read_node_text(&mut self, node: &ConfigNode, name: &str) -> Option<UnexpandedText> {
         let ConfigValue::Text(text) = &node.value else {
-            self.report_expected(node, what, "a string");
+            self.report_expected(node, name, "a string");
             return None;
         };
         if text.contains('\0') {
-            let message = format!("`{what}` holds a NUL, which no process can be given");
+            let message = format!("`{name}` holds a NUL, which no process can be given");
             self.problems.push(ConfigProblem::new(
                 node.span.clone(),
                 message,
@@ -182,7 +182,7 @@ impl TreeReader {
             let fault = match HeaderName::from_bytes(pair.key.as_bytes()) {
                 Err(_) => "is no header name",
                 Ok(name) if RESERVED_HEADERS.contains(&name.as_str()) => "is set by the gateway",
-                Ok(name) if headers.iter().any(|(known, _)| *known == name) => "is given twice",
+                Ok(name) if headers.iter().any(|(earlier, _)| *earlier == name) => "is given twice",
                 Ok(name) => {
                     headers.extend(self.read_text(pair).map(|text| (name, text)));
                     continue;

@@ -123,9 +123,9 @@ fn audit_trail(edge: &Edge) -> Result<Arc<AuditRings>, ApiError> {
 
 fn parse_filter(query: AuditQuery) -> Result<AuditFilter, ApiError> {
     let kind = query.kind.as_deref().map(|word| {
-        let known = || AuditRowKind::ALL.map(AuditRowKind::as_str).join(", ");
+        let kind_names = || AuditRowKind::ALL.map(AuditRowKind::as_str).join(", ");
         AuditRowKind::from_name(word)
-            .ok_or_else(|| invalid_query(&format!("a kind is one of {}", known())))
+            .ok_or_else(|| invalid_query(&format!("a kind is one of {}", kind_names())))
     });
     Ok(AuditFilter {
         principal: query.principal,

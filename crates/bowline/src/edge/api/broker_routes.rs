@@ -144,7 +144,7 @@ pub(super) async fn list_dead(
     let edge = upgrade_edge(&edge)?;
     let hub = &edge.hub;
     let limit = query.limit.unwrap_or(SHOWN_DEFAULT).clamp(1, SHOWN_MAX);
-    let wanted = |view: &DeadLetterView| {
+    let is_match = |view: &DeadLetterView| {
         let name = query.mailbox.as_deref();
         name.is_none_or(|name| **view.mailbox.as_str() == *name)
     };
@@ -164,7 +164,7 @@ pub(super) async fn list_dead(
             after = view.number;
             letters.extend(
                 Some(&view)
-                    .filter(|view| wanted(view))
+                    .filter(|view| is_match(view))
                     .map(DeadLetterEntry::from_view),
             );
         }

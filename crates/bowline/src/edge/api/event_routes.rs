@@ -28,7 +28,7 @@ const QUEUED_EVENTS_MAX: usize = 32;
 
 /// Opens an event stream that starts with a `hello` snapshot of all servers.
 pub(super) async fn open_event_stream(edge: &Arc<Edge>) -> EdgeResponse {
-    let Ok(place) = Arc::clone(&edge.watcher_permits).try_acquire_owned() else {
+    let Ok(permit) = Arc::clone(&edge.watcher_permits).try_acquire_owned() else {
         let message = format!("{WATCHERS_MAX} watch already");
         let busy = StatusCode::TOO_MANY_REQUESTS;
         let refused = ApiError::new(busy, "too_many_watchers", &message).into_response();
@@ -36,19 +36,19 @@ pub(super) async fn open_event_stream(edge: &Arc<Edge>) -> EdgeResponse {
     };
     let events = edge.host.events();
     // Subscribe before the snapshot: an event in between is delivered twice rather than lost.
-    let (heard, ended) = (events.subscribe(), events.subscribe_end());
+    let (subscription, end_signal) = (events.subscribe(), events.subscribe_end());
     let seq = events.last_seq();
     let servers = edge.host.status_with_memory().await;
     let hello = json!({"v": 1, "event": "hello", "seq": seq, "servers": servers});
     let (sender, receiver) = mpsc::channel(QUEUED_EVENTS_MAX);
     let pump = EventPump {
         hello: frame_event(Some(seq), "hello", &hello),
-        events: heard,
-        host_ended: ended,
+        events: subscription,
+        host_ended: end_signal,
         sender,
     };
     edge.host.tasks().spawn("watcher", pump.run());
-    response_body::watcher_response(WatcherBody::new(receiver, place))
+    response_body::watcher_response(WatcherBody::new(receiver, permit))
 }
 
 /// Forwards events to one client at the client's pace.
@@ -153,20 +153,20 @@ mod tests {
         for version in 1..=5_000 {
             events.publish(EventKind::Catalog { version });
         }
-        let mut told = 0;
+        let mut delivered = 0;
         let mut missed = 0;
-        while told + missed < 5_000 {
+        while delivered + missed < 5_000 {
             let text = next_frame(&mut receiver).await.unwrap();
             if let Some(data) = text.strip_prefix("event: missed\ndata: ") {
                 let data: serde_json::Value = serde_json::from_str(data.trim()).unwrap();
                 missed += data["missed"].as_u64().unwrap();
             } else {
                 assert!(text.contains("\nevent: catalog\n"), "{text}");
-                told += 1;
+                delivered += 1;
             }
         }
         assert!(missed > 3_000, "{missed}");
-        assert_eq!(told + missed, 5_000);
+        assert_eq!(delivered + missed, 5_000);
     }
 
     #[tokio::test(start_paused = true)]

@@ -58,10 +58,10 @@ pub(super) async fn list_calls(
         .limit
         .unwrap_or(SHOWN_DEFAULT)
         .clamp(1, QUEUED_CALLS_MAX);
-    let wanted = |letter: &QueuedCallView| {
-        let here = query.server.as_deref();
-        here.is_none_or(|server| *letter.server == *server)
-            && state.is_none_or(|state| letter.state == state)
+    let is_match = |call: &QueuedCallView| {
+        let server_filter = query.server.as_deref();
+        server_filter.is_none_or(|server| *call.server == *server)
+            && state.is_none_or(|state| call.state == state)
     };
     let outbox = edge.host.outbox();
     let (mut entries, mut after, mut more) = (Vec::new(), query.after, true);
@@ -74,13 +74,13 @@ pub(super) async fn list_calls(
             .await
             .map_err(|error| to_api_error(&error))?;
         more = page.len() >= QUEUED_CALLS_MAX;
-        for letter in page {
+        for call in page {
             if entries.len() >= limit {
                 more = true;
                 break;
             }
-            after = letter.id.parse().ok().or(after);
-            entries.extend(Some(letter).filter(wanted));
+            after = call.id.parse().ok().or(after);
+            entries.extend(Some(call).filter(is_match));
         }
     }
     if let Some(server) = query.server.as_deref().filter(|_| entries.is_empty()) {

@@ -44,7 +44,7 @@ fn server_pins(edge: &Edge, server: &Arc<str>) -> Result<Value, ApiError> {
     let unknown = |error| ApiError::from_call_error(edge, &error, None);
     let mode = edge.host.server(server).map_err(unknown)?.spec().pin;
     let ServerPinState { pins, trouble, .. } = edge.host.pins(server).map_err(unknown)?;
-    let of = |kind| -> Vec<_> {
+    let pins_of_kind = |kind| -> Vec<_> {
         let entries = pins.iter(kind);
         entries
             .map(|(name, pin)| pin_json(kind, name, pin))
@@ -61,11 +61,11 @@ fn server_pins(edge: &Edge, server: &Arc<str>) -> Result<Value, ApiError> {
         "server": server,
         "pin": mode.as_str(),
         "error": error,
-        "tools": of(PinKind::Tool),
-        "prompts": of(PinKind::Prompt),
-        "resources": of(PinKind::Resource),
-        "templates": of(PinKind::Template),
-        "introduction": of(PinKind::Introduction),
+        "tools": pins_of_kind(PinKind::Tool),
+        "prompts": pins_of_kind(PinKind::Prompt),
+        "resources": pins_of_kind(PinKind::Resource),
+        "templates": pins_of_kind(PinKind::Template),
+        "introduction": pins_of_kind(PinKind::Introduction),
     }))
 }
 
@@ -141,9 +141,9 @@ pub(super) async fn diff_pin(
 ) -> Result<Json<PinDiffResponse>, ApiError> {
     let edge = upgrade_edge(&edge)?;
     let kind = parse_kind(query.kind.as_deref())?;
-    let kept = edge.host.pins(&server);
-    let kept = kept.map_err(|error| ApiError::from_call_error(&edge, &error, None))?;
-    let Some(pin) = kept.pins.get(kind, &name) else {
+    let pin_state = edge.host.pins(&server);
+    let pin_state = pin_state.map_err(|error| ApiError::from_call_error(&edge, &error, None))?;
+    let Some(pin) = pin_state.pins.get(kind, &name) else {
         return Err(unknown_definition(&server, kind, &name));
     };
     let old = &pin.approved;
@@ -227,12 +227,12 @@ pub(super) async fn accept_pins(
         })
         .collect();
     let name = body.tool.as_deref().unwrap_or("*");
-    let noted = AuditReason(match kind {
+    let audit_reason = AuditReason(match kind {
         PinKind::Tool => format!("{}.{name}", body.server),
         kind => format!("{}:{}.{name}", kind.as_str(), body.server),
     });
-    let answer = json!({"v": 1, "server": body.server, "accepted": accepted});
-    Ok((Extension(noted), Json(answer)))
+    let response = json!({"v": 1, "server": body.server, "accepted": accepted});
+    Ok((Extension(audit_reason), Json(response)))
 }
 
 fn invalid_hash() -> ApiError {

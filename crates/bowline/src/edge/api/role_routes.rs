@@ -42,8 +42,11 @@ pub(super) async fn test_policy(
 
 fn policy_json(policy: &PolicyConfig) -> Value {
     let roles = policy.roles.iter().map(|(name, role)| {
-        let given = policy.principals.iter().filter(|(_, given)| *given == name);
-        let principals: Vec<_> = given.map(|(principal, _)| principal).collect();
+        let assigned = policy
+            .principals
+            .iter()
+            .filter(|(_, assigned)| *assigned == name);
+        let principals: Vec<_> = assigned.map(|(principal, _)| principal).collect();
         role_json(name, role, &principals)
     });
     let contexts = policy.contexts.iter();

@@ -49,13 +49,13 @@ pub(super) async fn show_exposure(State(edge): EdgeState) -> Result<Json<Value>,
     let owner = Principal::new("owner", Role::Owner);
     edge.host.wait_settled().await;
     edge.host.start_unlisted(&EndpointScope::All).await;
-    let shown = edge.host.exposure_summary(&owner, &EndpointScope::All);
+    let summary = edge.host.exposure_summary(&owner, &EndpointScope::All);
     Ok(Json(json!({
         "v": 1,
-        "expose": shown.expose.as_str(),
-        "tools": shown.tools,
-        "tokens": estimate_tokens(shown.bytes),
-        "listed": shown.listed,
-        "listed_tokens": estimate_tokens(shown.listed_bytes),
+        "expose": summary.expose.as_str(),
+        "tools": summary.tools,
+        "tokens": estimate_tokens(summary.bytes),
+        "listed": summary.listed,
+        "listed_tokens": estimate_tokens(summary.listed_bytes),
     })))
 }

@@ -158,11 +158,11 @@ pub(super) async fn list_tools(
         EndpointScope::Server(server.into())
     });
     edge.host.start_unlisted(&scope).await;
-    let wanted = |name: &str| query.server.as_deref().is_none_or(|server| server == name);
+    let is_match = |name: &str| query.server.as_deref().is_none_or(|server| server == name);
     let catalog = edge.host.catalog();
     let tools = catalog
         .servers()
-        .filter(|offer| wanted(&offer.server))
+        .filter(|offer| is_match(&offer.server))
         .flat_map(|offer| offer.tools.iter().map(|tool| (tool, offer.staleness)))
         .filter_map(|(tool, age)| {
             let definition = String::from_utf8(tool.unqueued_definition.to_vec()).ok()?;
@@ -180,7 +180,7 @@ pub(super) async fn list_tools(
         .host
         .status()
         .into_iter()
-        .filter(|status| wanted(&status.name) && catalog.server(&status.name).is_none())
+        .filter(|status| is_match(&status.name) && catalog.server(&status.name).is_none())
         .map(|status| {
             let error = status.last_error.as_ref();
             json!({

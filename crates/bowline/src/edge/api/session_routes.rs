@@ -55,10 +55,10 @@ pub(super) async fn narrow_session(
     let contexts = ContextSet::new(names);
     let Some(token) = token_to_narrow(&edge, &id, body_json.credential)? else {
         apply_narrowing(&edge, &id, &contexts).await?;
-        let answer = json!({
+        let response = json!({
             "v": 1, "id": id, "contexts": contexts.names(), "narrows": "session",
         });
-        return Ok(Json(answer));
+        return Ok(Json(response));
     };
     token_routes::narrow_token(&edge, &token, &contexts).await?;
     // Clear the session's own contexts, so that a single command undoes the narrowing.

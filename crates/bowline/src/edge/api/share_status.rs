@@ -13,19 +13,19 @@ const NAMED_MAX: usize = 16;
 /// Returns the state of every resource by name.
 pub(super) fn shares_json(edge: &Edge) -> Value {
     let views = edge.host.accounts().usage();
-    let shown = views.into_iter().map(|view| {
+    let entries = views.into_iter().map(|view| {
         let name = view.resource.name().to_owned();
         (name, share_json(view))
     });
-    Value::Object(shown.collect())
+    Value::Object(entries.collect())
 }
 
 fn share_json(mut view: ShareView) -> Value {
     let holders = view.by_principal.len();
-    view.by_principal.sort_by_key(|(_, held)| Reverse(*held));
+    view.by_principal.sort_by_key(|(_, usage)| Reverse(*usage));
     let named = view.by_principal.iter().take(NAMED_MAX);
     let by_principal: Map<String, Value> = named
-        .map(|(name, held)| (name.as_ref().to_owned(), (*held).into()))
+        .map(|(name, usage)| (name.as_ref().to_owned(), (*usage).into()))
         .collect();
     json!({
         "limit": view.limit.total,

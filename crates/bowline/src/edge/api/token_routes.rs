@@ -72,9 +72,9 @@ pub(super) async fn create_token(
     let edge = upgrade_edge(&edge)?;
     let tokens = Arc::clone(token_store(&edge)?);
     let lifetime = edge.reloader.with_policy(|policy, _| policy.token_lifetime);
-    let wanted = validate_request(&edge.host.policy(), lifetime, parse_body(&body)?)?;
-    let made = tokio::task::spawn_blocking(move || tokens.create_token(&wanted)).await;
-    let (text, token) = made
+    let token_request = validate_request(&edge.host.policy(), lifetime, parse_body(&body)?)?;
+    let created = tokio::task::spawn_blocking(move || tokens.create_token(&token_request)).await;
+    let (text, token) = created
         .map_err(|_| task_failed())?
         .map_err(|error| match error {
             TokenCreateError::TooMany => {
@@ -83,14 +83,14 @@ pub(super) async fn create_token(
             TokenCreateError::State(error) => ApiError::from_state_error(&error),
         })?;
     tracing::info!(token = %token.id(), principal = %token.principal.name, "token created");
-    let mut answer = token_json(&token, edge.host.clock().unix_ms());
-    if let Some(shown) = answer.as_object_mut() {
-        shown.insert("v".to_owned(), 1.into());
-        shown.insert("token".to_owned(), text.into());
-        shown.remove("state");
+    let mut response = token_json(&token, edge.host.clock().unix_ms());
+    if let Some(fields) = response.as_object_mut() {
+        fields.insert("v".to_owned(), 1.into());
+        fields.insert("token".to_owned(), text.into());
+        fields.remove("state");
     }
-    let noted = format!("token {} of {}", token.id(), token.principal.name);
-    Ok((Extension(AuditReason(noted)), Json(answer)))
+    let audit_reason = format!("token {} of {}", token.id(), token.principal.name);
+    Ok((Extension(AuditReason(audit_reason)), Json(response)))
 }
 
 /// `GET /api/v1/tokens`: contains neither secrets nor hashes.
@@ -98,8 +98,8 @@ pub(super) async fn list_tokens(State(edge): EdgeState) -> Result<Json<Value>, A
     let edge = upgrade_edge(&edge)?;
     let now = edge.host.clock().unix_ms();
     let all = token_store(&edge)?.list_tokens();
-    let shown: Vec<_> = all.iter().map(|token| token_json(token, now)).collect();
-    Ok(Json(json!({"v": 1, "now_ms": now, "tokens": shown})))
+    let entries: Vec<_> = all.iter().map(|token| token_json(token, now)).collect();
+    Ok(Json(json!({"v": 1, "now_ms": now, "tokens": entries})))
 }
 
 /// `DELETE /api/v1/tokens/{id}`: by token id, or by principal name for all tokens of a principal.
@@ -170,16 +170,16 @@ pub(super) async fn set_token_contexts(
     body: Bytes,
 ) -> Result<(Extension<AuditReason>, Json<Value>), ApiError> {
     let edge = upgrade_edge(&edge)?;
-    let asked: NarrowTokenBody = parse_body(&body)?;
-    let contexts = ContextSet::new(check_contexts(&edge.host.policy(), asked.contexts)?);
+    let request: NarrowTokenBody = parse_body(&body)?;
+    let contexts = ContextSet::new(check_contexts(&edge.host.policy(), request.contexts)?);
     let token = narrow_token(&edge, &id, &contexts).await?;
-    let mut answer = token_json(&token, edge.host.clock().unix_ms());
-    if let Some(shown) = answer.as_object_mut() {
-        shown.insert("v".to_owned(), 1.into());
+    let mut response = token_json(&token, edge.host.clock().unix_ms());
+    if let Some(fields) = response.as_object_mut() {
+        fields.insert("v".to_owned(), 1.into());
     }
     let names = contexts.names().join(",");
-    let noted = format!("token {id} narrowed by [{names}]");
-    Ok((Extension(AuditReason(noted)), Json(answer)))
+    let audit_reason = format!("token {id} narrowed by [{names}]");
+    Ok((Extension(AuditReason(audit_reason)), Json(response)))
 }
 
 /// Narrows a token on every endpoint, immediately and permanently.
@@ -208,7 +208,7 @@ pub(super) async fn narrow_token(
 async fn revoke_matching(
     edge: &Edge,
     which: &str,
-    why: TokenEndReason,
+    reason: TokenEndReason,
 ) -> Result<Json<Value>, ApiError> {
     let tokens = Arc::clone(token_store(edge)?);
     let revoked = tokens.revoke_tokens(which);
@@ -219,27 +219,27 @@ async fn revoke_matching(
     edge.revoke_access(&revoked);
     for token in &revoked {
         let principal = &token.principal.name;
-        tracing::info!(token = %token.id(), %principal, ?why, "token revoked");
+        tracing::info!(token = %token.id(), %principal, ?reason, "token revoked");
     }
     let saved = tokio::task::spawn_blocking(move || tokens.save()).await;
     saved.map_err(|_| task_failed())?.map_err(|error| {
-        let why = ApiError::from_state_error(&error);
-        why.prefix_message("revoked for now, but it would count again after a restart")
+        let reason = ApiError::from_state_error(&error);
+        reason.prefix_message("revoked for now, but it would count again after a restart")
     })?;
     let mut withdrawn = 0;
     // Calls queued while the token was valid are withdrawn only if a person revoked the token.
-    let taken_back = revoked.iter().filter(|_| why == TokenEndReason::Revoked);
+    let taken_back = revoked.iter().filter(|_| reason == TokenEndReason::Revoked);
     for token in taken_back {
         let dead = edge.host.outbox().revoke_credential(token.id()).await;
         withdrawn += dead.map_err(|error| {
-            let why = outbox_routes::to_api_error(&error);
-            why.prefix_message("revoked, but not all of its queued calls are withdrawn")
+            let reason = outbox_routes::to_api_error(&error);
+            reason.prefix_message("revoked, but not all of its queued calls are withdrawn")
         })?;
     }
     let now = edge.host.clock().unix_ms();
-    let shown: Vec<_> = revoked.iter().map(|token| token_json(token, now)).collect();
+    let entries: Vec<_> = revoked.iter().map(|token| token_json(token, now)).collect();
     Ok(Json(
-        json!({"v": 1, "revoked": shown, "withdrawn": withdrawn}),
+        json!({"v": 1, "revoked": entries, "withdrawn": withdrawn}),
     ))
 }
 
@@ -310,14 +310,14 @@ fn validate_request(
             return Err(refused("invalid_principal", message));
         }
     };
-    let life =
+    let token_lifetime =
         parse_lifetime(&request, lifetime).map_err(|message| refused("invalid_expiry", message))?;
     Ok(TokenRequest {
         principal,
         kind: request.kind,
         role,
         contexts: token_contexts(policy, request.contexts, request.profile.as_deref())?,
-        lifetime: life,
+        lifetime: token_lifetime,
         run: request.run.map(Into::into),
     })
 }
@@ -357,10 +357,10 @@ fn parse_lifetime(
         (None, None) => Ok(lifetime.duration()),
         (None, Some(NeverExpires::Never)) => Ok(None),
         (Some(_), Some(NeverExpires::Never)) => Err("either expires_s or expires can be given"),
-        (Some(life), None) if life.is_zero() || life > LIFETIME_MAX => {
+        (Some(expiry), None) if expiry.is_zero() || expiry > LIFETIME_MAX => {
             Err("expires_s is the seconds from now, at least 1 and at most ten years")
         }
-        (Some(life), None) => Ok(Some(life)),
+        (Some(expiry), None) => Ok(Some(expiry)),
     }
 }
 

@@ -46,10 +46,10 @@ impl EdgePeerAuth {
     }
 
     /// Records an audit row for a denied request.
-    fn audit_denial(&self, principal: &Arc<Principal>, what: &str, refusal: &BrokerRefusal) {
+    fn audit_denial(&self, principal: &Arc<Principal>, operation: &str, refusal: &BrokerRefusal) {
         let id = refusal.id.as_ref();
         self.connection
-            .audit_denial(principal, what, &refusal.reason, id);
+            .audit_denial(principal, operation, &refusal.reason, id);
     }
 
     /// Authenticates a peer by header or hello frame. The header wins, and a frame with a different
@@ -84,12 +84,12 @@ impl PeerAuthenticator for EdgePeerAuth {
             self.connection.count_auth_failure("broker");
             auth_refusal()
         })?;
-        let standing = PeerGrant::from_config(&self.connection.edge, &identity.principal);
-        if let Err(refusal) = check_peer(&identity, &standing) {
+        let grant = PeerGrant::from_config(&self.connection.edge, &identity.principal);
+        if let Err(refusal) = check_peer(&identity, &grant) {
             self.audit_denial(&identity.principal, "broker.hello", &refusal);
             return Err(refusal);
         }
-        let same_role = hello.claimed_role.is_none() || hello.claimed_role == standing.role;
+        let same_role = hello.claimed_role.is_none() || hello.claimed_role == grant.role;
         let mailbox =
             claim_mailbox(&identity.principal, &hello.claimed_mailbox).filter(|_| same_role);
         let Some(mailbox) = mailbox else {
@@ -102,14 +102,14 @@ impl PeerAuthenticator for EdgePeerAuth {
         let admitted = AdmittedPeer {
             principal: self.connection.principal_at_peer(&identity.principal),
             mailbox,
-            role: standing.role.clone(),
-            rights: standing.rights(),
+            role: grant.role.clone(),
+            rights: grant.rights(),
         };
-        let over =
+        let grant_end =
             self.connection
-                .watch_grant(identity, standing, PeerGrant::from_config, RIGHTS_CHANGED);
-        let over = async { make_refusal("expired", over.await) };
-        Ok((admitted, Box::pin(over)))
+                .watch_grant(identity, grant, PeerGrant::from_config, RIGHTS_CHANGED);
+        let grant_end = async { make_refusal("expired", grant_end.await) };
+        Ok((admitted, Box::pin(grant_end)))
     }
 
     fn on_refused(&self, peer: Option<&AdmittedPeer>, refusal: &BrokerRefusal) {

@@ -56,13 +56,13 @@ impl CallStreams {
                     entry.ended_at = Some(now);
                 }
             }
-            let ended = entries
+            let ended_count = entries
                 .iter()
                 .filter(|entry| entry.ended_at.is_some())
                 .count();
             let oldest = entries.iter().position(|entry| entry.ended_at.is_some());
             oldest
-                .filter(|_| ended > ENDED_STREAMS_MAX)
+                .filter(|_| ended_count > ENDED_STREAMS_MAX)
                 .and_then(|oldest| entries.remove(oldest))
         };
         // Dropped outside the lock.
@@ -84,14 +84,14 @@ impl CallStreams {
 
     /// Removes expired streams.
     pub(super) fn sweep(&self, now: MonotonicTime) {
-        let gone: VecDeque<CallStream> = {
+        let expired: VecDeque<CallStream> = {
             let entries = &mut self.lock_state().entries;
-            let (gone, stay) = entries.drain(..).partition(|entry| is_expired(entry, now));
-            *entries = stay;
-            gone
+            let (expired, live) = entries.drain(..).partition(|entry| is_expired(entry, now));
+            *entries = live;
+            expired
         };
         // Dropped outside the lock.
-        drop(gone);
+        drop(expired);
     }
 
     /// Ends every stream, because the session ends.
@@ -130,5 +130,5 @@ impl CallStreams {
 fn is_expired(entry: &CallStream, now: MonotonicTime) -> bool {
     entry
         .ended_at
-        .is_some_and(|ended| now.millis_since(ended) > to_millis(STREAM_TTL))
+        .is_some_and(|ended_at| now.millis_since(ended_at) > to_millis(STREAM_TTL))
 }

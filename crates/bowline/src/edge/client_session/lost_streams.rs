@@ -65,14 +65,14 @@ impl ClientSession {
 
     /// Responds to the calls of an unknown stream of this session; `None` for a stream of a
     /// different session, or an invalid name.
-    pub(super) fn resume_lost_stream(&self, place: EventId<'_>) -> Option<EventBody> {
-        let seal = place.seal?;
+    pub(super) fn resume_lost_stream(&self, event_id: EventId<'_>) -> Option<EventBody> {
+        let seal = event_id.seal?;
         let text = self.shared.seal.open_bytes(SealPurpose::Stream, seal)?;
-        let ids = decode_stream_name(&text, &self.mark, place.label)?;
-        let lost = Arc::new(LostCalls::new(&ids, place.number));
+        let ids = decode_stream_name(&text, &self.mark, event_id.label)?;
+        let lost = Arc::new(LostCalls::new(&ids, event_id.number));
         let reader = lost.buffer.attach_reader();
         let name = StreamName {
-            label: place.label,
+            label: event_id.label,
             seal: Some(seal.into()),
         };
         let source = lost as Arc<dyn EventSource>;

@@ -70,8 +70,8 @@ impl ServerRequests {
     pub fn refuse_by_owner(&self, owner: u64) {
         let refused: Vec<_> = {
             let mut state = self.lock_state();
-            let of = state.open.extract_if(|_, open| open.owner == owner);
-            of.collect()
+            let owned = state.open.extract_if(|_, open| open.owner == owner);
+            owned.collect()
         };
         drop(refused);
     }

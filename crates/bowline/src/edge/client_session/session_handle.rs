@@ -100,9 +100,9 @@ impl SessionCallHandle {
     }
 
     /// Sends the response and ends the stream.
-    pub fn finish(&self, answer: Bytes, now: MonotonicTime) {
+    pub fn finish(&self, response: Bytes, now: MonotonicTime) {
         self.refuse_open();
-        self.buffer.finish(answer);
+        self.buffer.finish(response);
         self.session.streams.mark_ended(self.label(), now);
     }
 
@@ -137,14 +137,14 @@ impl ClientHandle for SessionCallHandle {
         }
     }
 
-    fn request(&self, question: ServerRequest) -> Option<ServerRequestId> {
+    fn request(&self, server_request: ServerRequest) -> Option<ServerRequestId> {
         self.has_requests.store(true, Ordering::Relaxed);
         self.session
-            .send_request(&self.buffer, self.serial, question)
+            .send_request(&self.buffer, self.serial, server_request)
     }
 
-    fn cancel_request(&self, question: ServerRequestId) {
-        self.session.cancel_request(&self.buffer, question);
+    fn cancel_request(&self, request_id: ServerRequestId) {
+        self.session.cancel_request(&self.buffer, request_id);
     }
 
     fn session_handle(&self) -> Arc<dyn ClientHandle> {
@@ -157,11 +157,11 @@ impl EventSource for SessionCallHandle {
         &self.buffer
     }
 
-    fn reader_left(&self, reader: ReaderId, told: StreamDelivery) {
+    fn reader_left(&self, reader: ReaderId, delivery: StreamDelivery) {
         if !self.buffer.release_reader(reader) || self.buffer.is_ended() {
             return;
         }
-        if told == StreamDelivery::Started && self.session.is_resumable() {
+        if delivery == StreamDelivery::Started && self.session.is_resumable() {
             // The client has an event id and can resume.
             return;
         }
@@ -206,16 +206,16 @@ impl ClientHandle for SessionHandle {
         self.0.notify(notification);
     }
 
-    fn request(&self, question: ServerRequest) -> Option<ServerRequestId> {
+    fn request(&self, server_request: ServerRequest) -> Option<ServerRequestId> {
         if !self.0.listen_buffer.has_reader() {
             return None;
         }
         self.0
-            .send_request(&self.0.listen_buffer, LISTEN_OWNER, question)
+            .send_request(&self.0.listen_buffer, LISTEN_OWNER, server_request)
     }
 
-    fn cancel_request(&self, question: ServerRequestId) {
-        self.0.cancel_request(&self.0.listen_buffer, question);
+    fn cancel_request(&self, request_id: ServerRequestId) {
+        self.0.cancel_request(&self.0.listen_buffer, request_id);
     }
 
     fn session_handle(&self) -> Arc<dyn ClientHandle> {

@@ -105,15 +105,15 @@ impl SessionTable {
         let name = &session.principal.name;
         let slot = self.ids.remove(&session.key).map(|(_, slot)| slot);
         let queue = self.by_principal.get_mut(name);
-        let held = slot.zip(queue).and_then(|(slot, queue)| {
-            let held = self.shares.remove(queue, slot);
-            (held, queue.is_empty()).into()
+        let removed = slot.zip(queue).and_then(|(slot, queue)| {
+            let removed = self.shares.remove(queue, slot);
+            (removed, queue.is_empty()).into()
         });
-        let (held, is_last) = held.unwrap_or_default();
+        let (removed, is_last) = removed.unwrap_or_default();
         if is_last {
             self.by_principal.remove(name);
         }
-        Some((id, session, held.map(|held| held.share)))
+        Some((id, session, removed.map(|removed| removed.share)))
     }
 
     /// Marks a session as used.
@@ -259,15 +259,18 @@ impl ClientSessions {
         scope: &EndpointScope,
         clock: &dyn Clock,
     ) -> Option<Arc<ClientSession>> {
-        let held = {
+        let live_session = {
             let mut table = self.lock_table();
-            let held = table.live.get(id).cloned();
-            if let Some(session) = held.as_ref().filter(|one| one.is_opened_by(principal)) {
+            let live_session = table.live.get(id).cloned();
+            if let Some(session) = live_session
+                .as_ref()
+                .filter(|one| one.is_opened_by(principal))
+            {
                 table.touch(session);
             }
-            held
+            live_session
         };
-        let session = match held {
+        let session = match live_session {
             Some(session) => session,
             None => self.restore_session(id, principal, clock)?,
         };
@@ -394,8 +397,8 @@ impl ClientSessions {
     pub(super) fn open_id(&self, id: &str, clock: &dyn Clock) -> Option<SessionClaims> {
         let sealed = self.seal().open_session(id)?;
         let age_s = (clock.unix_ms() / 1_000).saturating_sub(sealed.issued_s);
-        let ended = self.lock_table().ended.contains(id);
-        (!ended && age_s <= AGE_MAX.as_secs()).then_some(sealed)
+        let is_ended = self.lock_table().ended.contains(id);
+        (!is_ended && age_s <= AGE_MAX.as_secs()).then_some(sealed)
     }
 
     fn start_session(
@@ -441,13 +444,13 @@ impl SessionTable {
         }
         let principal = &session.principal;
         let mut evicted = None;
-        let mut given = None;
+        let mut freed_share = None;
         if !accounts.has_room(principal, SharedResource::Sessions, 1)
-            && let Some((gone, share)) = self.evict_idle(&principal.name)
+            && let Some((evicted_session, share)) = self.evict_idle(&principal.name)
         {
-            (evicted, given) = (Some(gone), share);
+            (evicted, freed_share) = (Some(evicted_session), share);
         }
-        let share = match given {
+        let share = match freed_share {
             Some(share) => share,
             None => accounts.take_share(principal, SharedResource::Sessions, 1)?,
         };
@@ -456,7 +459,7 @@ impl SessionTable {
         if !contexts.is_empty() {
             session.apply_contexts(&contexts);
         }
-        let held = SessionShare {
+        let session_share = SessionShare {
             id: Arc::clone(&id),
             share,
         };
@@ -467,7 +470,7 @@ impl SessionTable {
                 self.by_principal.entry(name).or_default()
             }
         };
-        let slot = self.shares.push(queue, held);
+        let slot = self.shares.push(queue, session_share);
         self.ids.insert(session.key, (Arc::clone(&id), slot));
         self.live.insert(id, Arc::clone(&session));
         Ok((session, evicted))

@@ -121,11 +121,11 @@ impl EventBuffer {
     }
 
     /// Keeps sent messages from now on, for resumption.
-    pub fn enable_replay(&self, kept: ReplayBudget) {
+    pub fn enable_replay(&self, budget: ReplayBudget) {
         let mut state = self.lock_state();
         if state.budget.is_none() {
-            kept.0.fetch_add(state.bytes, Ordering::Relaxed);
-            state.budget = Some(kept);
+            budget.0.fetch_add(state.bytes, Ordering::Relaxed);
+            state.budget = Some(budget);
         }
     }
 
@@ -263,8 +263,8 @@ impl BufferState {
 
     fn count_bytes(&mut self, bytes: usize) {
         self.bytes += bytes;
-        if let Some(kept) = &self.budget {
-            kept.0.fetch_add(bytes, Ordering::Relaxed);
+        if let Some(budget) = &self.budget {
+            budget.0.fetch_add(bytes, Ordering::Relaxed);
         }
     }
 
@@ -275,8 +275,8 @@ impl BufferState {
         self.bytes -= message.len();
         self.dropped += 1;
         self.sent = self.sent.saturating_sub(1);
-        if let Some(kept) = &self.budget {
-            kept.0.fetch_sub(message.len(), Ordering::Relaxed);
+        if let Some(budget) = &self.budget {
+            budget.0.fetch_sub(message.len(), Ordering::Relaxed);
         }
         true
     }
@@ -284,7 +284,7 @@ impl BufferState {
     /// Drops sent messages beyond the replay limits.
     fn trim_sent(&mut self) {
         while self.sent > 0 {
-            let keep = self.budget.as_ref().is_some_and(|kept| !kept.is_full())
+            let keep = self.budget.as_ref().is_some_and(|budget| !budget.is_full())
                 && self.sent <= REPLAY_EVENTS_MAX
                 && self.bytes <= REPLAY_BYTES_MAX;
             if keep || !self.drop_oldest() {
@@ -313,8 +313,8 @@ impl BufferState {
 
 impl Drop for BufferState {
     fn drop(&mut self) {
-        if let Some(kept) = &self.budget {
-            kept.0.fetch_sub(self.bytes, Ordering::Relaxed);
+        if let Some(budget) = &self.budget {
+            budget.0.fetch_sub(self.bytes, Ordering::Relaxed);
         }
     }
 }

@@ -98,8 +98,9 @@ pub(super) async fn handle_batch(caller: McpCaller<'_>, text: Bytes) -> EdgeResp
 
 fn supports_batches(caller: McpCaller<'_>, session: &ClientSession) -> bool {
     let only = Revision::V2025_03_26;
-    let mut said = caller.parts.headers.get_all(REVISION_HEADER).iter();
-    session.revision == only && said.all(|said| said.as_bytes() == only.as_str().as_bytes())
+    let mut declared = caller.parts.headers.get_all(REVISION_HEADER).iter();
+    session.revision == only
+        && declared.all(|declared| declared.as_bytes() == only.as_str().as_bytes())
 }
 
 /// Returns the shared client handle of all calls in the batch, if the client accepts SSE.

@@ -63,8 +63,8 @@ fn downgrade_result<'a>(
     body: &'a [u8],
 ) -> LegacyReply<'a> {
     match (result_translation::result_kind(body), subject) {
-        (ResultKind::Complete | ResultKind::Absent, CallSubject::Task { verb, .. }) => {
-            downgrade_task(*verb, body)
+        (ResultKind::Complete | ResultKind::Absent, CallSubject::Task { operation, .. }) => {
+            downgrade_task(*operation, body)
         }
         (ResultKind::Complete | ResultKind::Absent, _) => {
             LegacyReply::Result(result_translation::to_legacy(body, subject.method()))
@@ -173,9 +173,9 @@ mod tests {
 
     #[test]
     fn task_reply_depends_on_operation() {
-        let task = |verb| CallSubject::Task {
+        let task = |operation| CallSubject::Task {
             id: "1".into(),
-            verb,
+            operation,
         };
         let done = r#"{"resultType":"complete","taskId":"1","status":"completed","ttlMs":9,"result":{"content":[],"resultType":"complete"}}"#;
         let plain = r#"{"ttl":9,"taskId":"1","status":"completed"}"#;

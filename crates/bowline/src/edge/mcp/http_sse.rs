@@ -126,7 +126,7 @@ fn query_session_id(query: &str) -> Option<&str> {
 }
 
 async fn handle_request(caller: McpCaller<'_>, session: &Arc<ClientSession>, message: &RpcMessage) {
-    let answer = if message.method() == Some(method::INITIALIZE) {
+    let response = if message.method() == Some(method::INITIALIZE) {
         initialize::initialize_session(caller, session, message).await
     } else if let Some(kind) = message.method().and_then(CallKind::from_method) {
         let handle = SessionHandle::for_session(session) as Arc<dyn ClientHandle>;
@@ -137,7 +137,7 @@ async fn handle_request(caller: McpCaller<'_>, session: &Arc<ClientSession>, mes
     } else {
         local_requests::handle_local(caller, session, message).await
     };
-    session.push_response(answer);
+    session.push_response(response);
 }
 
 /// Sends the response when ready; ending the session cancels the call.

@@ -47,9 +47,9 @@ pub(super) async fn open_session(caller: McpCaller<'_>, message: &RpcMessage) ->
         return error_http_response(status, Some(id), code::INTERNAL, message);
     };
     let introduction = result_response(id, &write_initialize_result(caller, revision));
-    let mut answer = response_body::json_response(StatusCode::OK, introduction);
-    answer.headers_mut().insert(SESSION_HEADER, header);
-    answer
+    let mut response = response_body::json_response(StatusCode::OK, introduction);
+    response.headers_mut().insert(SESSION_HEADER, header);
+    response
 }
 
 /// Handles `initialize` in a session already opened by its SSE stream.
@@ -74,9 +74,9 @@ pub(super) async fn initialize_session(
 /// Negotiates the revision. For an unknown revision the latest legacy revision is offered, and the
 /// client decides.
 fn negotiate_revision(params: &[u8]) -> Option<Revision> {
-    let asked = object::field(params, "protocolVersion")?;
-    let asked = object::parse_string(asked.slice(params))?;
-    Some(Revision::parse_legacy(&asked).unwrap_or(Revision::LATEST_LEGACY))
+    let requested = object::field(params, "protocolVersion")?;
+    let requested = object::parse_string(requested.slice(params))?;
+    Some(Revision::parse_legacy(&requested).unwrap_or(Revision::LATEST_LEGACY))
 }
 
 fn missing_revision_error(id: &[u8]) -> Bytes {

@@ -58,7 +58,7 @@ fn is_consistent<'a>(
 
 /// Returns whether a header value decodes to this text.
 pub(in crate::edge) fn header_equals(value: &[u8], text: &str) -> bool {
-    header_params::decode_value(value).is_some_and(|said| said == text)
+    header_params::decode_value(value).is_some_and(|decoded| decoded == text)
 }
 
 #[cfg(test)]

@@ -42,9 +42,9 @@ pub(super) struct LegacyResponse {
 }
 
 impl From<Bytes> for LegacyResponse {
-    fn from(answer: Bytes) -> Self {
+    fn from(bytes: Bytes) -> Self {
         Self {
-            response: answer,
+            response: bytes,
             too_many_requests: None,
         }
     }
@@ -173,12 +173,13 @@ fn single_response(outcome: LegacyResponse) -> EdgeResponse {
     let Some(too_much) = outcome.too_many_requests else {
         return response_body::json_response(StatusCode::OK, outcome.response);
     };
-    let mut answer = response_body::json_response(StatusCode::TOO_MANY_REQUESTS, outcome.response);
+    let mut response =
+        response_body::json_response(StatusCode::TOO_MANY_REQUESTS, outcome.response);
     if let Some(seconds) = too_much.retry_after_seconds() {
         let wait = HeaderValue::from(seconds);
-        answer.headers_mut().insert(header::RETRY_AFTER, wait);
+        response.headers_mut().insert(header::RETRY_AFTER, wait);
     }
-    answer
+    response
 }
 
 /// Responds with JSON if the response is the first event, otherwise with an event stream.
@@ -193,9 +194,9 @@ pub(super) async fn respond_when_ready(
     // No timer here: the connection task polls in-flight requests periodically.
     let clock = edge.host.clock();
     let until = clock.now().plus(STREAM_AFTER);
-    let answer = poll_fn(|cx| {
-        if let Poll::Ready(answer) = running.as_mut().poll(cx) {
-            return Poll::Ready(Some(answer));
+    let reply = poll_fn(|cx| {
+        if let Poll::Ready(reply) = running.as_mut().poll(cx) {
+            return Poll::Ready(Some(reply));
         }
         if handle.buffer().poll_ready(cx).is_ready() || clock.now() >= until {
             return Poll::Ready(None);
@@ -203,22 +204,22 @@ pub(super) async fn respond_when_ready(
         Poll::Pending
     })
     .await;
-    match answer {
+    match reply {
         Some(outcome) if handle.buffer().is_empty() => single_response(outcome),
         Some(LegacyResponse {
-            response: answer, ..
+            response: reply, ..
         }) => {
             // Notifications queued before the response are sent first.
             let events = handle.open_stream();
-            handle.finish(answer, edge.host.clock().now());
+            handle.finish(reply, edge.host.clock().now());
             response_body::event_response(events)
         }
         None => {
             let events = handle.open_stream();
             let clock = Arc::clone(edge.host.clock());
             edge.host.tasks().spawn("call stream", async move {
-                let answer = running.await.response;
-                handle.finish(answer, clock.now());
+                let reply = running.await.response;
+                handle.finish(reply, clock.now());
             });
             response_body::event_response(events)
         }
@@ -252,9 +253,10 @@ pub(in crate::edge) fn parse_params(params: &[u8], kind: CallKind) -> Option<Cal
         CallKind::Tool => parse_name(params, members.name, CallSubject::Tool)?,
         CallKind::Prompt => parse_name(params, members.name, CallSubject::Prompt)?,
         CallKind::Resource => parse_name(params, members.uri, CallSubject::Resource)?,
-        CallKind::Task(verb) => {
-            parse_name(params, members.task_id, |id| CallSubject::Task { id, verb })?
-        }
+        CallKind::Task(operation) => parse_name(params, members.task_id, |id| CallSubject::Task {
+            id,
+            operation,
+        })?,
         CallKind::Complete => parse_completion_ref(params, members.reference?)?,
     };
     let progress_at = members.meta.and_then(|meta| {
@@ -341,7 +343,7 @@ mod tests {
                 r#"{"taskId":"t"}"#,
                 CallSubject::Task {
                     id: "t".into(),
-                    verb: get,
+                    operation: get,
                 },
                 "\"t\"",
             ),

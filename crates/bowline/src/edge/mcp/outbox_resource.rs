@@ -42,9 +42,9 @@ pub(in crate::edge) async fn subscribe_outbox(
     uri: &str,
 ) -> Result<(), CallError> {
     let outbox = edge.host.outbox();
-    let asker = session.current_principal();
-    let asked = outbox.subscribe(&asker, &session.scope, session.key, uri);
-    match asked.await {
+    let principal = session.current_principal();
+    let subscribed = outbox.subscribe(&principal, &session.scope, session.key, uri);
+    match subscribed.await {
         Ok(true) => Ok(()),
         Ok(false) => Err(unknown_resource(uri)),
         Err(error) => Err(to_call_error(&error)),

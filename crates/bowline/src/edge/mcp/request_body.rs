@@ -83,19 +83,19 @@ impl BodyError {
             ),
             Self::Broken => (StatusCode::BAD_REQUEST, "the body did not arrive whole"),
         };
-        let answer = error_http_response(status, None, code::INVALID_REQUEST, message);
+        let response = error_http_response(status, None, code::INVALID_REQUEST, message);
         match self {
-            Self::TooLarge | Self::TooSlow | Self::Broken => with_connection_close(answer),
-            _ => answer,
+            Self::TooLarge | Self::TooSlow | Self::Broken => with_connection_close(response),
+            _ => response,
         }
     }
 }
 
 /// Closes the connection, since the rest of the body must not be parsed as the next request.
-fn with_connection_close(mut answer: EdgeResponse) -> EdgeResponse {
+fn with_connection_close(mut response: EdgeResponse) -> EdgeResponse {
     let close = header::HeaderValue::from_static("close");
-    answer.headers_mut().insert(header::CONNECTION, close);
-    answer
+    response.headers_mut().insert(header::CONNECTION, close);
+    response
 }
 
 /// The account charged for request bodies.
@@ -116,13 +116,13 @@ impl StreamGuard for BodyShare {}
 
 /// Keeps the share of a body until the response, or until the end of a streamed response.
 pub(crate) fn attach_body_share(
-    mut answer: EdgeResponse,
+    mut response: EdgeResponse,
     share: Option<BodyShare>,
 ) -> EdgeResponse {
-    if let (EdgeBody::Events(events), Some(share)) = (answer.body_mut(), share) {
+    if let (EdgeBody::Events(events), Some(share)) = (response.body_mut(), share) {
         events.attach_guard(Box::new(share));
     }
-    answer
+    response
 }
 
 /// Reads the body of a POST to an MCP endpoint.
@@ -157,8 +157,8 @@ where
     }
     // Nearly every body is already complete in a single frame: no timer, no copy.
     let mut incoming = incoming;
-    let there = poll_fn(|cx| Poll::Ready(Pin::new(&mut incoming).poll_frame(cx))).await;
-    let first = match there {
+    let first_poll = poll_fn(|cx| Poll::Ready(Pin::new(&mut incoming).poll_frame(cx))).await;
+    let first = match first_poll {
         Poll::Ready(frame) => frame_data(frame)?,
         Poll::Pending => Bytes::new(),
     };
@@ -421,9 +421,9 @@ mod tests {
             limit: 16 * MIB,
         };
         assert_eq!(refused, BodyError::OverShare(cause));
-        let answer = refused.into_response();
-        assert_eq!(answer.status(), StatusCode::TOO_MANY_REQUESTS);
-        assert_eq!(answer.headers()[header::CONNECTION], "close");
+        let response = refused.into_response();
+        assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(response.headers()[header::CONNECTION], "close");
         drop(taken);
         let read = read_bounded(&HeaderMap::new(), drip(), account).await;
         assert_eq!(read.unwrap_err(), BodyError::TooLarge);

@@ -69,8 +69,8 @@ impl MetricsWriter<'_> {
         for server in servers {
             for state in SERVER_STATES {
                 let labels = [("server", server.name()), ("state", state)];
-                let is = u64::from(server.status.state == state);
-                family.encode_family(&labels)?.encode_gauge(&is)?;
+                let value = u64::from(server.status.state == state);
+                family.encode_family(&labels)?.encode_gauge(&value)?;
             }
         }
         Ok(())

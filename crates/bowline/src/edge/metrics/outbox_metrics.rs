@@ -47,9 +47,9 @@ impl OutboxMetrics {
         let mut family = out.0.encode_descriptor(name, help, None, kind)?;
         let nothing = ServerQueueView::default();
         for server in servers {
-            let letters = self.by_server.get(server.name()).unwrap_or(&nothing);
+            let queue = self.by_server.get(server.name()).unwrap_or(&nothing);
             let labels = [("server", server.name())];
-            let gauge = value(letters);
+            let gauge = value(queue);
             family.encode_family(&labels)?.encode_gauge(&gauge)?;
         }
         Ok(())
@@ -72,18 +72,18 @@ impl OutboxMetrics {
             metric_names::OUTBOX_QUEUED,
             "Calls that are kept for the server",
         );
-        self.write_server_gauges(out, name, help, servers, |letters| letters.queued)?;
+        self.write_server_gauges(out, name, help, servers, |queue| queue.queued)?;
         let (name, help) = (
             metric_names::OUTBOX_DEAD,
             "Kept calls that could not be delivered",
         );
-        self.write_server_gauges(out, name, help, servers, |letters| letters.dead)?;
+        self.write_server_gauges(out, name, help, servers, |queue| queue.dead)?;
         let (name, help) = (
             metric_names::OUTBOX_OLDEST,
             "How long the oldest kept call waits",
         );
-        self.write_server_gauges(out, name, help, servers, |letters| {
-            to_seconds(letters.oldest_age_ms.unwrap_or_default())
+        self.write_server_gauges(out, name, help, servers, |queue| {
+            to_seconds(queue.oldest_age_ms.unwrap_or_default())
         })
     }
 }

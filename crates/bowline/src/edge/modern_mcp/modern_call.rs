@@ -197,10 +197,10 @@ async fn start_call(
     // A legacy server creates tasks only if the tool's definition allows tasks.
     if let Some(params) = modern_tasks::rewrite_task_param(&responder, call_params.makes_task) {
         responder.params = params;
-        let Some(again) = parse_params(&responder.params, responder.kind) else {
+        let Some(rewritten) = parse_params(&responder.params, responder.kind) else {
             return responder.invalid_params_http(responder.kind.missing_target_text());
         };
-        call_params = again;
+        call_params = rewritten;
         responder.makes_task = call_params.makes_task;
     }
     let caller = request.caller;
@@ -219,12 +219,12 @@ async fn start_call(
         Some(level) => Some(Box::pin(apply_log_level(caller, &client, level)).await),
         None => None,
     };
-    let mut wants = round_options(&request, &responder.params, &call_params);
+    let mut options = round_options(&request, &responder.params, &call_params);
     // Call kinds without `input_required` results get no server requests.
     if !responder.can_relay_requests() {
-        wants.capabilities = ClientCapabilities::default();
+        options.capabilities = ClientCapabilities::default();
     }
-    let (end, round, cancelled) = ModernCallHandle::new(client, wants);
+    let (end, round, cancelled) = ModernCallHandle::new(client, options);
     let call = CallRequest {
         principal: Arc::clone(&responder.principal),
         scope: responder.scope.clone(),
@@ -259,7 +259,7 @@ pub(super) fn enter_client(
 ) -> Arc<SessionlessClient> {
     let info = request.client_info_at.map(|at| at.slice(request.params()));
     let edge = &responder.edge;
-    let (client, gone) = edge.modern_calls.clients.enter_client(
+    let (client, evicted) = edge.modern_calls.clients.enter_client(
         &edge.sessions,
         &responder.principal,
         &responder.scope,
@@ -269,7 +269,7 @@ pub(super) fn enter_client(
         },
         edge.host.clock().now(),
     );
-    for client in gone {
+    for client in evicted {
         edge.host.end_session(client);
     }
     client
@@ -334,16 +334,16 @@ pub(super) async fn run_call(
 }
 
 /// Wraps the gateway's own response as a server reply.
-fn to_call_result(answer: Bytes) -> CallResult {
+fn to_call_result(bytes: Bytes) -> CallResult {
     use bowline_core::call::BodyKind;
-    let read = RpcMessage::parse_from_server(answer.clone()).ok();
-    let place = read.and_then(|message| match message.result_span() {
+    let read = RpcMessage::parse_from_server(bytes.clone()).ok();
+    let kind_and_span = read.and_then(|message| match message.result_span() {
         Some(at) => Some((BodyKind::Result, at)),
         None => message.error_span().map(|at| (BodyKind::Error, at)),
     });
-    let (body, at) = place.ok_or(CallError::ShuttingDown)?;
+    let (body, at) = kind_and_span.ok_or(CallError::ShuttingDown)?;
     Ok(CallReply {
-        response: answer,
+        response: bytes,
         body_at: at.start..at.end,
         body_kind: body,
         origin: ReplyOrigin::Live,

@@ -303,7 +303,7 @@ impl ClientHandle for ModernCallHandle {
         round.push_notification(notification);
     }
 
-    fn request(&self, question: ServerRequest) -> Option<ServerRequestId> {
+    fn request(&self, server_request: ServerRequest) -> Option<ServerRequestId> {
         let (id, waker) = {
             let mut state = self.lock_state();
             if state.finished
@@ -312,20 +312,20 @@ impl ClientHandle for ModernCallHandle {
                     .round
                     .options
                     .capabilities
-                    .supports(question.capability)
+                    .supports(server_request.capability)
             {
                 drop(state);
                 // Refused outside the lock.
-                drop(question);
+                drop(server_request);
                 return None;
             }
             state.last_id += 1;
             let id = state.last_id;
-            let key = state.request_key(id, &question);
+            let key = state.request_key(id, &server_request);
             state.requests.push(OpenServerRequest {
                 id,
                 key,
-                request: question,
+                request: server_request,
             });
             (id, state.waker.take())
         };
@@ -339,18 +339,21 @@ impl ClientHandle for ModernCallHandle {
         true
     }
 
-    fn note_missing_capability(&self, ability: ClientCapability) {
-        self.lock_state().missing = Some(ability);
+    fn note_missing_capability(&self, capability: ClientCapability) {
+        self.lock_state().missing = Some(capability);
     }
 
     fn on_task_created(&self, task: &TaskRecord) {
         self.lock_state().task = Some(task.clone());
     }
 
-    fn cancel_request(&self, question: ServerRequestId) {
+    fn cancel_request(&self, request_id: ServerRequestId) {
         let withdrawn = {
             let mut state = self.lock_state();
-            let at = state.requests.iter().position(|open| open.id == question.0);
+            let at = state
+                .requests
+                .iter()
+                .position(|open| open.id == request_id.0);
             at.map(|at| state.requests.remove(at))
         };
         drop(withdrawn);
@@ -432,9 +435,9 @@ impl CallRound {
 
     fn accepts_level(&self, message: &[u8]) -> bool {
         let params = object::field(message, "params").map(|at| at.slice(message));
-        let said = params.and_then(|params| object::text_field(params, "level"));
-        let said = said.and_then(|word| LogLevel::parse(&word));
-        match (self.options.level, said) {
+        let message_level = params.and_then(|params| object::text_field(params, "level"));
+        let message_level = message_level.and_then(|word| LogLevel::parse(&word));
+        match (self.options.level, message_level) {
             (Some(least), Some(level)) => level >= least,
             (Some(_), None) => true,
             (None, _) => false,

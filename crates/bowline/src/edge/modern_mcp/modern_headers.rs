@@ -24,11 +24,11 @@ pub(super) fn check_headers(
     message: &RpcMessage,
     version: Option<&str>,
 ) -> Result<Option<Vec<HeaderClaim>>, ModernRequestError> {
-    let Some(said) = single_header(headers, &REVISION_HEADER) else {
+    let Some(header_version) = single_header(headers, &REVISION_HEADER) else {
         return Err(ModernRequestError::Header("MCP-Protocol-Version"));
     };
     // A version missing from the body is a separate error, reported later.
-    if version.is_some_and(|version| version.as_bytes() != said) {
+    if version.is_some_and(|version| version.as_bytes() != header_version) {
         return Err(ModernRequestError::Header("MCP-Protocol-Version"));
     }
     let method_name = message.method().unwrap_or_default();
@@ -41,7 +41,7 @@ pub(super) fn check_headers(
             single_header(headers, &NAME_HEADER).is_some_and(|value| header_equals(value, &name))
         }
         // Legacy task methods are refused as unknown methods later.
-        (None, given) => !given || method_name.starts_with("tasks/"),
+        (None, is_present) => !is_present || method_name.starts_with("tasks/"),
     };
     if !matches {
         return Err(ModernRequestError::Header("Mcp-Name"));
@@ -52,9 +52,9 @@ pub(super) fn check_headers(
 /// Rejects a notification that contradicts its headers; absent headers are accepted.
 pub(super) fn reject_mismatch(headers: &HeaderMap, message: &RpcMessage) -> Option<EdgeResponse> {
     let method_name = message.method().unwrap_or_default();
-    let given = headers.contains_key(METHOD_HEADER);
+    let is_present = headers.contains_key(METHOD_HEADER);
     let is_mismatch =
-        given && single_header(headers, &METHOD_HEADER) != Some(method_name.as_bytes());
+        is_present && single_header(headers, &METHOD_HEADER) != Some(method_name.as_bytes());
     is_mismatch.then(|| ModernRequestError::Header("Mcp-Method").to_response(None))
 }
 

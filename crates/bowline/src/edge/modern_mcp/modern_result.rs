@@ -46,9 +46,9 @@ pub(in crate::edge) fn complete_result(
     hint: Option<CacheHint>,
 ) -> Vec<u8> {
     let info = server_info(request);
-    let known = ResultContext {
+    let context = ResultContext {
         server_info: Some(&info),
         hint,
     };
-    to_modern(result, request.method, &known)
+    to_modern(result, request.method, &context)
 }

@@ -89,7 +89,7 @@ struct TaskRequest {
 /// Handles a request about a task.
 pub(super) async fn handle_task(
     modern_request: ModernRequest<'_>,
-    verb: TaskOperation,
+    operation: TaskOperation,
 ) -> EdgeResponse {
     let params = modern_request
         .message
@@ -97,16 +97,16 @@ pub(super) async fn handle_task(
         .map_or_else(Bytes::new, |at| {
             modern_request.message.bytes().slice(at.start..at.end)
         });
-    let ask = CallKind::Task(verb);
-    let named = parse_params(&params, ask);
+    let kind = CallKind::Task(operation);
+    let named = parse_params(&params, kind);
     let subject = match &named {
         Some(named) => named.subject.clone(),
         None => CallSubject::Task {
             id: "".into(),
-            verb,
+            operation,
         },
     };
-    let responder = ModernResponder::from_request(&modern_request, ask, subject, params);
+    let responder = ModernResponder::from_request(&modern_request, kind, subject, params);
     if !supports_tasks(
         modern_request
             .capabilities_at
@@ -115,19 +115,19 @@ pub(super) async fn handle_task(
         return responder.missing_capabilities(TASKS_CAPABILITY).into_http();
     }
     let Some(named) = named else {
-        return responder.invalid_params_http(ask.missing_target_text());
+        return responder.invalid_params_http(kind.missing_target_text());
     };
     let sealed = named.subject.name().as_ref().to_owned();
-    let Some(request) = TaskRequest::open(&modern_request, responder, &named, verb) else {
+    let Some(request) = TaskRequest::open(&modern_request, responder, &named, operation) else {
         let failed = ModernResponder::from_request(
             &modern_request,
-            ask,
+            kind,
             named.subject.clone(),
             Bytes::new(),
         );
         return failed.call_error_http(&unknown_task(&sealed));
     };
-    let response = match verb {
+    let response = match operation {
         TaskOperation::Get | TaskOperation::Result => request.get_task().await,
         TaskOperation::Update => request.update_task().await,
         TaskOperation::Cancel => request.cancel_task().await,
@@ -137,8 +137,8 @@ pub(super) async fn handle_task(
 /// Refuses task notifications to clients without task support.
 pub(super) fn reject_task_ids(request: &ModernRequest<'_>) -> Option<EdgeResponse> {
     let params = request.params();
-    let news = object::field(params, "notifications")?.slice(params);
-    object::field(news, "taskIds")?;
+    let filter = object::field(params, "notifications")?.slice(params);
+    object::field(filter, "taskIds")?;
     if supports_tasks(request.capabilities_at.slice(params)) {
         return None;
     }
@@ -157,12 +157,12 @@ impl TaskRequest {
         request: &ModernRequest<'_>,
         mut responder: ModernResponder,
         named: &Named,
-        verb: TaskOperation,
+        operation: TaskOperation,
     ) -> Option<Self> {
         let edge = Arc::clone(&responder.edge);
         let sealed = named.subject.name().as_ref().to_owned();
-        let (seal, who) = (edge.sessions.seal(), &responder.principal.name);
-        let task = task_id::open_id(seal, who, edge.modern_calls.boot_id, &sealed)?;
+        let (seal, principal_name) = (edge.sessions.seal(), &responder.principal.name);
+        let task = task_id::open_id(seal, principal_name, edge.modern_calls.boot_id, &sealed)?;
         let wants = round_options(request, &responder.params, named);
         let mut literal = Vec::new();
         write_string(&mut literal, &task.server_id);
@@ -173,7 +173,7 @@ impl TaskRequest {
         responder.params = replace_span(&responder.params, at, &literal).into();
         responder.subject = CallSubject::Task {
             id: Arc::clone(&task.server_id),
-            verb,
+            operation,
         };
         let client = enter_client(request, &responder);
         let (end, _, _cancelled) = ModernCallHandle::new(Arc::clone(&client), wants.clone());
@@ -311,11 +311,11 @@ impl TaskRequest {
             }
             TaskStatus::InputRequired => {
                 let requests = self.wait_for_requests().await;
-                let came = match &requests {
+                let outcome = match &requests {
                     Some(requests) => TaskOutcome::InputRequests(requests),
                     None => TaskOutcome::Pending,
                 };
-                let task = task_translation::to_modern(task, came);
+                let task = task_translation::to_modern(task, outcome);
                 // No request for the client is pending yet.
                 match requests {
                     Some(_) => task,
@@ -340,11 +340,11 @@ impl TaskRequest {
                     &self.responder.principal,
                     &self.responder.scope,
                 );
-                let known = ResultContext {
+                let context = ResultContext {
                     server_info: Some(&info),
                     hint: None,
                 };
-                let result = to_modern(&strip_related_task(inside), method::TOOLS_CALL, &known);
+                let result = to_modern(&strip_related_task(inside), method::TOOLS_CALL, &context);
                 with_status(
                     &task_translation::to_modern(task, TaskOutcome::Result(&result)),
                     TaskStatus::Completed,

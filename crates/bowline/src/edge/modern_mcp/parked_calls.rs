@@ -66,7 +66,7 @@ impl<T: Clone> ParkedCallTable<T> {
     pub(crate) fn park(
         &mut self,
         principal: &Arc<str>,
-        held: T,
+        parked: T,
         now: MonotonicTime,
     ) -> Result<(u64, u32), ParkedTableFull> {
         let own = |entry: &&ParkedEntry<T>| entry.principal == *principal;
@@ -80,7 +80,7 @@ impl<T: Clone> ParkedCallTable<T> {
             principal: Arc::clone(principal),
             round: 1,
             phase: waiting_phase(now),
-            call: held,
+            call: parked,
         };
         self.calls.insert(self.last_handle, entry);
         Ok((self.last_handle, 1))
@@ -140,8 +140,8 @@ impl<T: Clone> ParkedCallTable<T> {
     }
 
     fn take_where(&mut self, which: impl Fn(&ParkedEntry<T>) -> bool) -> Vec<T> {
-        let taken = self.calls.extract_if(|_, entry| which(entry));
-        taken.map(|(_, entry)| entry.call).collect()
+        let removed = self.calls.extract_if(|_, entry| which(entry));
+        removed.map(|(_, entry)| entry.call).collect()
     }
 
     #[cfg(test)]

@@ -136,17 +136,20 @@ pub(super) fn check_request<'a>(
     message: &'a RpcMessage,
 ) -> Result<ModernRequest<'a>, ModernRequestError> {
     let params = message.params().unwrap_or_default();
-    let said = RequestMeta::parse(params);
-    let claims =
-        modern_headers::check_headers(&caller.parts.headers, message, said.version.as_deref())?;
-    let Some(version) = said.version else {
+    let request_meta = RequestMeta::parse(params);
+    let claims = modern_headers::check_headers(
+        &caller.parts.headers,
+        message,
+        request_meta.version.as_deref(),
+    )?;
+    let Some(version) = request_meta.version else {
         return Err(ModernRequestError::Meta(meta::PROTOCOL_VERSION));
     };
     let is_object = |at: &ByteSpan| at.slice(params).starts_with(b"{");
-    let Some(capabilities) = said.capabilities.filter(is_object) else {
+    let Some(capabilities) = request_meta.capabilities.filter(is_object) else {
         return Err(ModernRequestError::Meta(meta::CLIENT_CAPABILITIES));
     };
-    let level = match said.log_level {
+    let level = match request_meta.log_level {
         None => None,
         Some(at) => {
             let word = object::parse_string(at.slice(params));
@@ -169,7 +172,7 @@ pub(super) fn check_request<'a>(
         method,
         abilities: parse_capabilities(capabilities.slice(params)),
         capabilities_at: capabilities,
-        client_info_at: said.client_info.filter(is_object),
+        client_info_at: request_meta.client_info.filter(is_object),
         log_level: level,
         claims,
     })

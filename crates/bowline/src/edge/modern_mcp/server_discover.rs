@@ -21,21 +21,21 @@ pub(super) async fn handle_discover(request: ModernRequest<'_>) -> EdgeResponse 
         .initialize_info(caller.principal, caller.scope);
     let declared =
         outbox_resource::declare_capabilities(caller.edge, caller.scope, own.capabilities);
-    let mut told = Vec::from(&b"{\"supportedVersions\":"[..]);
-    write_supported_versions(&mut told);
-    told.extend_from_slice(b",\"capabilities\":");
-    write_capabilities(&mut told, &declared);
+    let mut result = Vec::from(&b"{\"supportedVersions\":"[..]);
+    write_supported_versions(&mut result);
+    result.extend_from_slice(b",\"capabilities\":");
+    write_capabilities(&mut result, &declared);
     if let Some(words) = own.instructions {
-        told.extend_from_slice(b",\"instructions\":");
-        told.extend_from_slice(&words);
+        result.extend_from_slice(b",\"instructions\":");
+        result.extend_from_slice(&words);
     }
     if let Some(meta) = own.meta {
-        told.extend_from_slice(b",\"_meta\":");
-        told.extend_from_slice(&meta);
+        result.extend_from_slice(b",\"_meta\":");
+        result.extend_from_slice(&meta);
     }
-    told.push(b'}');
-    let told = complete_result(&request, &told, Some(own.hint.unwrap_or(NOT_CACHED)));
-    response_body::json_response(StatusCode::OK, result_response(request.id(), &told))
+    result.push(b'}');
+    let result = complete_result(&request, &result, Some(own.hint.unwrap_or(NOT_CACHED)));
+    response_body::json_response(StatusCode::OK, result_response(request.id(), &result))
 }
 
 /// Writes capabilities in modern form: tasks become an extension.

@@ -149,7 +149,7 @@ impl SessionlessClients {
             client.used_ms.store(now.0, Ordering::Relaxed);
             return (Arc::clone(client), Vec::new());
         }
-        let gone = match table.live.len() >= CLIENTS_MAX {
+        let evicted = match table.live.len() >= CLIENTS_MAX {
             true => table.evict_idle(),
             false => Vec::new(),
         };
@@ -160,7 +160,7 @@ impl SessionlessClients {
             log_levels: Mutex::default(),
         });
         table.live.insert(name, Arc::clone(&client));
-        (client, gone)
+        (client, evicted)
     }
 
     /// Removes idle clients and returns their keys.
@@ -184,8 +184,8 @@ impl SessionlessClients {
 
 impl ClientTable {
     fn remove_where(&mut self, which: impl Fn(&Arc<SessionlessClient>) -> bool) -> Vec<SessionKey> {
-        let gone = self.live.extract_if(|_, client| which(client));
-        gone.map(|(_, client)| client.key).collect()
+        let removed = self.live.extract_if(|_, client| which(client));
+        removed.map(|(_, client)| client.key).collect()
     }
 
     /// Evicts the longest idle clients.
@@ -201,9 +201,9 @@ impl ClientTable {
         let last = *last;
         let left = Cell::new(EVICTED_AT_ONCE);
         self.remove_where(|client| {
-            let goes = left.get() > 0 && !is_busy(client) && used(client) <= last;
-            left.set(left.get() - usize::from(goes));
-            goes
+            let is_evicted = left.get() > 0 && !is_busy(client) && used(client) <= last;
+            left.set(left.get() - usize::from(is_evicted));
+            is_evicted
         })
     }
 }

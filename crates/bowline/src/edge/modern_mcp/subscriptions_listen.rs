@@ -138,13 +138,13 @@ async fn subscribe_all(caller: McpCaller<'_>, key: SessionKey, uris: Vec<String>
     };
     // Dropping a late attempt also removes its subscription.
     let _late = tokio::time::timeout(SUBSCRIBE_WAIT, all).await;
-    let taken: Vec<bool> = attempts
+    let subscribed: Vec<bool> = attempts
         .iter()
         .map(|one| matches!(one, SubscribeAttempt::Subscribed))
         .collect();
     drop(attempts);
-    let both = uris.into_iter().zip(taken);
-    both.filter_map(|(uri, taken)| taken.then_some(uri))
+    let both = uris.into_iter().zip(subscribed);
+    both.filter_map(|(uri, subscribed)| subscribed.then_some(uri))
         .collect()
 }
 
@@ -157,8 +157,8 @@ enum SubscribeAttempt<'a> {
 
 impl SubscribeAttempt<'_> {
     fn poll_pending(&mut self, cx: &mut std::task::Context<'_>) -> bool {
-        if let Self::Pending(asking) = self {
-            match asking.as_mut().poll(cx) {
+        if let Self::Pending(future) = self {
+            match future.as_mut().poll(cx) {
                 Poll::Ready(true) => *self = Self::Subscribed,
                 Poll::Ready(false) => *self = Self::Refused,
                 Poll::Pending => return true,
@@ -178,15 +178,15 @@ async fn subscribe_one(caller: McpCaller<'_>, key: SessionKey, uri: &str) -> boo
     } = caller;
     if outbox_resource::is_outbox_uri(uri) {
         let outbox = edge.host.outbox();
-        let taken = outbox.subscribe(principal, scope, key, uri).await;
-        return taken.unwrap_or(false);
+        let subscribed = outbox.subscribe(principal, scope, key, uri).await;
+        return subscribed.unwrap_or(false);
     }
     let end: Arc<dyn ClientHandle> = Arc::new(NullClient::new(key));
-    let taken = edge.host.subscribe(principal, scope, &end, uri).await;
-    if let Err(error) = &taken {
+    let subscribed = edge.host.subscribe(principal, scope, &end, uri).await;
+    if let Err(error) = &subscribed {
         tracing::debug!(%error, "resource subscription failed");
     }
-    taken.is_ok()
+    subscribed.is_ok()
 }
 
 impl ModernListener {
@@ -198,26 +198,26 @@ impl ModernListener {
     /// Announces changed lists, as far as subscribed.
     pub(in crate::edge) fn announce_changes(&self, lists: &ListFingerprints) {
         let mut known = lock(&self.known_lists);
-        let wanted = ListChange::ALL
+        let included = ListChange::ALL
             .into_iter()
-            .filter(|news| self.filter.includes(*news));
-        for news in wanted {
-            if !news.has_changed(&known, lists) {
+            .filter(|change| self.filter.includes(*change));
+        for change in included {
+            if !change.has_changed(&known, lists) {
                 continue;
             }
             let mut text = Vec::new();
-            write_notification(&mut text, news.method(), None);
+            write_notification(&mut text, change.method(), None);
             if !self.push_or_close(tag_notification(&text, &self.id)) {
                 return;
             }
-            news.copy_fingerprints(&mut known, lists);
+            change.copy_fingerprints(&mut known, lists);
         }
     }
 
     /// Forwards resource updates; drops all further notifications outside calls.
     fn forward_notification(&self, notification: &Bytes) -> bool {
-        let said = object::text_field(notification, "method");
-        if said.as_deref() != Some(method::RESOURCES_UPDATED) {
+        let method_name = object::text_field(notification, "method");
+        if method_name.as_deref() != Some(method::RESOURCES_UPDATED) {
             return true;
         }
         self.push_or_close(tag_notification(notification, &self.id))
@@ -226,11 +226,11 @@ impl ModernListener {
     /// Ends the stream with the response to the opening request.
     fn finish(&self) {
         let body = [b"{\"_meta\":{", &*subscription_member(&self.id), b"}}"].concat();
-        let known = ResultContext {
+        let context = ResultContext {
             server_info: Some(&self.server_info),
             hint: None,
         };
-        let body = to_modern(&body, method::SUBSCRIPTIONS_LISTEN, &known);
+        let body = to_modern(&body, method::SUBSCRIPTIONS_LISTEN, &context);
         let mut text = Vec::new();
         write_result(&mut text, &self.id, &body);
         self.buffer.finish(text.into());
@@ -239,11 +239,11 @@ impl ModernListener {
     /// Pushes a message. A full buffer ends the stream without a response, like a broken
     /// connection, so that the client reconnects and lists again.
     fn push_or_close(&self, message: Bytes) -> bool {
-        let said = self.buffer.push(message);
-        if !said && !self.buffer.is_ended() {
+        let is_pushed = self.buffer.push(message);
+        if !is_pushed && !self.buffer.is_ended() {
             self.buffer.detach_reader();
         }
-        said
+        is_pushed
     }
 
     fn acknowledgement(&self, granted: &ListenFilter) -> Bytes {

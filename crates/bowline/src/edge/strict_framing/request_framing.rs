@@ -248,7 +248,7 @@ impl RequestFraming {
     ///
     /// Nearly every line of a head qualifies; byte-by-byte parsing would dominate the cost.
     fn skip_plain_lines(&mut self, mut rest: &[u8]) -> usize {
-        let there = rest.len();
+        let total = rest.len();
         while self.step == FramingStep::Start
             && self.error.is_none()
             && let Some(length) = plain_line_length(self.section, rest)
@@ -256,7 +256,7 @@ impl RequestFraming {
             self.step = self.end_line();
             rest = rest.get(length..).unwrap_or_default();
         }
-        there - rest.len()
+        total - rest.len()
     }
 
     /// Every parser rejects a NUL, except in a chunk extension, where a line feed is rejected.
@@ -270,8 +270,8 @@ impl RequestFraming {
     }
 
     /// Skips bytes of the body or chunk, and returns the number skipped.
-    fn skip_body(&mut self, there: usize) -> usize {
-        let skip = usize::try_from(self.bytes_left).map_or(there, |left| left.min(there));
+    fn skip_body(&mut self, available: usize) -> usize {
+        let skip = usize::try_from(self.bytes_left).map_or(available, |left| left.min(available));
         self.bytes_left = self.bytes_left.saturating_sub(skip as u64);
         if self.bytes_left == 0 {
             if self.body_framing == FramingField::TransferEncoding {
@@ -479,11 +479,11 @@ impl RequestFraming {
         &mut self,
         radix: u64,
         digit: u64,
-        over: FramingError,
+        too_large: FramingError,
     ) -> Result<(), FramingError> {
         let length = self.bytes_left * radix + digit;
         if length > BODY_BYTES_MAX {
-            return Err(over);
+            return Err(too_large);
         }
         self.bytes_left = length;
         Ok(())

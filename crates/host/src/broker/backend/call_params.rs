@@ -45,9 +45,9 @@ impl BackendCallParams {
     /// Requires the name in the parameters to match the requested tool. The parser already
     /// rejected duplicate keys.
     fn from_params(tool: &str, params: &Bytes) -> Result<Self, FailureReport> {
-        let given = Self::from_method(method::TOOLS_CALL, Some(params));
-        let given = given.filter(|given| **given.subject.name() == *tool);
-        given.ok_or_else(|| {
+        let parsed = Self::from_method(method::TOOLS_CALL, Some(params));
+        let parsed = parsed.filter(|parsed| **parsed.subject.name() == *tool);
+        parsed.ok_or_else(|| {
             failures::bad_request(&"the parameters do not name the tool that is asked for")
         })
     }
@@ -64,7 +64,7 @@ impl BackendCallParams {
     /// parameters lack the subject.
     pub(super) fn from_method(method: &str, params: Option<&Bytes>) -> Option<Self> {
         let params = params?;
-        let task = |verb| move |id| CallSubject::Task { id, verb };
+        let task = |operation| move |id| CallSubject::Task { id, operation };
         let (subject, at) = match method {
             method::TOOLS_CALL => parse_subject(params, "name", CallSubject::Tool)?,
             method::PROMPTS_GET => parse_subject(params, "name", CallSubject::Prompt)?,

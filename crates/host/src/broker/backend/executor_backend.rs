@@ -88,14 +88,14 @@ impl ExecutorBackend {
         let role = from.role.clone().map_or(Role::None, Role::Named);
         let principal = Principal::new(&from.session_id, role);
         let allows = |policy: &Policy, server, name| {
-            let thing = PolicyTarget {
+            let target = PolicyTarget {
                 kind: FeatureKind::Tool,
                 server,
                 name,
                 arguments: None,
             };
             policy
-                .decide(&principal, &EndpointScope::All, thing)
+                .decide(&principal, &EndpointScope::All, target)
                 .is_allowed()
         };
         let parts = tool.split_once(name::SEPARATOR);
@@ -131,7 +131,7 @@ impl ExecutorBackend {
         match execute_caught(&*self.executor, tool, params.arguments(), &context).await {
             Some(Ok(output)) => BrokerResponse::Output {
                 result: output.raw().clone(),
-                again: false,
+                from_journal: false,
                 era: Era::Legacy,
             },
             Some(Err(error)) => to_failed_response(tool, error),
@@ -152,10 +152,10 @@ impl Backend for ExecutorBackend {
     ) -> BoxFuture<'a, Result<PeerManifest, FailureReport>> {
         Box::pin(async move {
             let tools = self.list_tools();
-            let seen = tools
+            let allowed = tools
                 .iter()
                 .filter(|tool| self.is_allowed(from, tool.name()));
-            Ok(build_manifest(seen.map(to_item).collect()))
+            Ok(build_manifest(allowed.map(to_item).collect()))
         })
     }
 

@@ -47,7 +47,7 @@ pub trait CredentialRevocations: fmt::Debug + Send + Sync {
 pub trait TracePlacer: fmt::Debug + Send + Sync {
     /// Returns the trace position of a call, given the caller's own: inside a span of this
     /// gateway if the call is recorded.
-    fn place_in_trace(&self, said: Option<CallTrace>) -> Option<Arc<CallTrace>>;
+    fn place_in_trace(&self, caller_trace: Option<CallTrace>) -> Option<Arc<CallTrace>>;
 }
 
 /// Serves the tools of a host.
@@ -85,10 +85,10 @@ impl HostBackend {
     }
 
     fn call_trace(&self, context: Option<&CallerContext>) -> Option<Arc<CallTrace>> {
-        let said = context.and_then(|context| context.trace.as_deref().cloned());
+        let caller_trace = context.and_then(|context| context.trace.as_deref().cloned());
         match &self.tracer {
-            Some(tracer) => tracer.place_in_trace(said),
-            None => said.map(Arc::new),
+            Some(tracer) => tracer.place_in_trace(caller_trace),
+            None => caller_trace.map(Arc::new),
         }
     }
 
@@ -132,31 +132,31 @@ impl HostBackend {
         server: &Arc<str>,
         session: Option<&Arc<str>>,
     ) -> Result<RemoteSessionGuard, FailureReport> {
-        let visitors = self.remote_sessions.as_ref();
-        let visitors = visitors.ok_or_else(|| failures::only_tools("a session"))?;
-        Ok(visitors.enter_session(server, session))
+        let sessions = self.remote_sessions.as_ref();
+        let sessions = sessions.ok_or_else(|| failures::only_tools("a session"))?;
+        Ok(sessions.enter_session(server, session))
     }
 
     pub(super) fn authorize_sender(
         &self,
         from: &MessageSender,
-        known: Option<&Arc<Principal>>,
+        authenticated: Option<&Arc<Principal>>,
     ) -> Result<Arc<Principal>, FailureReport> {
         let principal = match &self.caller_mapping {
-            Some(guests) => guests.map_sender(from),
-            None => known.cloned(),
+            Some(mapping) => mapping.map_sender(from),
+            None => authenticated.cloned(),
         };
         let principal = principal.ok_or_else(failures::unknown_sender)?;
-        let credentials = self.revocations.as_ref();
-        match credentials.is_some_and(|all| all.is_revoked(&principal.credential)) {
+        let revocations = self.revocations.as_ref();
+        match revocations.is_some_and(|all| all.is_revoked(&principal.credential)) {
             true => Err(failures::credential_revoked()),
             false => Ok(principal),
         }
     }
 
     fn is_server_visible(&self, server: &str) -> bool {
-        let guests = self.caller_mapping.as_ref();
-        guests.is_none_or(|guests| guests.is_server_offered(server))
+        let mapping = self.caller_mapping.as_ref();
+        mapping.is_none_or(|mapping| mapping.is_server_offered(server))
     }
 
     fn find_tool(&self, scope: &EndpointScope, tool: &Arc<str>) -> NameLookup {
@@ -172,8 +172,8 @@ impl HostBackend {
             BrokerRequest::Call {
                 tool, arguments, ..
             } => match BackendCallParams::from_arguments(tool, arguments) {
-                Ok(given) => {
-                    self.call_server(job, request_scope(&job.request), given)
+                Ok(call_params) => {
+                    self.call_server(job, request_scope(&job.request), call_params)
                         .await
                 }
                 Err(failure) => BrokerResponse::Failed(failure),
@@ -184,12 +184,12 @@ impl HostBackend {
                 params,
                 ..
             } => {
-                let asked = HubMcpRequest {
+                let mcp_request = HubMcpRequest {
                     server,
                     method,
                     params: params.as_ref(),
                 };
-                self.handle_mcp(job, asked).await
+                self.handle_mcp(job, mcp_request).await
             }
             BrokerRequest::Manifest => {
                 BrokerResponse::Failed(failures::bad_request(&"it is no call"))
@@ -247,10 +247,10 @@ impl HostBackend {
         scope: &EndpointScope,
     ) -> Option<RemoteSessionGuard> {
         let context = job.request.context()?;
-        let (EndpointScope::Server(server), Some(visitors)) = (scope, &self.remote_sessions) else {
+        let (EndpointScope::Server(server), Some(sessions)) = (scope, &self.remote_sessions) else {
             return None;
         };
-        let session = visitors.enter_session(server, Some(context.session.as_ref()?));
+        let session = sessions.enter_session(server, Some(context.session.as_ref()?));
         if let Some(level) = context.level
             && session.replace_level(Some(level))
         {
@@ -306,7 +306,7 @@ impl Backend for HostBackend {
         if self.caller_mapping.is_none() {
             return Ok(());
         }
-        let served = match server {
+        let is_visible = match server {
             Some(server) => self.is_server_visible(server),
             None => match self.find_tool(&EndpointScope::All, tool) {
                 NameLookup::Route(route) | NameLookup::Withdrawn(route) => {
@@ -316,7 +316,7 @@ impl Backend for HostBackend {
                 NameLookup::Unknown => true,
             },
         };
-        match served {
+        match is_visible {
             true => Ok(()),
             // A tool of a server not offered to peers looks like an unknown tool.
             false => Err(failures::unknown_tool(tool)),
@@ -372,7 +372,7 @@ fn to_response(reply: &CallReply) -> BrokerResponse {
     match reply.body_kind {
         BodyKind::Result => BrokerResponse::Output {
             result: body,
-            again: false,
+            from_journal: false,
             era: reply.era,
         },
         BodyKind::Error => BrokerResponse::RpcError {

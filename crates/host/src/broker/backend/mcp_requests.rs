@@ -48,7 +48,7 @@ impl HostBackend {
         job: &BackendRequest,
         request: HubMcpRequest<'_>,
     ) -> BrokerResponse {
-        let answer = match ListKind::ALL
+        let result = match ListKind::ALL
             .into_iter()
             .find(|kind| kind.method() == request.method)
         {
@@ -59,15 +59,15 @@ impl HostBackend {
                 method::LOGGING_SET_LEVEL => self.set_log_level(job, request).await,
                 method::TASKS_LIST => self.list_tasks(job, request).await,
                 _ => match BackendCallParams::from_method(request.method, request.params) {
-                    Some(given) => {
+                    Some(call_params) => {
                         let scope = EndpointScope::Server(Arc::clone(request.server));
-                        return self.call_server(job, scope, given).await;
+                        return self.call_server(job, scope, call_params).await;
                     }
                     None => Ok(method_not_found(request.method)),
                 },
             },
         };
-        answer.unwrap_or_else(BrokerResponse::Failed)
+        result.unwrap_or_else(BrokerResponse::Failed)
     }
 
     /// Returns a list page, to any sender: access is checked when an entry is used.
@@ -126,7 +126,7 @@ impl HostBackend {
         page.push(b'}');
         Ok(BrokerResponse::Output {
             result: page.into(),
-            again: false,
+            from_journal: false,
             era,
         })
     }
@@ -223,7 +223,7 @@ fn text_param(request: HubMcpRequest<'_>, key: &'static str) -> Result<String, F
 fn result_response(result: Bytes) -> BrokerResponse {
     BrokerResponse::Output {
         result,
-        again: false,
+        from_journal: false,
         era: Era::Legacy,
     }
 }

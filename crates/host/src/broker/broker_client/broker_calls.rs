@@ -71,7 +71,7 @@ impl BrokerClientShared {
                             sleep(THROTTLED_WAIT).await;
                             after = 0;
                         }
-                        answer => return Ok(answer),
+                        response => return Ok(response),
                     }
                 }
                 Err(BrokerCallError::NotSent(_)) => {}

@@ -98,10 +98,10 @@ impl BrokerClientShared {
     ) -> Result<Arc<PeerManifest>, BrokerConnectError> {
         let mut body = Vec::new();
         BrokerRequest::Manifest.write(&mut body);
-        let answered = connection
+        let result = connection
             .send_live(None, body.into(), deadline, None)
             .await;
-        let body = answered.map_err(|error| match connection.connection_end() {
+        let body = result.map_err(|error| match connection.connection_end() {
             Some(HubConnectionEnd {
                 reason,
                 fenced: true,
@@ -133,7 +133,7 @@ impl BrokerClientShared {
     ) {
         let hub = HubSender(Arc::clone(&connection));
         let mut fenced = None;
-        let ended = loop {
+        let disconnect_reason = loop {
             match incoming.next().await {
                 Ok(bytes) => match BrokerFrame::parse(&bytes) {
                     Ok(BrokerFrame::Error(refusal)) if is_fencing(&refusal) => {
@@ -142,17 +142,19 @@ impl BrokerClientShared {
                     Ok(frame) => self.dispatch_frame(&connection, &hub, frame),
                     Err(error) => log_skipped_frame(&error, &bytes),
                 },
-                Err(ended) => break ended,
+                Err(disconnect_reason) => break disconnect_reason,
             }
         };
-        let is_fenced =
-            matches!(&ended, DisconnectReason::Closed { code, .. } if *code == CLOSE_FENCED);
+        let is_fenced = matches!(
+            &disconnect_reason,
+            DisconnectReason::Closed { code, .. } if *code == CLOSE_FENCED
+        );
         connection.finish(HubConnectionEnd {
             fenced: is_fenced || fenced.is_some(),
-            reason: fenced.unwrap_or_else(|| ended.to_string().into()),
+            reason: fenced.unwrap_or_else(|| disconnect_reason.to_string().into()),
         });
-        if let Some(served) = &self.handler {
-            served.on_disconnected(&hub);
+        if let Some(handler) = &self.handler {
+            handler.on_disconnected(&hub);
         }
     }
 

@@ -99,9 +99,9 @@ impl HubConnection {
         outgoing: WebSocketSender,
         tasks: &TaskTracker,
     ) -> Self {
-        let places = welcome.requests_max.clamp(1, Semaphore::MAX_PERMITS);
+        let requests_max = welcome.requests_max.clamp(1, Semaphore::MAX_PERMITS);
         let table = HubConnectionTable {
-            live: PendingTable::new(places),
+            live: PendingTable::new(requests_max),
             receipts: HashMap::new(),
             end: None,
         };
@@ -112,7 +112,7 @@ impl HubConnection {
             server_requests: OutgoingServerRequests::default(),
             manifest_revision: watch::Sender::new(0),
             pending: std::sync::Mutex::new(table),
-            live_permits: Semaphore::new(places),
+            live_permits: Semaphore::new(requests_max),
             is_ended: watch::Sender::new(false),
             tasks: tasks.clone(),
         }
@@ -165,7 +165,7 @@ impl HubConnection {
         lock(&self.pending).live.mark_sent(guard.id);
         match timeout_at(deadline.at, self.outgoing.send(frame.to_bytes())).await {
             Ok(Ok(())) => {}
-            Ok(Err(ended)) => return Err(to_not_sent(&ended)),
+            Ok(Err(reason)) => return Err(to_not_sent(&reason)),
             Err(_) => return Err(BrokerCallError::Timeout(ExecutionStatus::NotStarted)),
         }
         match timeout_at(deadline.at, response).await {
@@ -199,14 +199,10 @@ impl HubConnection {
             id,
         };
         let to = Arc::clone(to);
-        let frame = BrokerFrame::Deliver {
-            to,
-            letter: message,
-        }
-        .to_bytes();
+        let frame = BrokerFrame::Deliver { to, message }.to_bytes();
         match timeout_at(deadline, self.outgoing.send(frame)).await {
             Ok(Ok(())) => {}
-            Ok(Err(ended)) => return Err(DeliverError::NotSent(ended.to_string().into())),
+            Ok(Err(reason)) => return Err(DeliverError::NotSent(reason.to_string().into())),
             Err(_) => return Err(DeliverError::NotSent("no room in time".into())),
         }
         match timeout_at(deadline, received).await {
@@ -234,11 +230,11 @@ impl HubConnection {
 
     /// Completes a live call; `false` without a waiter.
     pub(super) fn complete_live(&self, id: &str, response: LiveCallResult) -> bool {
-        let taken = match id.parse() {
+        let entry = match id.parse() {
             Ok(id) => lock(&self.pending).live.take(id),
             Err(_) => None,
         };
-        match taken {
+        match entry {
             // The waiter may have been dropped just now.
             Some((waiter, _)) => waiter.response.send(response).is_ok(),
             None => false,
@@ -309,8 +305,8 @@ pub(super) struct LiveCallDeadline {
     pub(super) ttl_ms: u64,
 }
 
-fn to_not_sent(ended: &DisconnectReason) -> BrokerCallError {
-    BrokerCallError::NotSent(ended.to_string().into())
+fn to_not_sent(reason: &DisconnectReason) -> BrokerCallError {
+    BrokerCallError::NotSent(reason.to_string().into())
 }
 
 /// Pending live call; cancels the request at the hub if dropped without a response.

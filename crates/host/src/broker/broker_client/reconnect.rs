@@ -183,9 +183,9 @@ async fn watch_manifest(
             () = sleep_until_some(retry_at) => {}
         }
         retry_at = None;
-        let known = shared.snapshot.load().manifest.revision;
+        let current = shared.snapshot.load().manifest.revision;
         let newest = *revisions.borrow_and_update();
-        if !shared.options.wants_manifest || newest == 0 || newest == known {
+        if !shared.options.wants_manifest || newest == 0 || newest == current {
             continue;
         }
         let until = shared

@@ -190,9 +190,9 @@ impl BrokerClientShared {
             }
             // Parse before the ack.
             Some(_) => match BrokerResponse::parse(&message.body) {
-                Ok(answer) => {
+                Ok(response) => {
                     if let Some(waiter) = lock(&self.stored_calls).remove(&id) {
-                        let _ = waiter.response.send(answer);
+                        let _ = waiter.response.send(response);
                     }
                     Ok(())
                 }
@@ -238,14 +238,14 @@ fn dead_letter(message: &MailboxMessage, reason: &'static str, hub: &HubSender) 
     let _ = hub.try_send(&BrokerFrame::Nak {
         id: Arc::clone(&message.id),
         delay_ms: 0,
-        dead: Some(reason.into()),
+        dead_letter_reason: Some(reason.into()),
     });
 }
 
 fn unwrap_response(
-    answer: Result<BrokerResponse, oneshot::error::RecvError>,
+    received: Result<BrokerResponse, oneshot::error::RecvError>,
 ) -> Result<BrokerResponse, BrokerCallError> {
-    answer.map_err(|_| BrokerCallError::Lost("the client is closed".into()))
+    received.map_err(|_| BrokerCallError::Lost("the client is closed".into()))
 }
 
 /// Pending stored call; cancels the request at the hub if dropped without a reply.

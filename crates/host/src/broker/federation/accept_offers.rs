@@ -45,10 +45,10 @@ impl OfferHandler for AcceptOffers {
         manifest: Arc<PeerManifest>,
     ) -> Vec<(Arc<str>, Arc<str>)> {
         let mut peers = lock(&self.peers);
-        peers.retain(|_, following| !following.is_finished());
-        let known = peers.get(&peer.mailbox);
-        let refused = match known.filter(|following| following.is_for(&remote)) {
-            Some(following) => following.sync_now(),
+        peers.retain(|_, federated_peer| !federated_peer.is_finished());
+        let existing = peers.get(&peer.mailbox);
+        let refused = match existing.filter(|federated_peer| federated_peer.is_for(&remote)) {
+            Some(federated_peer) => federated_peer.sync_now(),
             None if manifest.items.is_empty() && manifest.servers.is_empty() => Vec::new(),
             None => {
                 let federation = Federation {
@@ -57,9 +57,9 @@ impl OfferHandler for AcceptOffers {
                     retention: Some(self.retention),
                     own_offer: None,
                 };
-                let following = federation.follow_peer(remote);
-                let refused = following.watch_refusals().borrow().clone();
-                peers.insert(peer.mailbox.clone(), following);
+                let federated_peer = federation.follow_peer(remote);
+                let refused = federated_peer.watch_refusals().borrow().clone();
+                peers.insert(peer.mailbox.clone(), federated_peer);
                 refused
             }
         };

@@ -204,12 +204,12 @@ pub(super) async fn resend_reply(
     request: &MailboxMessage,
     alias: Option<&Arc<str>>,
 ) {
-    let known = shared
+    let recorded = shared
         .engine
         .ledger()
         .find_response(from.as_str(), &request.id)
         .await;
-    let Ok(Some(Some(body))) = known else {
+    let Ok(Some(Some(body))) = recorded else {
         return;
     };
     if let Err(error) = store_hub_reply(shared, from, &request.id, alias, &body).await {
@@ -239,10 +239,10 @@ pub(super) async fn store_hub_reply(
     };
     // A reply is charged like a delivery.
     shared.charge_bytes(&to.principal().into(), body.len());
-    let said = shared
+    let outcome = shared
         .store_hub_message(to, &message(&reply_id(to.as_str(), request)))
         .await?;
-    if matches!(said, PublishOutcome::Duplicate(Duplicate::Completed(_))) {
+    if matches!(outcome, PublishOutcome::Duplicate(Duplicate::Completed(_))) {
         shared
             .store_hub_message(to, &message(&random_id("")?))
             .await?;
@@ -297,16 +297,16 @@ impl InboxRequest {
         );
         let name = format!("{caller}/{id}");
         if self.is_first && lock(&self.shared.inbox).take_cancelled(&name) {
-            let answer =
+            let response =
                 BrokerResponse::Failed(failures::request_cancelled(ExecutionStatus::NotStarted));
             // Nobody reads the reply; only the end of the request matters.
-            let _ = self.store_reply(&answer).await;
+            let _ = self.store_reply(&response).await;
             return self.ack().await;
         }
         let mut served = Box::pin(self.shared.engine.handle_stored(incoming, &self));
         // Poll once to register the request as in flight, so that it can be cancelled.
-        let begun = poll_fn(|context| Poll::Ready(served.as_mut().poll(context))).await;
-        if begun.is_ready() {
+        let first_poll = poll_fn(|context| Poll::Ready(served.as_mut().poll(context))).await;
+        if first_poll.is_ready() {
             return;
         }
         if lock(&self.shared.inbox).take_cancelled(&name) {
@@ -343,11 +343,11 @@ impl InboxRequest {
 impl ReplySink for InboxRequest {
     fn store_reply<'a>(
         &'a self,
-        answer: &'a BrokerResponse,
+        response: &'a BrokerResponse,
     ) -> BoxFuture<'a, Result<(), ReplyError>> {
         Box::pin(async move {
             let mut body = Vec::new();
-            answer.write(ResultForm::Whole, &mut body);
+            response.write(ResultForm::Whole, &mut body);
             let to = MailboxName::parse(&self.sender)
                 .map_err(|bad| ReplyError::Refused(bad.to_string().into()))?;
             let (request, alias) = (&self.request, self.alias.as_ref());

@@ -245,26 +245,26 @@ fn to_dead_letter_view(entry: &MessageView) -> Option<DeadLetterView> {
         MessageStatus::Damaged => "it is damaged on the disk".into(),
         MessageStatus::Queued | MessageStatus::Leased => return None,
     };
-    let read = stored_message::decode_message(&entry.body).map(|stored| stored.message);
-    let from = read.as_ref().and_then(|letter| letter.sender.as_ref());
+    let decoded = stored_message::decode_message(&entry.body).map(|stored| stored.message);
+    let from = decoded.as_ref().and_then(|message| message.sender.as_ref());
     Some(DeadLetterView {
         number: entry.id.0,
         mailbox,
         from: from
             .map(|from| Arc::clone(&from.session_id))
             .unwrap_or_default(),
-        id: read
+        id: decoded
             .as_ref()
             .map(|one| Arc::clone(&one.id))
             .unwrap_or_default(),
-        kind: read
+        kind: decoded
             .as_ref()
             .map(|one| Arc::clone(&one.kind))
             .unwrap_or_default(),
         reason,
         attempts: entry.attempts,
         stored_unix_ms: entry.stored_unix_ms,
-        raw: read.map(|letter| letter.raw).unwrap_or_default(),
+        raw: decoded.map(|message| message.raw).unwrap_or_default(),
     })
 }
 
@@ -294,9 +294,9 @@ pub(super) async fn dead_letters_json(
     let mut list = vec![b'['];
     let lanes = format!("{LANE_PREFIX}{mailbox}");
     let mut after = 0;
-    let mut shown = 0;
+    let mut count = 0;
     // The prefix also matches lanes with longer names.
-    while shown < limit {
+    while count < limit {
         let entries = match list_dead(shared, &lanes, after, limit).await {
             Ok(entries) => entries,
             Err(error) => {
@@ -309,11 +309,11 @@ pub(super) async fn dead_letters_json(
         };
         after = last.id.0;
         let own = entries.iter().filter(|entry| entry.lane.as_str() == lanes);
-        for view in own.filter_map(to_dead_letter_view).take(limit - shown) {
-            if shown > 0 {
+        for view in own.filter_map(to_dead_letter_view).take(limit - count) {
+            if count > 0 {
                 list.push(b',');
             }
-            shown += 1;
+            count += 1;
             write_dead_letter(&view, &mut list);
         }
     }

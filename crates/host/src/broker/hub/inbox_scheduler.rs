@@ -202,13 +202,13 @@ impl InboxScheduler {
     /// of the same principal become pending again.
     fn release_bytes(&mut self, sender: &Arc<str>, bytes: u64) {
         let principal = sender_principal(sender);
-        let Some(held) = self.principal_bytes.get_mut(principal) else {
+        let Some(used_bytes) = self.principal_bytes.get_mut(principal) else {
             return;
         };
-        let was_full = *held >= PRINCIPAL_BYTES_MAX;
-        *held = held.saturating_sub(bytes);
-        let is_full = *held >= PRINCIPAL_BYTES_MAX;
-        if *held == 0 {
+        let was_full = *used_bytes >= PRINCIPAL_BYTES_MAX;
+        *used_bytes = used_bytes.saturating_sub(bytes);
+        let is_full = *used_bytes >= PRINCIPAL_BYTES_MAX;
+        if *used_bytes == 0 {
             self.principal_bytes.remove(principal);
         }
         if was_full && !is_full {
@@ -284,73 +284,86 @@ mod tests {
 
     #[test]
     fn senders_rotate_with_one_scan_each() {
-        let mut desk = InboxScheduler::default();
+        let mut scheduler = InboxScheduler::default();
         for sender in ["a", "b", "a"] {
-            desk.mark_pending(sender);
+            scheduler.mark_pending(sender);
         }
-        let (a, max) = desk.next_sender().unwrap();
+        let (a, max) = scheduler.next_sender().unwrap();
         assert_eq!((&*a, max), ("a", BATCH_MAX));
-        desk.mark_pending("a");
-        assert_eq!(&*desk.next_sender().unwrap().0, "b");
-        assert_eq!(desk.next_sender(), None, "it is looked at already");
-        desk.finish_scan(&a, InboxScan::All);
-        assert_eq!(&*desk.next_sender().unwrap().0, "a", "noted meanwhile");
-        desk.finish_scan(&a, InboxScan::All);
-        assert_eq!(desk.next_sender(), None);
+        scheduler.mark_pending("a");
+        assert_eq!(&*scheduler.next_sender().unwrap().0, "b");
+        assert_eq!(scheduler.next_sender(), None, "it is looked at already");
+        scheduler.finish_scan(&a, InboxScan::All);
+        assert_eq!(&*scheduler.next_sender().unwrap().0, "a", "noted meanwhile");
+        scheduler.finish_scan(&a, InboxScan::All);
+        assert_eq!(scheduler.next_sender(), None);
     }
 
     #[test]
     fn sender_at_limit_waits_for_a_finish() {
-        let mut desk = InboxScheduler::default();
+        let mut scheduler = InboxScheduler::default();
         let a: Arc<str> = "a".into();
         for id in 0..SENDER_IN_FLIGHT_MAX as u64 {
-            assert!(desk.start_message(receipt(id), &a, 0));
+            assert!(scheduler.start_message(receipt(id), &a, 0));
         }
-        desk.mark_pending("a");
-        assert_eq!(desk.next_sender(), None);
-        desk.finish_message(MessageId(0));
-        assert_eq!(desk.next_sender(), Some((Arc::clone(&a), 1)));
-        desk.finish_scan(&a, InboxScan::All);
-        desk.finish_message(MessageId(1));
-        assert_eq!(desk.next_sender(), None, "nothing more was said to wait");
+        scheduler.mark_pending("a");
+        assert_eq!(scheduler.next_sender(), None);
+        scheduler.finish_message(MessageId(0));
+        assert_eq!(scheduler.next_sender(), Some((Arc::clone(&a), 1)));
+        scheduler.finish_scan(&a, InboxScan::All);
+        scheduler.finish_message(MessageId(1));
+        assert_eq!(
+            scheduler.next_sender(),
+            None,
+            "nothing more was said to wait"
+        );
     }
 
     #[test]
     fn redelivered_message_counts_once_under_newer_receipt() {
-        let mut desk = InboxScheduler::default();
+        let mut scheduler = InboxScheduler::default();
         let a: Arc<str> = "a".into();
-        assert!(desk.start_message(receipt(7), &a, 0));
+        assert!(scheduler.start_message(receipt(7), &a, 0));
         let newer = LeaseReceipt {
             lease: 2,
             ..receipt(7)
         };
-        assert!(!desk.start_message(newer, &a, 0));
-        assert_eq!(desk.receipt(MessageId(7)), Some(newer));
-        desk.finish_message(MessageId(7));
+        assert!(!scheduler.start_message(newer, &a, 0));
+        assert_eq!(scheduler.receipt(MessageId(7)), Some(newer));
+        scheduler.finish_message(MessageId(7));
         assert_eq!(
-            (desk.receipt(MessageId(7)), desk.sender_counts.len()),
+            (
+                scheduler.receipt(MessageId(7)),
+                scheduler.sender_counts.len()
+            ),
             (None, 0)
         );
     }
 
     #[test]
     fn oldest_cancelled_request_is_forgotten() {
-        let mut desk = InboxScheduler::default();
+        let mut scheduler = InboxScheduler::default();
         for nth in 0..=CANCELLED_MAX {
-            desk.remember_cancelled(nth.to_string().into());
+            scheduler.remember_cancelled(nth.to_string().into());
         }
-        assert!(!desk.take_cancelled("0"), "the oldest is forgotten");
-        assert!(desk.take_cancelled("1") && !desk.take_cancelled("1"));
+        assert!(!scheduler.take_cancelled("0"), "the oldest is forgotten");
+        assert!(scheduler.take_cancelled("1") && !scheduler.take_cancelled("1"));
     }
 
     #[test]
     fn put_back_sender_is_pending_when_due() {
-        let mut desk = InboxScheduler::default();
-        desk.schedule_retry(&"a".into(), MonotonicTime(10));
-        desk.schedule_retry(&"b".into(), MonotonicTime(20));
-        assert_eq!(desk.promote_due(MonotonicTime(9)), Some(MonotonicTime(10)));
-        assert_eq!(desk.next_sender(), None);
-        assert_eq!(desk.promote_due(MonotonicTime(10)), Some(MonotonicTime(20)));
-        assert_eq!(&*desk.next_sender().unwrap().0, "a");
+        let mut scheduler = InboxScheduler::default();
+        scheduler.schedule_retry(&"a".into(), MonotonicTime(10));
+        scheduler.schedule_retry(&"b".into(), MonotonicTime(20));
+        assert_eq!(
+            scheduler.promote_due(MonotonicTime(9)),
+            Some(MonotonicTime(10))
+        );
+        assert_eq!(scheduler.next_sender(), None);
+        assert_eq!(
+            scheduler.promote_due(MonotonicTime(10)),
+            Some(MonotonicTime(20))
+        );
+        assert_eq!(&*scheduler.next_sender().unwrap().0, "a");
     }
 }

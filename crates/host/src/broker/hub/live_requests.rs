@@ -102,8 +102,8 @@ async fn serve_request(shared: &HubShared, peer: &Arc<ConnectedPeer>, request: L
         deadline: live_deadline(shared, request.ttl_ms),
         client: Some(PeerClientHandle::for_request(peer, &request.id)),
     };
-    let answer = shared.engine.handle_live(incoming).await;
-    send_response(peer, request.id, &answer).await;
+    let response = shared.engine.handle_live(incoming).await;
+    send_response(peer, request.id, &response).await;
 }
 
 /// Forwards a request to another peer and returns the response.
@@ -140,9 +140,9 @@ async fn forward_request(
     }
 }
 
-async fn send_response(peer: &ConnectedPeer, id: Arc<str>, answer: &BrokerResponse) {
+async fn send_response(peer: &ConnectedPeer, id: Arc<str>, response: &BrokerResponse) {
     // A disconnected peer does not wait for the response.
-    let _ = peer.outgoing.send(answer.to_response_frame(&id)).await;
+    let _ = peer.outgoing.send(response.to_response_frame(&id)).await;
 }
 
 fn broker_failure(
@@ -209,19 +209,19 @@ pub(super) async fn request_peer(
     };
     let work = async {
         // The limit of requests to a peer equals the limit announced to the peer.
-        let Ok(_turn) = peer.live_permits.acquire().await else {
+        let Ok(_permit) = peer.live_permits.acquire().await else {
             return Err(BrokerCallError::NotSent("the peer is gone".into()));
         };
-        let (answer, response) = oneshot::channel();
+        let (response_sender, response) = oneshot::channel();
         {
-            let mut books = lock(&peer.state);
-            if books.is_over {
+            let mut peer_state = lock(&peer.state);
+            if peer_state.is_over {
                 return Err(BrokerCallError::NotSent("the peer is gone".into()));
             }
-            books.pending.insert(
+            peer_state.pending.insert(
                 Arc::clone(&guard.id),
                 PeerResponseWaiter {
-                    response: answer,
+                    response: response_sender,
                     client,
                 },
             );
@@ -310,7 +310,7 @@ pub(super) fn forward_event(
     id: &str,
     notification: Bytes,
 ) {
-    if let Some(client) = waiting_client(shared, peer, id).and_then(|ear| ear.handle) {
+    if let Some(client) = waiting_client(shared, peer, id).and_then(|waiter| waiter.handle) {
         client.notify(notification);
     }
 }
@@ -320,10 +320,10 @@ pub(super) fn forward_missing_capability(
     shared: &HubShared,
     peer: &ConnectedPeer,
     id: &str,
-    ability: ClientCapability,
+    capability: ClientCapability,
 ) {
-    if let Some(client) = waiting_client(shared, peer, id).and_then(|ear| ear.handle) {
-        client.note_missing_capability(ability);
+    if let Some(client) = waiting_client(shared, peer, id).and_then(|waiter| waiter.handle) {
+        client.note_missing_capability(capability);
     }
 }
 

@@ -84,8 +84,8 @@ impl OfferStore {
             away_since: None,
         };
         let digest = stored.digest;
-        let before = state.offers.insert(mailbox.clone(), stored);
-        if before.is_none_or(|before| before.digest != digest) {
+        let previous = state.offers.insert(mailbox.clone(), stored);
+        if previous.is_none_or(|previous| previous.digest != digest) {
             state.unwritten.insert(mailbox.clone(), Some(bytes));
             self.wake.notify_one();
         }
@@ -93,17 +93,17 @@ impl OfferStore {
 
     /// Marks a worker as absent.
     pub(super) fn mark_away(&self, mailbox: &MailboxName, now: MonotonicTime) {
-        if let Some(kept) = lock(&self.state).offers.get_mut(mailbox) {
-            kept.away_since.get_or_insert(now);
+        if let Some(offer) = lock(&self.state).offers.get_mut(mailbox) {
+            offer.away_since.get_or_insert(now);
         }
     }
 
     /// Removes the offers of workers absent for longer than `keep`.
     pub(super) fn sweep(&self, now: MonotonicTime, keep: Duration) {
         let mut state = lock(&self.state);
-        let is_over =
-            |kept: &StoredOffer| kept.away_since.is_some_and(|away| away.plus(keep) <= now);
-        let expired = state.offers.iter().filter(|(_, kept)| is_over(kept));
+        let is_expired =
+            |offer: &StoredOffer| offer.away_since.is_some_and(|away| away.plus(keep) <= now);
+        let expired = state.offers.iter().filter(|(_, offer)| is_expired(offer));
         let expired: Vec<MailboxName> = expired.map(|(mailbox, _)| mailbox.clone()).collect();
         for mailbox in expired {
             self.forget_offer(&mut state, &mailbox);
@@ -170,14 +170,14 @@ pub(super) async fn restore_offers(
         let Some(Ok(mailbox)) = mailbox else {
             continue;
         };
-        let known = decode_offer(&mailbox, &value.bytes, &rights);
+        let decoded = decode_offer(&mailbox, &value.bytes, &rights);
         let stored = StoredOffer {
             digest: Sha256::digest(&value.bytes).into(),
             away_since: Some(shared.now()),
         };
         let mut state = lock(&shared.offer_store.state);
         state.offers.insert(mailbox.clone(), stored);
-        match known {
+        match decoded {
             Some((peer, servers)) => {
                 drop(state);
                 peer_offers::apply_offer(shared, &peer, 0, &servers);

@@ -138,7 +138,7 @@ fn register_peer(
     out: &WebSocketSender,
     admitted: AdmittedPeer,
 ) -> Result<Arc<ConnectedPeer>, Option<BrokerRefusal>> {
-    let seen = shared
+    let catalog = shared
         .host
         .list_for(&admitted.principal, &EndpointScope::All, ListKind::Tools);
     let peer = Arc::new(ConnectedPeer {
@@ -152,12 +152,12 @@ fn register_peer(
         server_requests: Arc::default(),
         events_dropped: AtomicU64::new(0),
         state: Mutex::new(PeerState {
-            catalog_fingerprint: seen.fingerprint,
+            catalog_fingerprint: catalog.fingerprint,
             ..PeerState::default()
         }),
     });
-    let entered = lock(&shared.peers).insert(&peer, shared.limits.peers_max);
-    match entered && !shared.is_closing() {
+    let is_inserted = lock(&shared.peers).insert(&peer, shared.limits.peers_max);
+    match is_inserted && !shared.is_closing() {
         true => Ok(peer),
         false => {
             lock(&shared.peers).remove(&peer);

@@ -69,9 +69,12 @@ impl OfferHandler for RejectOffers {
 }
 
 fn manifest_servers(manifest: &PeerManifest) -> Vec<Arc<str>> {
-    let of_tools = manifest.items.iter().filter_map(|item| item.server.clone());
-    let whole = manifest.servers.iter().map(|ware| Arc::clone(&ware.name));
-    let servers: BTreeSet<_> = of_tools.chain(whole).collect();
+    let tool_servers = manifest.items.iter().filter_map(|item| item.server.clone());
+    let complete_servers = manifest
+        .servers
+        .iter()
+        .map(|offered| Arc::clone(&offered.name));
+    let servers: BTreeSet<_> = tool_servers.chain(complete_servers).collect();
     servers.into_iter().collect()
 }
 
@@ -95,22 +98,20 @@ pub(super) fn handle_offer(
         let reason = "an offer comes after the subscription over which it is used";
         return vec![refusal("not_allowed", reason, None)];
     }
-    let Some(OfferOutcome {
-        accepted: taken,
-        refused,
-    }) = apply_offer(shared, &peer.admitted, revision, servers)
+    let Some(OfferOutcome { accepted, refused }) =
+        apply_offer(shared, &peer.admitted, revision, servers)
     else {
         return vec![refusal("bad_frame", "the offer cannot be read", None)];
     };
-    lock(&peer.state).offered_servers = taken;
+    lock(&peer.state).offered_servers = accepted;
     if shared.offer_handler.retention().is_some() {
         shared.offer_store.store_offer(&peer.admitted, servers);
     }
     refused
         .into_iter()
-        .map(|(server, why)| {
-            tracing::warn!(peer = %peer.mailbox(), %server, %why, "offered server rejected");
-            let reason = format!("server `{server}` is not taken: {why}");
+        .map(|(server, detail)| {
+            tracing::warn!(peer = %peer.mailbox(), %server, %detail, "offered server rejected");
+            let reason = format!("server `{server}` is not taken: {detail}");
             refusal("not_allowed", &reason, None)
         })
         .collect()
@@ -134,7 +135,7 @@ pub(super) fn apply_offer(
         allowed
     };
     items.retain(|item| may_bring(&item.server.clone().unwrap_or_default()));
-    offered.retain(|ware| may_bring(&ware.name));
+    offered.retain(|offered_server| may_bring(&offered_server.name));
     let manifest = PeerManifest {
         revision,
         items,
@@ -143,28 +144,25 @@ pub(super) fn apply_offer(
     let remote = remote_peer::get_or_create(shared, &peer.mailbox);
     let manifest_copy = Arc::new(manifest.clone());
     remote.set_manifest(manifest);
-    let more = shared.offer_handler.accept_offer(
+    let handler_refusals = shared.offer_handler.accept_offer(
         peer,
         Arc::clone(&remote) as Arc<dyn RemotePeer>,
         Arc::clone(&manifest_copy),
     );
-    refused.extend(more);
-    let taken = manifest_servers(&manifest_copy);
-    let taken = taken
+    refused.extend(handler_refusals);
+    let accepted = manifest_servers(&manifest_copy);
+    let accepted = accepted
         .into_iter()
         .filter(|server| refused.iter().all(|(name, _)| name != server))
         .collect();
-    Some(OfferOutcome {
-        accepted: taken,
-        refused,
-    })
+    Some(OfferOutcome { accepted, refused })
 }
 
 /// Notifies the offer handler of a disconnected peer with adopted servers.
 pub(super) fn on_peer_gone(shared: &Arc<HubShared>, peer: &ConnectedPeer) {
-    let had = !lock(&peer.state).offered_servers.is_empty();
+    let had_offers = !lock(&peer.state).offered_servers.is_empty();
     let is_replaced = lock(&shared.peers).subscriber(peer.mailbox()).is_some();
-    if had && !is_replaced {
+    if had_offers && !is_replaced {
         shared.offer_store.mark_away(peer.mailbox(), shared.now());
         let remote = remote_peer::get_or_create(shared, peer.mailbox());
         shared.offer_handler.on_peer_gone(&peer.admitted, remote);
@@ -174,29 +172,30 @@ pub(super) fn on_peer_gone(shared: &Arc<HubShared>, peer: &ConnectedPeer) {
 /// Parses `[{name, tools:[..definitions..], mcp?}]`; `None` if malformed or over a limit.
 fn parse_offer(servers: &Bytes) -> Option<(Vec<ManifestItem>, Vec<OfferedServer>)> {
     let (mut items, mut offered) = (Vec::new(), Vec::new());
-    for (place, server) in object::items(servers).enumerate() {
-        if place >= SERVERS_MAX {
+    for (index, server) in object::items(servers).enumerate() {
+        if index >= SERVERS_MAX {
             return None;
         }
-        let one = server.slice(servers);
-        let name: Arc<str> = object::parse_string(object::field(one, "name")?.slice(one))?.into();
-        if let Some(at) = object::field(one, "mcp") {
+        let entry = server.slice(servers);
+        let name: Arc<str> =
+            object::parse_string(object::field(entry, "name")?.slice(entry))?.into();
+        if let Some(at) = object::field(entry, "mcp") {
             let mcp_at = at.shift(server.start);
             offered.extend(parse_server(
                 &name,
                 &servers.slice(mcp_at.start..mcp_at.end),
             ));
         }
-        let tools = object::field(one, "tools")?.shift(server.start);
+        let tools = object::field(entry, "tools")?.shift(server.start);
         for tool in object::items(tools.slice(servers)) {
             let at = tool.shift(tools.start);
             let definition = servers.slice(at.start..at.end);
-            let own = object::field(&definition, "name")?;
-            let own: Arc<str> = object::parse_string(own.slice(&definition))?.into();
+            let tool_name = object::field(&definition, "name")?;
+            let tool_name: Arc<str> = object::parse_string(tool_name.slice(&definition))?.into();
             items.push(ManifestItem {
-                name: Arc::clone(&own),
+                name: Arc::clone(&tool_name),
                 server: Some(Arc::clone(&name)),
-                tool: Some(own),
+                tool: Some(tool_name),
                 is_repeatable: is_marked_repeatable(&definition),
                 definition,
             });

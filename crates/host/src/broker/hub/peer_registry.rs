@@ -174,7 +174,7 @@ impl PeerRegistry {
     pub(super) fn remove(&mut self, peer: &ConnectedPeer) {
         self.connected.remove(&peer.number);
         if let Some(slot) = self.mailboxes.get_mut(peer.mailbox()) {
-            let own = |held: &mut Arc<ConnectedPeer>| held.number == peer.number;
+            let own = |subscriber: &mut Arc<ConnectedPeer>| subscriber.number == peer.number;
             slot.subscriber.take_if(own);
         }
         self.prune_mailbox(peer.mailbox());
@@ -188,8 +188,8 @@ impl PeerRegistry {
 
     /// Returns the mailboxes of a principal with a connected peer.
     pub(super) fn principal_mailboxes(&self, principal: &str) -> HashSet<MailboxName, RandomState> {
-        let here = self.connected.values().map(|peer| peer.mailbox());
-        let own = here.filter(|mailbox| mailbox.principal() == principal);
+        let mailboxes = self.connected.values().map(|peer| peer.mailbox());
+        let own = mailboxes.filter(|mailbox| mailbox.principal() == principal);
         own.cloned().collect()
     }
 

@@ -96,27 +96,27 @@ async fn return_message(shared: &HubShared, receipt: LeaseReceipt, delay: Durati
 async fn run_pump(shared: &HubShared, peer: &Arc<ConnectedPeer>, lane: &LaneName) {
     // Messages with the same id as an unacknowledged message: ids are unique only per sender, and
     // an ack names only the id.
-    let mut aside = Vec::new();
+    let mut deferred = Vec::new();
     let mut batch = 1;
     loop {
-        let waited = std::mem::take(&mut aside);
+        let waited = std::mem::take(&mut deferred);
         for (pushed, message) in waited {
-            push_message(shared, peer, pushed, message, &mut aside).await;
+            push_message(shared, peer, pushed, message, &mut deferred).await;
         }
         let room = {
             let mut state = lock(&peer.state);
             // Expired leases are free for redelivery.
             let now = shared.now();
             state.pushed.retain(|_, one| one.lease_until > now);
-            let taken = state.pushed.len().saturating_add(aside.len());
-            (!state.is_over).then(|| shared.limits.unacked_max.saturating_sub(taken))
+            let unacked = state.pushed.len().saturating_add(deferred.len());
+            (!state.is_over).then(|| shared.limits.unacked_max.saturating_sub(unacked))
         };
         let Some(room) = room else {
             break;
         };
         let max = room.min(batch);
         if max > 0 {
-            let got = push_batch(shared, peer, lane, max, &mut aside).await;
+            let got = push_batch(shared, peer, lane, max, &mut deferred).await;
             match got {
                 Some((got, largest)) if got >= max => {
                     // Double the batch, unless the messages are large.
@@ -134,7 +134,7 @@ async fn run_pump(shared: &HubShared, peer: &Arc<ConnectedPeer>, lane: &LaneName
             () = sleep_until_due(shared, due), if due.is_some() => {}
         }
     }
-    for (pushed, _) in aside {
+    for (pushed, _) in deferred {
         return_message(shared, pushed.receipt, Duration::ZERO).await;
     }
     // Messages leased during the disconnect may be the only work for a newer subscriber.
@@ -150,12 +150,12 @@ async fn sleep_until_due(shared: &HubShared, due: Option<MonotonicTime>) {
 /// Returns the next time when a push may be possible.
 fn next_wakeup(shared: &HubShared, peer: &ConnectedPeer) -> Option<MonotonicTime> {
     let later = lock(&shared.peers).next_due(peer.mailbox(), shared.now());
-    let lapse = lock(&peer.state)
+    let lease_end = lock(&peer.state)
         .pushed
         .values()
         .map(|one| one.lease_until)
         .min();
-    later.into_iter().chain(lapse).min()
+    later.into_iter().chain(lease_end).min()
 }
 
 /// Leases messages and pushes them; returns the count and the size of the largest message, or
@@ -165,7 +165,7 @@ async fn push_batch(
     peer: &Arc<ConnectedPeer>,
     lane: &LaneName,
     max: usize,
-    aside: &mut Vec<(PushedMessage, MailboxMessage)>,
+    deferred: &mut Vec<(PushedMessage, MailboxMessage)>,
 ) -> Option<(usize, usize)> {
     let (hold, at) = (shared.limits.ack_wait, shared.timestamps());
     let until = at.now.plus(hold);
@@ -186,7 +186,7 @@ async fn push_batch(
             increment(&shared.counters.redelivered);
         }
         match check_delivery(shared, &delivery) {
-            Ok(letter) => {
+            Ok(message) => {
                 push_message(
                     shared,
                     peer,
@@ -194,8 +194,8 @@ async fn push_batch(
                         receipt,
                         lease_until: until,
                     },
-                    letter,
-                    aside,
+                    message,
+                    deferred,
                 )
                 .await
             }
@@ -255,7 +255,7 @@ async fn push_message(
     peer: &Arc<ConnectedPeer>,
     pushed: PushedMessage,
     message: MailboxMessage,
-    aside: &mut Vec<(PushedMessage, MailboxMessage)>,
+    deferred: &mut Vec<(PushedMessage, MailboxMessage)>,
 ) {
     enum PushStep {
         Send,
@@ -276,7 +276,7 @@ async fn push_message(
     match step {
         // After a disconnect, `stop_delivery` returns every pushed message.
         PushStep::Send => drop(peer.send(&BrokerFrame::Message(message)).await),
-        PushStep::Wait => aside.push((pushed, message)),
+        PushStep::Wait => deferred.push((pushed, message)),
         PushStep::GiveBack => return_message(shared, pushed.receipt, Duration::ZERO).await,
     }
 }
@@ -296,12 +296,12 @@ pub(super) async fn ack_message(shared: &HubShared, peer: &ConnectedPeer, id: &s
     let Some(pushed) = take_pushed(peer, id) else {
         return AckOutcome::Unknown;
     };
-    let ended = shared
+    let result = shared
         .journal
         .ack(pushed.receipt, None, shared.timestamps())
         .await;
     peer.pump_wake.notify_one();
-    match ended {
+    match result {
         Ok(()) => AckOutcome::Removed,
         Err(bowline_journal::JournalError::LeaseLost) => AckOutcome::Unknown,
         Err(error) => {

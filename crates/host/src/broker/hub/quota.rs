@@ -96,8 +96,8 @@ impl HubShared {
     ) -> Option<DeliveryPermit> {
         let accounts = self.host.accounts();
         let share_max = accounts.limit(SharedResource::DeliveryBytes).per_principal;
-        let wanted = (bytes as u64).saturating_mul(COPIES_MAX).min(share_max);
-        let share = accounts.take_share(principal, SharedResource::DeliveryBytes, wanted);
+        let amount = (bytes as u64).saturating_mul(COPIES_MAX).min(share_max);
+        let share = accounts.take_share(principal, SharedResource::DeliveryBytes, amount);
         Some(DeliveryPermit {
             shared: Arc::clone(self),
             share: Some(share.ok()?),
@@ -202,25 +202,25 @@ impl HubShared {
     pub(super) async fn check_mailbox_limit(
         &self,
         principal: &Principal,
-        wanted: &MailboxName,
+        mailbox: &MailboxName,
     ) -> Result<bool, JournalError> {
         // The mailbox named like the principal always exists.
-        if principal.role == Role::Owner || wanted.as_str() == &principal.name {
+        if principal.role == Role::Owner || mailbox.as_str() == &principal.name {
             return Ok(true);
         }
         let lanes = self
             .journal
             .lane_stats(stored_message::LANE_PREFIX, self.timestamps())
             .await?;
-        let mut known = lock(&self.peers).principal_mailboxes(&principal.name);
+        let mut mailboxes = lock(&self.peers).principal_mailboxes(&principal.name);
         for lane in &lanes {
             let name = match stored_message::lane_sender(&lane.lane) {
                 Some(sender) => MailboxName::parse(sender).ok(),
                 None => stored_message::lane_mailbox(&lane.lane),
             };
-            known.extend(name.filter(|name| name.principal() == &*principal.name));
+            mailboxes.extend(name.filter(|name| name.principal() == &*principal.name));
         }
-        Ok(known.contains(wanted) || known.len() < self.limits.mailboxes_max)
+        Ok(mailboxes.contains(mailbox) || mailboxes.len() < self.limits.mailboxes_max)
     }
 }
 

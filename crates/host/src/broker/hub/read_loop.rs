@@ -13,6 +13,7 @@ use bowline_journal::{Duplicate, PublishOutcome};
 use bowline_link::BoxFuture;
 use bowline_link::websocket::WebSocketReceiver;
 use bowline_wire::broker::{BrokerFrame, BrokerRefusal, FrameError, MailboxMessage, REQUEST_KIND};
+use bytes::Bytes;
 use tokio::task::{AbortHandle, JoinSet};
 
 use super::hub_counts::increment;
@@ -153,12 +154,19 @@ impl<'a> PeerReader<'a> {
         while self.frame_tasks.len() >= FRAMES_IN_WORK_MAX {
             self.frame_tasks.join_next().await;
         }
-        let mut ended = false;
+        let mut any_finished = false;
         while self.live_tasks.try_join_next().is_some() {
-            ended = true;
+            any_finished = true;
         }
-        if ended {
+        if any_finished {
             self.live_handles.retain(|_, run| !run.is_finished());
+        }
+    }
+
+    /// Registers the servers that the peer offers; each refused server is reported to the peer.
+    async fn take_offer(&self, revision: u64, servers: &Bytes) {
+        for refused in peer_offers::handle_offer(self.shared, self.peer, revision, servers) {
+            self.refuse_frame(refused).await;
         }
     }
 
@@ -169,26 +177,25 @@ impl<'a> PeerReader<'a> {
         permit: Option<DeliveryPermit>,
     ) {
         match frame {
-            BrokerFrame::Deliver { to, letter } => {
-                self.deliver_message(&to, letter, size, permit).await
+            BrokerFrame::Deliver { to, message } => {
+                self.deliver_message(&to, message, size, permit).await
             }
             BrokerFrame::Subscribe => pump::subscribe_peer(self.shared, self.peer),
             BrokerFrame::Ack { id } => self.ack_message(id, None),
             BrokerFrame::AckWithReceipt { id, request_id } => {
                 self.ack_message(id, Some(request_id))
             }
-            BrokerFrame::Nak { id, delay_ms, dead } => self.nak_message(id, delay_ms, dead),
+            BrokerFrame::Nak {
+                id,
+                delay_ms,
+                dead_letter_reason,
+            } => self.nak_message(id, delay_ms, dead_letter_reason),
             BrokerFrame::Cancel { to, correlation_id } => {
                 self.cancel_request(to.as_ref(), &correlation_id).await
             }
             BrokerFrame::ListConnected { role } => self.send_connected(role.as_deref()).await,
             BrokerFrame::ListDead { limit } => self.send_dead_letters(limit).await,
-            BrokerFrame::Offer { revision, servers } => {
-                for refused in peer_offers::handle_offer(self.shared, self.peer, revision, &servers)
-                {
-                    self.refuse_frame(refused).await;
-                }
-            }
+            BrokerFrame::Offer { revision, servers } => self.take_offer(revision, &servers).await,
             BrokerFrame::Request(request) => {
                 live_requests::handle_request(self, request, permit).await
             }
@@ -203,8 +210,8 @@ impl<'a> PeerReader<'a> {
                 number,
                 request,
             } => live_requests::relay_server_request(self.shared, self.peer, id, number, request),
-            BrokerFrame::MissingCapability { id, ability } => {
-                live_requests::forward_missing_capability(self.shared, self.peer, &id, ability)
+            BrokerFrame::MissingCapability { id, capability } => {
+                live_requests::forward_missing_capability(self.shared, self.peer, &id, capability)
             }
             BrokerFrame::CancelServerRequest { id, number } => {
                 self.peer.server_requests.cancel(&RelayKey { id, number })
@@ -286,7 +293,7 @@ impl<'a> PeerReader<'a> {
         let principal = &self.peer.admitted.principal;
         self.shared.throttle_delivery(principal, size).await;
         let (to, message) = match self.check_message(to, &message) {
-            Ok(vetted) => vetted,
+            Ok(checked) => checked,
             Err(refusal) => return self.refuse_frame(refusal).await,
         };
         if let Err(refusal) = self.check_room(&to.mailbox, &message).await {
@@ -299,8 +306,8 @@ impl<'a> PeerReader<'a> {
         });
         // The first poll happens here to keep the order of messages; the rest mostly waits for the
         // disk, batched with other writes.
-        let begun = poll_fn(|context| Poll::Ready(storing.as_mut().poll(context))).await;
-        if begun.is_pending() {
+        let first_poll = poll_fn(|context| Poll::Ready(storing.as_mut().poll(context))).await;
+        if first_poll.is_pending() {
             self.frame_tasks.spawn(storing);
         }
     }
@@ -391,8 +398,8 @@ impl<'a> PeerReader<'a> {
     /// Sends the dead letters of this peer's mailbox.
     async fn send_dead_letters(&self, limit: usize) {
         let (mailbox, limit) = (self.peer.mailbox(), limit.min(DEAD_LETTERS_MAX));
-        let letters = hub_views::dead_letters_json(self.shared, mailbox, limit).await;
-        self.peer.send(&BrokerFrame::Dead { letters }).await;
+        let dead_letters = hub_views::dead_letters_json(self.shared, mailbox, limit).await;
+        self.peer.send(&BrokerFrame::Dead { dead_letters }).await;
     }
 
     /// Cancels a request: a live request of this peer, or a request held by another peer.

@@ -66,28 +66,28 @@ pub(super) struct HubRemotePeer {
 /// Returns the call target of a mailbox, shared by all holders.
 pub(super) fn get_or_create(shared: &Arc<HubShared>, mailbox: &MailboxName) -> Arc<HubRemotePeer> {
     let mut peers = lock(&shared.peers);
-    if let Some(known) = peers.remotes.get(mailbox).and_then(Weak::upgrade) {
-        return known;
+    if let Some(existing) = peers.remotes.get(mailbox).and_then(Weak::upgrade) {
+        return existing;
     }
-    let fresh = Arc::new(HubRemotePeer {
+    let created = Arc::new(HubRemotePeer {
         shared: Arc::downgrade(shared),
         mailbox: mailbox.clone(),
         manifest: ArcSwap::default(),
         changes: watch::Sender::new(0),
         handlers: Mutex::default(),
     });
-    let kept = Arc::downgrade(&fresh);
-    peers.remotes.insert(mailbox.clone(), kept);
-    fresh
+    let weak = Arc::downgrade(&created);
+    peers.remotes.insert(mailbox.clone(), weak);
+    created
 }
 
 /// Notifies holders of a call target that the peer connected or disconnected.
 pub(super) fn notify_connection_change(shared: &HubShared, mailbox: &MailboxName) {
-    let known = lock(&shared.peers)
+    let existing = lock(&shared.peers)
         .remotes
         .get(mailbox)
         .and_then(Weak::upgrade);
-    if let Some(remote) = known {
+    if let Some(remote) = existing {
         remote.notify_changed();
     }
 }
@@ -127,18 +127,18 @@ pub(super) async fn handle_reply(
     let correlation = message.correlation_id.as_deref().unwrap_or_default();
     let waiter = {
         let mut waiting = lock(&shared.reply_waiters);
-        let is_of = |waiter: &ReplyWaiter| *waiter.peer.as_str() == from.session_id;
+        let is_expected = |waiter: &ReplyWaiter| *waiter.peer.as_str() == from.session_id;
         match waiting.0.get(correlation) {
-            Some(waiter) if is_of(waiter) => waiting.0.remove(correlation),
+            Some(waiter) if is_expected(waiter) => waiting.0.remove(correlation),
             Some(_) | None => None,
         }
     };
     // Parse before the ack, so that an unreadable reply stays inspectable.
-    let answer = BrokerResponse::parse(&message.body);
-    match (waiter, answer) {
-        (Some(waiter), Ok(answer)) => {
+    let response = BrokerResponse::parse(&message.body);
+    match (waiter, response) {
+        (Some(waiter), Ok(response)) => {
             // The caller may be gone.
-            let _ = waiter.response.send(answer);
+            let _ = waiter.response.send(response);
         }
         // A reply after the deadline or after a restart.
         (None, Ok(_)) if correlation.starts_with(HUB_ID_PREFIX) => {
@@ -214,13 +214,13 @@ impl HubRemotePeer {
             created_at_ms: shared.clock().unix_ms(),
         };
         let message = MailboxMessage::new(&draft).with_sender(&hub_sender(call.sender));
-        let (answer, response) = oneshot::channel();
+        let (reply, response) = oneshot::channel();
         let client = WaitingClient::new(call.client);
         let extension = Arc::clone(&client.extension);
-        let mut guard = ReplyWaitGuard::new(&shared, &self.mailbox, &id, answer, client)?;
+        let mut guard = ReplyWaitGuard::new(&shared, &self.mailbox, &id, reply, client)?;
         let work = async {
-            let said = shared.store_hub_message(&self.mailbox, &message).await;
-            guard.message = match said {
+            let outcome = shared.store_hub_message(&self.mailbox, &message).await;
+            guard.message = match outcome {
                 Ok(
                     PublishOutcome::Stored { id, .. }
                     | PublishOutcome::Duplicate(Duplicate::Queued { id, .. }),
@@ -240,7 +240,7 @@ impl HubRemotePeer {
             .run_until_deadline(clock, call.deadline, work)
             .await
         {
-            Some(answer) => answer,
+            Some(reply) => reply,
             None => Err(BrokerCallError::Timeout(guard.withdraw_request().await)),
         }
     }
@@ -284,7 +284,7 @@ impl ReplyWaitGuard {
         shared: &Arc<HubShared>,
         to: &MailboxName,
         id: &Arc<str>,
-        answer: oneshot::Sender<BrokerResponse>,
+        response: oneshot::Sender<BrokerResponse>,
         client: WaitingClient,
     ) -> Result<Self, BrokerCallError> {
         let mut waiting = lock(&shared.reply_waiters);
@@ -298,7 +298,7 @@ impl ReplyWaitGuard {
             Arc::clone(id),
             ReplyWaiter {
                 peer,
-                response: answer,
+                response,
                 client,
             },
         );
@@ -367,16 +367,16 @@ impl Drop for ReplyWaitGuard {
 }
 
 impl RemotePeer for HubRemotePeer {
-    fn call(&self, errand: BrokerCall) -> BoxFuture<'_, Result<BrokerResponse, BrokerCallError>> {
+    fn call(&self, call: BrokerCall) -> BoxFuture<'_, Result<BrokerResponse, BrokerCallError>> {
         Box::pin(async move {
             let Some(shared) = self.shared.upgrade() else {
                 return Err(BrokerCallError::NotSent("the hub is gone".into()));
             };
             let mut body = Vec::new();
-            errand.request.write(&mut body);
-            match errand.stored {
-                true => self.call_stored(shared, body.into(), errand).await,
-                false => self.call_live(&shared, body.into(), errand).await,
+            call.request.write(&mut body);
+            match call.stored {
+                true => self.call_stored(shared, body.into(), call).await,
+                false => self.call_live(&shared, body.into(), call).await,
             }
         })
     }
@@ -398,10 +398,10 @@ impl RemotePeer for HubRemotePeer {
         Arc::clone(self.mailbox.as_str())
     }
 
-    fn set_notification_handler(&self, server: &Arc<str>, ear: Weak<dyn NotificationHandler>) {
-        let mut ears = lock(&self.handlers);
-        ears.retain(|_, ear| ear.strong_count() > 0);
-        ears.insert(Arc::clone(server), ear);
+    fn set_notification_handler(&self, server: &Arc<str>, handler: Weak<dyn NotificationHandler>) {
+        let mut handlers = lock(&self.handlers);
+        handlers.retain(|_, handler| handler.strong_count() > 0);
+        handlers.insert(Arc::clone(server), handler);
     }
 
     fn notify_session_event(&self, server: &Arc<str>, session: Arc<str>, event: SessionEvent) {

@@ -34,10 +34,10 @@ impl AdmittedPeer {
 
     /// Whether the claims in `hello` match the credential.
     pub(super) fn matches_hello(&self, hello: &BrokerHello) -> bool {
-        let whose = &self.principal.name;
-        let is_own = self.mailbox.principal() == &**whose;
+        let principal_name = &self.principal.name;
+        let is_own = self.mailbox.principal() == &**principal_name;
         let same_mailbox = hello.claimed_mailbox.is_empty()
-            || MailboxName::from_claim(whose, &hello.claimed_mailbox).as_ref()
+            || MailboxName::from_claim(principal_name, &hello.claimed_mailbox).as_ref()
                 == Some(&self.mailbox);
         let same_role = hello.claimed_role.is_none() || hello.claimed_role == self.role;
         is_own && self.mailbox.principal() != HUB && same_mailbox && same_role
@@ -55,9 +55,9 @@ impl AdmittedPeer {
 
     /// Whether the peer may see a mailbox and send to it.
     pub(super) fn can_reach(&self, to: &MailboxName) -> bool {
-        let whose = to.principal();
-        let named = |name: &Arc<str>| &**name == "*" || &**name == whose;
-        whose == HUB || self.principal.role == Role::Owner || self.rights.to.iter().any(named)
+        let principal = to.principal();
+        let named = |name: &Arc<str>| &**name == "*" || &**name == principal;
+        principal == HUB || self.principal.role == Role::Owner || self.rights.to.iter().any(named)
     }
 
     /// Whether the peer may see that the mailbox is connected.

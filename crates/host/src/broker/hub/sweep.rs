@@ -92,13 +92,13 @@ pub(super) async fn notify_changes(shared: Arc<HubShared>) {
             changed = catalog.changed() => if changed.is_err() { return },
             changed = policy.changed() => if changed.is_err() { return },
         }
-        let here: Vec<_> = lock(&shared.peers)
+        let peers: Vec<_> = lock(&shared.peers)
             .iter_connected()
             .map(Arc::clone)
             .collect();
         // Peers with equal views share a manifest.
         let mut revisions = HashMap::new();
-        for peer in here {
+        for peer in peers {
             notify_peer(&shared, &peer, &mut revisions).await;
         }
     }

@@ -31,8 +31,8 @@ impl FilteredClientHandle {
     }
 
     fn is_allowed(&self, notification: &[u8]) -> bool {
-        let said = object::text_field(notification, "method");
-        match said.as_deref() {
+        let method_name = object::text_field(notification, "method");
+        match method_name.as_deref() {
             Some(method::PROGRESS) => {
                 let params = object::field(notification, "params").map(|at| at.slice(notification));
                 let token = params.and_then(|params| {
@@ -59,16 +59,16 @@ impl ClientHandle for FilteredClientHandle {
         self.client.log_level()
     }
 
-    fn request(&self, question: ServerRequest) -> Option<ServerRequestId> {
-        self.client.request(question)
+    fn request(&self, server_request: ServerRequest) -> Option<ServerRequestId> {
+        self.client.request(server_request)
     }
 
-    fn note_missing_capability(&self, ability: ClientCapability) {
-        self.client.note_missing_capability(ability);
+    fn note_missing_capability(&self, capability: ClientCapability) {
+        self.client.note_missing_capability(capability);
     }
 
-    fn cancel_request(&self, question: ServerRequestId) {
-        self.client.cancel_request(question);
+    fn cancel_request(&self, request_id: ServerRequestId) {
+        self.client.cancel_request(request_id);
     }
 
     fn notify(&self, notification: Bytes) {

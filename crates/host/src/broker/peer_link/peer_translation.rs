@@ -29,9 +29,9 @@ pub(super) fn renamed_params(request: &LinkRequest) -> Option<Bytes> {
 
 pub(super) fn to_link_response(
     request: &LinkRequest,
-    answer: broker::BrokerResponse,
+    response: broker::BrokerResponse,
 ) -> Result<LinkResponse, LinkError> {
-    match answer {
+    match response {
         broker::BrokerResponse::Output {
             result: body, era, ..
         } => Ok(LinkResponse {

@@ -29,13 +29,17 @@ pub(super) fn tools_only_info(server: &Arc<str>) -> ServerInfo {
 }
 
 /// Returns the info of a complete server.
-pub(super) fn offered_info(ware: &OfferedServer) -> ServerInfo {
-    let initialize = &ware.initialize;
-    let itself = object::field(initialize, "serverInfo").map(|at| at.slice(initialize));
-    let itself = itself.unwrap_or_default();
-    let text = |key| object::text_field(itself, key).unwrap_or_default().into();
+pub(super) fn offered_info(server: &OfferedServer) -> ServerInfo {
+    let initialize = &server.initialize;
+    let implementation = object::field(initialize, "serverInfo").map(|at| at.slice(initialize));
+    let implementation = implementation.unwrap_or_default();
+    let text = |key| {
+        object::text_field(implementation, key)
+            .unwrap_or_default()
+            .into()
+    };
     ServerInfo {
-        revision: ware.revision,
+        revision: server.revision,
         initialize: initialize.clone(),
         name: text("name"),
         version: text("version"),
@@ -44,18 +48,20 @@ pub(super) fn offered_info(ware: &OfferedServer) -> ServerInfo {
 
 impl NotificationHandler for PeerLink {
     fn on_notification(&self, session: Option<&str>, notification: Bytes) {
-        let said = object::text_field(&notification, "method");
-        let named = |key| {
+        let method_name = object::text_field(&notification, "method");
+        let text_param = |key| {
             let params = object::field(&notification, "params")?.slice(&notification);
             Some(Arc::from(&*object::text_field(params, key)?))
         };
-        let event = match said.as_deref() {
-            Some(method::RESOURCES_UPDATED) => named("uri").map(|uri| LinkEvent::ResourceUpdated {
-                uri,
-                notification: notification.clone(),
-            }),
+        let event = match method_name.as_deref() {
+            Some(method::RESOURCES_UPDATED) => {
+                text_param("uri").map(|uri| LinkEvent::ResourceUpdated {
+                    uri,
+                    notification: notification.clone(),
+                })
+            }
             Some(method::TASKS_STATUS | method::TASKS_NOTIFICATION) => {
-                named("taskId").map(|task| LinkEvent::TaskStatus {
+                text_param("taskId").map(|task| LinkEvent::TaskStatus {
                     task,
                     notification: notification.clone(),
                 })

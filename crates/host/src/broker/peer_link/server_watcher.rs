@@ -18,11 +18,11 @@ pub(super) struct PeerServerWatcher {
 }
 
 impl PeerServerWatcher {
-    pub(super) async fn run(mut self, mut known: Arc<PeerManifest>) {
+    pub(super) async fn run(mut self, mut last_manifest: Arc<PeerManifest>) {
         // Pending changes: at most one event per kind, so that none is lost.
         let mut due = Vec::new();
         loop {
-            if !self.check_manifest(&mut known, &mut due) {
+            if !self.check_manifest(&mut last_manifest, &mut due) {
                 return;
             }
             let room = async {
@@ -50,7 +50,11 @@ impl PeerServerWatcher {
     }
 
     /// Applies the current manifest; returns whether to keep watching.
-    fn check_manifest(&self, known: &mut Arc<PeerManifest>, due: &mut Vec<LinkEvent>) -> bool {
+    fn check_manifest(
+        &self,
+        last_manifest: &mut Arc<PeerManifest>,
+        due: &mut Vec<LinkEvent>,
+    ) -> bool {
         let Some(link) = self.link.upgrade() else {
             return false;
         };
@@ -58,23 +62,29 @@ impl PeerServerWatcher {
             link.close_as(LinkExit::Gone);
             return false;
         }
-        let now = link.remote.manifest();
-        if Arc::ptr_eq(known, &now) {
+        let current = link.remote.manifest();
+        if Arc::ptr_eq(last_manifest, &current) {
             return true;
         }
         let server = link.tools.server();
-        let (old, new) = (offered_server(known, server), offered_server(&now, server));
+        let (old, new) = (
+            offered_server(last_manifest, server),
+            offered_server(&current, server),
+        );
         if old.map(server_identity) != new.map(server_identity) {
             // Another server took the name; pending requests end as usual.
             link.close_as(LinkExit::Gone);
             return false;
         }
-        let lists =
-            |ware: Option<&OfferedServer>| ware.map(|ware| ware.lists.clone()).unwrap_or_default();
+        let lists = |offered: Option<&OfferedServer>| {
+            offered
+                .map(|offered| offered.lists.clone())
+                .unwrap_or_default()
+        };
         let (old, new) = (lists(old), lists(new));
         let changed = [
             (
-                !link.tools.has_same_tools(known, &now) || old.tools != new.tools,
+                !link.tools.has_same_tools(last_manifest, &current) || old.tools != new.tools,
                 LinkEvent::ToolsChanged,
             ),
             (old.prompts != new.prompts, LinkEvent::PromptsChanged),
@@ -85,7 +95,7 @@ impl PeerServerWatcher {
                 due.push(event);
             }
         }
-        *known = now;
+        *last_manifest = current;
         true
     }
 }
@@ -95,10 +105,10 @@ pub(super) fn offered_server<'a>(
     manifest: &'a PeerManifest,
     server: &str,
 ) -> Option<&'a OfferedServer> {
-    let mut wares = manifest.servers.iter();
-    wares.find(|ware| *ware.name == *server)
+    let mut servers = manifest.servers.iter();
+    servers.find(|offered| *offered.name == *server)
 }
 
-fn server_identity(ware: &OfferedServer) -> (bowline_link::Revision, &[u8]) {
-    (ware.revision, &ware.initialize)
+fn server_identity(server: &OfferedServer) -> (bowline_link::Revision, &[u8]) {
+    (server.revision, &server.initialize)
 }

@@ -36,11 +36,11 @@ impl SessionNames {
         if session == SessionKey(0) {
             return None;
         }
-        let mut known = lock(&self.known);
-        if known.len() < SESSIONS_MAX {
-            known.insert(session);
+        let mut sessions = lock(&self.known);
+        if sessions.len() < SESSIONS_MAX {
+            sessions.insert(session);
         }
-        drop(known);
+        drop(sessions);
         Some(self.session_name(session))
     }
 

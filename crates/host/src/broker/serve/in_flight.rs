@@ -62,8 +62,8 @@ pub(super) struct DuplicateWaiter(watch::Receiver<Option<InFlightEnd>>);
 impl DuplicateWaiter {
     /// Waits for the end; `None` if the owner was dropped without an end.
     pub(super) async fn wait_end(mut self) -> Option<InFlightEnd> {
-        let ended = self.0.wait_for(Option::is_some).await;
-        ended.ok().and_then(|ended| ended.clone())
+        let end = self.0.wait_for(Option::is_some).await;
+        end.ok().and_then(|end| end.clone())
     }
 }
 
@@ -139,8 +139,8 @@ impl DedupGuard<'_> {
     }
 
     /// Reports the end to waiting duplicates.
-    pub(super) fn finish(self, ended: InFlightEnd) {
-        self.slot.end.send_replace(Some(ended));
+    pub(super) fn finish(self, end: InFlightEnd) {
+        self.slot.end.send_replace(Some(end));
     }
 }
 

@@ -17,7 +17,7 @@ pub trait ReplySink: Send + Sync {
     /// id derives from the request ([`reply_id`]), so only the first reply counts.
     fn store_reply<'a>(
         &'a self,
-        answer: &'a BrokerResponse,
+        response: &'a BrokerResponse,
     ) -> BoxFuture<'a, Result<(), ReplyError>>;
 
     /// Acks the request: no redelivery.

@@ -44,25 +44,25 @@ impl RunLimiter {
     /// Acquires a permit. A caller at the caller limit blocks no other caller.
     pub(super) async fn acquire(&self, name: &Arc<str>) -> Option<RunPermit<'_>> {
         let caller = self.caller_semaphore(name);
-        let own = Arc::clone(&caller.semaphore).acquire_owned().await;
-        let whole = Arc::clone(&self.total).acquire_owned().await;
+        let caller_permit = Arc::clone(&caller.semaphore).acquire_owned().await;
+        let total_permit = Arc::clone(&self.total).acquire_owned().await;
         // Neither semaphore is ever closed.
         Some(RunPermit {
-            _total: whole.ok()?,
-            _caller_permit: own.ok()?,
+            _total: total_permit.ok()?,
+            _caller_permit: caller_permit.ok()?,
             _semaphore: caller,
         })
     }
 
     fn caller_semaphore(&self, name: &Arc<str>) -> CallerSemaphore<'_> {
         let mut callers = lock(&self.callers);
-        let own = callers
+        let semaphore = callers
             .entry(Arc::clone(name))
             .or_insert_with(|| Arc::new(Semaphore::new(self.caller_max)));
         CallerSemaphore {
             limiter: self,
             name: Arc::clone(name),
-            semaphore: Arc::clone(own),
+            semaphore: Arc::clone(semaphore),
         }
     }
 
@@ -100,28 +100,28 @@ mod tests {
 
     #[test]
     fn busy_caller_does_not_block_other_callers() {
-        let seats = RunLimiter::new(3, 2);
+        let limiter = RunLimiter::new(3, 2);
         let (one, two): (Arc<str>, Arc<str>) = ("one".into(), "two".into());
-        let first = poll_once(seats.acquire(&one)).unwrap();
-        let _second = poll_once(seats.acquire(&one)).unwrap();
+        let first = poll_once(limiter.acquire(&one)).unwrap();
+        let _second = poll_once(limiter.acquire(&one)).unwrap();
         assert!(
-            poll_once(seats.acquire(&one)).is_none(),
+            poll_once(limiter.acquire(&one)).is_none(),
             "it has all of its own"
         );
-        let _other = poll_once(seats.acquire(&two)).unwrap();
-        assert!(poll_once(seats.acquire(&two)).is_none(), "all are taken");
+        let _other = poll_once(limiter.acquire(&two)).unwrap();
+        assert!(poll_once(limiter.acquire(&two)).is_none(), "all are taken");
         drop(first);
-        let _again = poll_once(seats.acquire(&two)).unwrap();
+        let _again = poll_once(limiter.acquire(&two)).unwrap();
     }
 
     #[test]
     fn idle_caller_is_forgotten() {
-        let seats = RunLimiter::new(1, 1);
+        let limiter = RunLimiter::new(1, 1);
         let (one, two): (Arc<str>, Arc<str>) = ("one".into(), "two".into());
-        let seat = poll_once(seats.acquire(&one)).unwrap();
-        assert!(poll_once(seats.acquire(&two)).is_none());
-        assert_eq!(seats.caller_count(), 1, "who gave up waiting is gone");
-        drop(seat);
-        assert_eq!(seats.caller_count(), 0);
+        let permit = poll_once(limiter.acquire(&one)).unwrap();
+        assert!(poll_once(limiter.acquire(&two)).is_none());
+        assert_eq!(limiter.caller_count(), 1, "who gave up waiting is gone");
+        drop(permit);
+        assert_eq!(limiter.caller_count(), 0);
     }
 }

@@ -75,8 +75,8 @@ impl ServeSession {
     }
 
     fn note_connection(&self, hub: &HubSender) {
-        if let Some(visitors) = &self.remote_sessions {
-            visitors.note_connection(hub);
+        if let Some(sessions) = &self.remote_sessions {
+            sessions.note_connection(hub);
         }
     }
 
@@ -87,49 +87,50 @@ impl ServeSession {
 }
 
 impl HubRequestHandler for ServeSession {
-    fn on_message(&self, letter: MailboxMessage, line: &HubSender) {
-        let from = match &letter.sender {
-            Some(from) if *letter.kind == *REQUEST_KIND => from.clone(),
-            _ => return self.dead_letter_foreign(&letter, line),
+    fn on_message(&self, message: MailboxMessage, hub: &HubSender) {
+        let from = match &message.sender {
+            Some(from) if *message.kind == *REQUEST_KIND => from.clone(),
+            _ => return self.dead_letter_foreign(&message, hub),
         };
-        self.note_connection(line);
+        self.note_connection(hub);
         let incoming = ServeRequest {
             principal: None,
-            id: Arc::clone(&letter.id),
-            body: letter.body,
-            deadline: self.deadline_from_ttl(letter.ttl_ms),
-            client: Some(Arc::new(HubClientHandle::new(line, &letter.id))),
+            id: Arc::clone(&message.id),
+            body: message.body,
+            deadline: self.deadline_from_ttl(message.ttl_ms),
+            client: Some(Arc::new(HubClientHandle::new(hub, &message.id))),
             sender: from,
         };
-        let courier = HubReplySink {
-            hub: line.clone(),
+        let sink = HubReplySink {
+            hub: hub.clone(),
             caller: Arc::clone(&incoming.sender.session_id),
-            id: letter.id,
+            id: message.id,
             clock: Arc::clone(&self.clock),
         };
-        let serving = Arc::clone(&self.engine);
+        let engine = Arc::clone(&self.engine);
         self.tasks.spawn("broker request", async move {
-            serving.handle_stored(incoming, &courier).await;
-            courier.hub.server_requests().cancel_for_call(&courier.id);
+            engine.handle_stored(incoming, &sink).await;
+            sink.hub.server_requests().cancel_for_call(&sink.id);
         });
     }
 
-    fn on_request(&self, request: LiveRequest, line: &HubSender) {
-        let key = (line.generation(), Arc::clone(&request.id));
+    fn on_request(&self, request: LiveRequest, hub: &HubSender) {
+        let key = (hub.generation(), Arc::clone(&request.id));
         let cancelled = Arc::new(Notify::new());
         {
             let mut live = lock(&self.live_requests);
             if live.len() >= LIVE_REQUESTS_MAX || live.contains_key(&key) {
-                let answer = BrokerResponse::Failed(failures::too_many_requests(LIVE_REQUESTS_MAX));
-                let line = line.clone();
+                let response =
+                    BrokerResponse::Failed(failures::too_many_requests(LIVE_REQUESTS_MAX));
+                let hub = hub.clone();
                 self.tasks.spawn("broker refusal", async move {
-                    send_response(&line, request.id, &answer).await;
+                    send_response(&hub, request.id, &response).await;
                 });
                 return;
             }
             live.insert(key.clone(), Arc::clone(&cancelled));
         }
-        self.note_connection(line);
+        self.note_connection(hub);
         let incoming = ServeRequest {
             // Without a caller, the hub itself is the sender.
             sender: request.caller.unwrap_or_else(|| MessageSender {
@@ -140,52 +141,52 @@ impl HubRequestHandler for ServeSession {
             id: Arc::clone(&request.id),
             body: request.body,
             deadline: self.deadline_from_ttl(request.ttl_ms),
-            client: Some(Arc::new(HubClientHandle::new(line, &request.id))),
+            client: Some(Arc::new(HubClientHandle::new(hub, &request.id))),
         };
-        let in_hand = LiveServeGuard {
+        let guard = LiveServeGuard {
             live_requests: Arc::downgrade(&self.live_requests),
             key,
         };
-        let (serving, line) = (Arc::clone(&self.engine), line.clone());
+        let (engine, hub) = (Arc::clone(&self.engine), hub.clone());
         self.tasks.spawn("broker live request", async move {
-            let _in_hand = in_hand;
+            let _guard = guard;
             let id = Arc::clone(&request.id);
             tokio::select! {
                 biased;
-                answer = serving.handle_live(incoming) => {
-                    send_response(&line, request.id, &answer).await;
+                answer = engine.handle_live(incoming) => {
+                    send_response(&hub, request.id, &answer).await;
                 }
                 () = cancelled.notified() => {}
             }
-            line.server_requests().cancel_for_call(&id);
+            hub.server_requests().cancel_for_call(&id);
         });
     }
 
-    fn on_cancel(&self, of: Option<&Arc<str>>, correlation_id: &Arc<str>, line: &HubSender) {
+    fn on_cancel(&self, mailbox: Option<&Arc<str>>, correlation_id: &Arc<str>, hub: &HubSender) {
         // The hub names live requests; callers name stored requests.
-        let Some(of) = of else {
-            let key = (line.generation(), Arc::clone(correlation_id));
+        let Some(mailbox) = mailbox else {
+            let key = (hub.generation(), Arc::clone(correlation_id));
             match lock(&self.live_requests).get(&key) {
                 Some(cancelled) => cancelled.notify_one(),
                 None => drop(self.engine.cancel_request(&HUB.into(), correlation_id)),
             }
             return;
         };
-        self.engine.cancel_request(of, correlation_id);
+        self.engine.cancel_request(mailbox, correlation_id);
     }
 
     fn on_session_event(&self, server: &Arc<str>, session: &Arc<str>, event: SessionEvent) {
-        if let Some(visitors) = &self.remote_sessions {
-            visitors.on_session_event(server, session, event);
+        if let Some(sessions) = &self.remote_sessions {
+            sessions.on_session_event(server, session, event);
         }
     }
 
     /// Cancels live requests: no response can be sent. Stored requests continue and are
     /// redelivered.
-    fn on_disconnected(&self, line: &HubSender) {
-        let generation = line.generation();
-        for ((of, _), cancelled) in &*lock(&self.live_requests) {
-            if *of == generation {
+    fn on_disconnected(&self, hub: &HubSender) {
+        let generation = hub.generation();
+        for ((request_generation, _), cancelled) in &*lock(&self.live_requests) {
+            if *request_generation == generation {
                 cancelled.notify_one();
             }
         }
@@ -199,7 +200,7 @@ impl ServeSession {
         let frame = BrokerFrame::Nak {
             id: Arc::clone(&message.id),
             delay_ms: 0,
-            dead: Some("nobody here takes messages of this kind".into()),
+            dead_letter_reason: Some("nobody here takes messages of this kind".into()),
         };
         let hub = hub.clone();
         self.tasks.spawn("broker dead letter", async move {
@@ -209,8 +210,8 @@ impl ServeSession {
     }
 }
 
-async fn send_response(hub: &HubSender, id: Arc<str>, answer: &BrokerResponse) {
-    let mut body = answer.to_bytes(ResultForm::Brief);
+async fn send_response(hub: &HubSender, id: Arc<str>, response: &BrokerResponse) {
+    let mut body = response.to_bytes(ResultForm::Brief);
     if body.len() + ENVELOPE_BYTES_MAX > FRAME_BYTES_MAX {
         body = BrokerResponse::Failed(failures::response_too_large()).to_bytes(ResultForm::Brief);
     }
@@ -245,8 +246,8 @@ struct HubReplySink {
 }
 
 impl HubReplySink {
-    async fn deliver_reply(&self, answer: &BrokerResponse) -> Result<(), ReplyError> {
-        let body = answer.to_bytes(ResultForm::Whole);
+    async fn deliver_reply(&self, response: &BrokerResponse) -> Result<(), ReplyError> {
+        let body = response.to_bytes(ResultForm::Whole);
         if body.len() + ENVELOPE_BYTES_MAX > FRAME_BYTES_MAX {
             return Err(ReplyError::TooLarge);
         }
@@ -285,9 +286,9 @@ impl HubReplySink {
 impl ReplySink for HubReplySink {
     fn store_reply<'a>(
         &'a self,
-        answer: &'a BrokerResponse,
+        response: &'a BrokerResponse,
     ) -> BoxFuture<'a, Result<(), ReplyError>> {
-        Box::pin(self.deliver_reply(answer))
+        Box::pin(self.deliver_reply(response))
     }
 
     fn ack(&self) -> BoxFuture<'_, ()> {
@@ -299,7 +300,7 @@ impl ReplySink for HubReplySink {
         Box::pin(self.send_frame(BrokerFrame::Nak {
             id: Arc::clone(&self.id),
             delay_ms: bowline_core::time::to_millis(delay),
-            dead: None,
+            dead_letter_reason: None,
         }))
     }
 
@@ -307,7 +308,7 @@ impl ReplySink for HubReplySink {
         Box::pin(self.send_frame(BrokerFrame::Nak {
             id: Arc::clone(&self.id),
             delay_ms: 0,
-            dead: Some(reason),
+            dead_letter_reason: Some(reason),
         }))
     }
 }
@@ -343,15 +344,18 @@ impl ClientHandle for HubClientHandle {
         }
     }
 
-    fn request(&self, question: ServerRequest) -> Option<ServerRequestId> {
-        let (number, request) = self.hub.server_requests().register(&self.id, question)?;
+    fn request(&self, server_request: ServerRequest) -> Option<ServerRequestId> {
+        let (number, request) = self
+            .hub
+            .server_requests()
+            .register(&self.id, server_request)?;
         let id = Arc::clone(&self.id);
-        let asked = BrokerFrame::ServerRequest {
+        let frame = BrokerFrame::ServerRequest {
             id,
             number,
             request,
         };
-        match self.hub.try_send(&asked) {
+        match self.hub.try_send(&frame) {
             Ok(()) => Some(ServerRequestId(number)),
             Err(_unsent) => {
                 self.hub.server_requests().complete(&self.id, number, None);
@@ -360,16 +364,16 @@ impl ClientHandle for HubClientHandle {
         }
     }
 
-    fn note_missing_capability(&self, ability: ClientCapability) {
+    fn note_missing_capability(&self, capability: ClientCapability) {
         let id = Arc::clone(&self.id);
         drop(
             self.hub
-                .try_send(&BrokerFrame::MissingCapability { id, ability }),
+                .try_send(&BrokerFrame::MissingCapability { id, capability }),
         );
     }
 
-    fn cancel_request(&self, question: ServerRequestId) {
-        let (id, number) = (Arc::clone(&self.id), question.0);
+    fn cancel_request(&self, request_id: ServerRequestId) {
+        let (id, number) = (Arc::clone(&self.id), request_id.0);
         if self.hub.server_requests().complete(&id, number, None) {
             drop(
                 self.hub

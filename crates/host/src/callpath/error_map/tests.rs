@@ -280,17 +280,17 @@ fn not_sent_errors() -> Vec<CallError> {
         E::Ejected { server, reason },
         E::CircuitOpen {
             server: server_name(),
-            rest: wait,
+            cooldown: wait,
         },
         E::StartFailed {
             server: server_name(),
             reason: server_name(),
-            next: wait,
+            retry_after: wait,
         },
         E::ProgramNotFound {
             server: server_name(),
             reason: server_name(),
-            next: wait,
+            retry_after: wait,
         },
         E::StartTimeout {
             server: server_name(),

@@ -117,8 +117,8 @@ impl CompiledSchema {
         } = self.outline;
         let levels = if returns == 0 { 1 } else { depth };
         let depth = u32::try_from(depth).unwrap_or(u32::MAX);
-        let ways = returns.max(1).saturating_pow(depth);
-        ways <= PATHS_MAX
+        let paths = returns.max(1).saturating_pow(depth);
+        paths <= PATHS_MAX
             && parts.saturating_mul(values) <= STEPS_MAX
             && longest.saturating_mul(levels) <= STACK_MAX
     }

@@ -135,7 +135,7 @@ impl SchemaGraph {
     fn add_node(
         &mut self,
         value: &Value,
-        place: &str,
+        pointer: &str,
         role: SchemaNode,
     ) -> Result<usize, SchemaError> {
         self.values += 1;
@@ -144,13 +144,15 @@ impl SchemaGraph {
         }
         let own = self.edges.len();
         self.edges.push(Vec::new());
-        self.pointers.insert(place.to_owned(), own);
+        self.pointers.insert(pointer.to_owned(), own);
         match (value, role) {
-            (Value::Object(members), SchemaNode::Schema) => self.add_schema(members, own, place)?,
+            (Value::Object(members), SchemaNode::Schema) => {
+                self.add_schema(members, own, pointer)?
+            }
             (Value::Object(members), SchemaNode::SchemaMap) => {
                 for (name, member) in members {
                     let to =
-                        self.add_node(member, &append_pointer(place, name), SchemaNode::Schema)?;
+                        self.add_node(member, &append_pointer(pointer, name), SchemaNode::Schema)?;
                     self.add_edge(own, to, SchemaEdge::SameValue);
                 }
             }
@@ -158,7 +160,7 @@ impl SchemaGraph {
                 for (nth, item) in items.iter().enumerate() {
                     let to = self.add_node(
                         item,
-                        &append_pointer(place, &nth.to_string()),
+                        &append_pointer(pointer, &nth.to_string()),
                         SchemaNode::Schema,
                     )?;
                     self.add_edge(own, to, SchemaEdge::SameValue);
@@ -173,7 +175,7 @@ impl SchemaGraph {
         &mut self,
         members: &Map<String, Value>,
         own: usize,
-        place: &str,
+        pointer: &str,
     ) -> Result<(), SchemaError> {
         for (key, member) in members {
             let (role, leads) = match key.as_str() {
@@ -183,7 +185,7 @@ impl SchemaGraph {
                 }
                 // The target of a dynamic reference depends on the path taken.
                 "$dynamicRef" | "$recursiveRef" => return Err(SchemaError::Remote),
-                "$id" | "$anchor" | "$dynamicAnchor" if !place.is_empty() => {
+                "$id" | "$anchor" | "$dynamicAnchor" if !pointer.is_empty() => {
                     return Err(SchemaError::Remote);
                 }
                 "$schema" => {
@@ -220,7 +222,7 @@ impl SchemaGraph {
                     continue;
                 }
             };
-            let to = self.add_node(member, &append_pointer(place, key), role)?;
+            let to = self.add_node(member, &append_pointer(pointer, key), role)?;
             self.add_edge(own, to, leads);
         }
         Ok(())
@@ -338,17 +340,17 @@ impl SchemaGraph {
     /// Counts references within or below cycles.
     fn count_recursive_references(&self) -> usize {
         let free: std::collections::HashSet<usize> = self.peel_acyclic(true).into_iter().collect();
-        let bound = |(from, place): &&(usize, String)| {
-            let to = self.pointers.get(place);
+        let bound = |(from, pointer): &&(usize, String)| {
+            let to = self.pointers.get(pointer);
             !free.contains(from) && to.is_some_and(|to| !free.contains(to))
         };
         self.references.iter().filter(bound).count()
     }
 }
 
-fn check_dialect(said: &Value) -> Result<(), SchemaError> {
-    let said = said.as_str().unwrap_or_default().trim_end_matches('#');
-    if DIALECTS.contains(&said) {
+fn check_dialect(dialect: &Value) -> Result<(), SchemaError> {
+    let dialect = dialect.as_str().unwrap_or_default().trim_end_matches('#');
+    if DIALECTS.contains(&dialect) {
         Ok(())
     } else {
         Err(SchemaError::Dialect)
@@ -356,6 +358,6 @@ fn check_dialect(said: &Value) -> Result<(), SchemaError> {
 }
 
 /// Appends a segment to a JSON pointer, escaped as in references.
-fn append_pointer(place: &str, key: &str) -> String {
-    format!("{place}/{}", key.replace('~', "~0").replace('/', "~1"))
+fn append_pointer(pointer: &str, key: &str) -> String {
+    format!("{pointer}/{}", key.replace('~', "~0").replace('/', "~1"))
 }

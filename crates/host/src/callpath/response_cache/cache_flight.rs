@@ -97,10 +97,10 @@ impl<'a> CacheRequest<'a> {
 
     /// Returns the sharing of a response: private if each principal has its own link, whatever the
     /// hint says.
-    fn effective_sharing(&self, said: CacheScope) -> CacheScope {
+    fn effective_sharing(&self, scope: CacheScope) -> CacheScope {
         match self.server.spec().isolation {
             Isolation::Principal | Isolation::Session => CacheScope::Private,
-            Isolation::Auto | Isolation::Shared => said,
+            Isolation::Auto | Isolation::Shared => scope,
         }
     }
 }
@@ -159,8 +159,9 @@ impl<'a> CacheFlight<'a> {
 
     fn mark_unhinted(&self) {
         if matches!(self.policy, StorePolicy::Missed(_)) {
-            let about = self.request.cache_item();
-            self.cache.update(|kept| kept.cache.mark_uncacheable(about));
+            let item = self.request.cache_item();
+            self.cache
+                .update(|state| state.cache.mark_uncacheable(item));
         }
     }
 
@@ -183,17 +184,19 @@ impl<'a> CacheFlight<'a> {
             StorePolicy::Missed(looked) => (key(&looked.base), true),
             StorePolicy::Never | StorePolicy::IfHinted => (key(&key_base(request)?), false),
         };
-        let landing = CacheInsertion {
+        let insertion = CacheInsertion {
             key,
             scope: sharing,
             purge_epoch: request.start.purge_epoch,
             expires_at: request.start.at.plus(hint.ttl),
             cached: cached_result::copy_result(body, ttl_at, written_in),
         };
-        Some(self.cache.update(|kept| {
-            let is_kept = kept.cache.store_result(request.cache_item(), landing, now);
+        Some(self.cache.update(|state| {
+            let is_kept = state
+                .cache
+                .store_result(request.cache_item(), insertion, now);
             if is_kept && !is_counted {
-                kept.cache.count_miss(&request.route.server);
+                state.cache.count_miss(&request.route.server);
             }
             is_kept
         }))

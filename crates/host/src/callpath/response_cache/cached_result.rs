@@ -87,12 +87,12 @@ pub(super) fn to_reply(hit: &CacheHit, id: &Bytes) -> CallReply {
         ttl_at,
         era,
     } = &hit.cached;
-    let mut left = itoa::Buffer::new();
-    let left = left.format(to_millis(hit.remaining_ttl)).as_bytes();
+    let mut ttl_ms = itoa::Buffer::new();
+    let ttl_ms = ttl_ms.format(to_millis(hit.remaining_ttl)).as_bytes();
     let (start, end) = (ttl_at.start, ttl_at.end);
     let edits = [ByteEdit {
         at: ByteSpan { start, end },
-        with: left,
+        with: ttl_ms,
     }];
     let edited = EditedText {
         source: result,
@@ -100,15 +100,15 @@ pub(super) fn to_reply(hit: &CacheHit, id: &Bytes) -> CallReply {
     };
     let (head, middle) = (&br#"{"jsonrpc":"2.0","id":"#[..], &br#","result":"#[..]);
     let envelope = head.len() + id.len() + middle.len();
-    let mut answer = Vec::with_capacity(envelope + result.len() + left.len() + 1);
-    answer.extend_from_slice(head);
-    answer.extend_from_slice(id);
-    answer.extend_from_slice(middle);
-    edited.write(&mut answer);
-    let body_at = envelope..answer.len();
-    answer.push(b'}');
+    let mut response = Vec::with_capacity(envelope + result.len() + ttl_ms.len() + 1);
+    response.extend_from_slice(head);
+    response.extend_from_slice(id);
+    response.extend_from_slice(middle);
+    edited.write(&mut response);
+    let body_at = envelope..response.len();
+    response.push(b'}');
     CallReply {
-        response: answer.into(),
+        response: response.into(),
         body_at,
         body_kind: BodyKind::Result,
         origin: ReplyOrigin::Cached,

@@ -17,7 +17,7 @@ impl ResponseCache {
 
     /// Removes everything about a removed server.
     pub(crate) fn forget_server(&self, server: &Arc<str>) {
-        self.update(|kept| kept.cache.forget_server(server));
+        self.update(|state| state.cache.forget_server(server));
     }
 
     /// Removes the responses invalidated by a server's change notification.
@@ -47,7 +47,7 @@ impl ResponseCache {
     }
 
     fn purge_matching(&self, server: &Arc<str>, stale: PurgeScope<'_>) {
-        self.update(|kept| kept.cache.purge_server(server, stale));
+        self.update(|state| state.cache.purge_server(server, stale));
     }
 }
 

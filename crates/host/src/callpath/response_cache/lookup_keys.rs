@@ -32,27 +32,27 @@ pub(super) struct LookupKeys {
 
 impl LookupKeys {
     /// Hashes the relevant parts of a call; `None` for a call that cannot be keyed.
-    pub(super) fn from_request(request: CacheRequest<'_>, known: SubjectSummary) -> Option<Self> {
-        let mut wanted = Self {
+    pub(super) fn from_request(request: CacheRequest<'_>, summary: SubjectSummary) -> Option<Self> {
+        let mut lookup = Self {
             keys: ResultKeys::default(),
             base: key_base(request)?,
         };
-        wanted.add_missing_keys(request, Some(known));
-        Some(wanted)
+        lookup.add_missing_keys(request, Some(summary));
+        Some(lookup)
     }
 
     /// Adds the keys that matter by now.
     pub(super) fn add_missing_keys(
         &mut self,
         request: CacheRequest<'_>,
-        known: Option<SubjectSummary>,
+        summary: Option<SubjectSummary>,
     ) {
-        let Some(known) = known else { return };
+        let Some(summary) = summary else { return };
         let Self { keys, base } = self;
-        if known.is_relevant(CacheScope::Public) {
+        if summary.is_relevant(CacheScope::Public) {
             keys.public.get_or_insert_with(|| base.public_key());
         }
-        if known.is_relevant(CacheScope::Private) {
+        if summary.is_relevant(CacheScope::Private) {
             let principal = &request.call.principal.name;
             keys.private
                 .get_or_insert_with(|| base.private_key(principal));

@@ -135,26 +135,27 @@ async fn send_pieces(
 /// Reads a whole body, within the byte permits.
 async fn read_whole(
     body: &mut HttpBody,
-    room: &Arc<Semaphore>,
+    permits: &Arc<Semaphore>,
 ) -> Result<(Bytes, Option<OwnedSemaphorePermit>), StreamFault> {
-    let mut all = BytesMut::new();
+    let mut bytes = BytesMut::new();
     let mut permit: Option<OwnedSemaphorePermit> = None;
     while let Some(chunk) = body.next_chunk().await {
         let chunk = chunk.map_err(|error| to_fault(&error))?;
-        if all.len().saturating_add(chunk.len()) > BODY_BYTES_MAX {
+        if bytes.len().saturating_add(chunk.len()) > BODY_BYTES_MAX {
             let reason = format!("the answer is longer than {BODY_BYTES_MAX} bytes");
             return Err(lost_fault(&reason));
         }
         let weight = u32::try_from(chunk.len()).unwrap_or(u32::MAX);
-        let more = Arc::clone(room).try_acquire_many_owned(weight);
-        let more = more.map_err(|_full| lost_fault("too many whole answers at once"))?;
+        let chunk_permit = Arc::clone(permits).try_acquire_many_owned(weight);
+        let chunk_permit =
+            chunk_permit.map_err(|_full| lost_fault("too many whole answers at once"))?;
         match &mut permit {
-            Some(permit) => permit.merge(more),
-            none => *none = Some(more),
+            Some(permit) => permit.merge(chunk_permit),
+            none => *none = Some(chunk_permit),
         }
-        all.extend_from_slice(&chunk);
+        bytes.extend_from_slice(&chunk);
     }
-    Ok((all.freeze(), permit))
+    Ok((bytes.freeze(), permit))
 }
 
 /// Passes the headers as text to `write`. A value that is not UTF-8 is read as Latin-1, so that
@@ -235,9 +236,9 @@ fn timeout_fault() -> StreamFault {
     }
 }
 
-async fn run_until<T>(until: Option<Instant>, what: impl Future<Output = T>) -> Option<T> {
+async fn run_until<T>(until: Option<Instant>, future: impl Future<Output = T>) -> Option<T> {
     match until {
-        None => Some(what.await),
-        Some(until) => timeout_at(until, what).await.ok(),
+        None => Some(future.await),
+        Some(until) => timeout_at(until, future).await.ok(),
     }
 }

@@ -123,7 +123,7 @@ impl AdapterSessionTable {
             .iter()
             .filter_map(|(id, left)| Some((id, (*left)?)));
         if detached.clone().count() > DETACHED_MAX {
-            let oldest = detached.min_by_key(|(_, turn)| *turn);
+            let oldest = detached.min_by_key(|(_, tick)| *tick);
             if let Some(oldest) = oldest.map(|(id, _)| Arc::clone(id)) {
                 self.detached_at.remove(&oldest);
             }

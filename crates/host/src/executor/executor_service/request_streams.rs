@@ -302,8 +302,8 @@ impl RequestStream {
     /// Waits for the stop.
     pub(super) async fn wait_stopped(&self) -> StopReason {
         loop {
-            if let Some(why) = lock(&self.state).stop_reason.clone() {
-                return why;
+            if let Some(reason) = lock(&self.state).stop_reason.clone() {
+                return reason;
             }
             // `notify_one` keeps a permit, so a stop in between is not missed.
             self.stopped.notified().await;

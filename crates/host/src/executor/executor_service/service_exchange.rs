@@ -79,14 +79,14 @@ impl ServiceExchange {
             first_byte_ms: request_head.first_byte_ms,
         };
         let response = self.egress.send_request(egress_request).await?;
-        let answer = ExecutorFrame::Response {
+        let frame = ExecutorFrame::Response {
             stream: self.stream.number,
-            answered: ResponseHead {
+            head: ResponseHead {
                 status: response.status.as_u16(),
                 header_lines: Bytes::copy_from_slice(response.headers.lines()),
             },
         };
-        batch.push(answer.to_bytes());
+        batch.push(frame.to_bytes());
         self.send_body(response.body, batch).await
     }
 
@@ -189,8 +189,8 @@ impl ServiceExchange {
                 Poll::Ready(None) => Poll::Ready(Ok(None)),
                 Poll::Ready(Some(Err(error))) => Poll::Ready(Err(to_fault(&error))),
                 // Already buffered, so keep the chunk until credit arrives.
-                Poll::Ready(Some(Ok(here))) => {
-                    *piece = here;
+                Poll::Ready(Some(Ok(chunk))) => {
+                    *piece = chunk;
                     Poll::Pending
                 }
             }

@@ -41,10 +41,10 @@ impl ClientPools {
             clients.remove(&other);
         }
         // With too many rules, nothing is allowed.
-        let gate = EgressPolicy::new(Arc::new(
+        let policy = EgressPolicy::new(Arc::new(
             self.allowed.egress_for(server).unwrap_or_default(),
         ));
-        let client = Arc::new(Http1Client::with_egress(self.limits, gate).ok()?);
+        let client = Arc::new(Http1Client::with_egress(self.limits, policy).ok()?);
         clients.insert(Arc::clone(server), Arc::clone(&client));
         Some(client)
     }

@@ -42,13 +42,13 @@ pub(super) async fn run_dial_loop(
             return;
         };
         let began = shared.clock.now();
-        let ended = tokio::select! {
+        let result = tokio::select! {
             biased;
             () = wait_changed(&mut specs, &spec) => continue,
             () = shared.wait_closing() => return,
             ended = dial_once(&shared, &entry, &spec) => ended,
         };
-        match ended {
+        match result {
             // Another gateway took over the executor: dial again only after a new spec.
             Ok(DisconnectReason::Closed { code: FENCED, .. }) => {
                 if specs.changed().await.is_err() {
@@ -57,8 +57,8 @@ pub(super) async fn run_dial_loop(
                 continue;
             }
             Ok(_) => {}
-            Err(failed) => {
-                let reason = display_chain(&failed);
+            Err(error) => {
+                let reason = display_chain(&error);
                 tracing::debug!(executor = %entry.name(), reason, "executor dial failed");
                 entry.record_dial_failure(reason.into());
             }
@@ -122,8 +122,8 @@ async fn dial_once(
                 }
             };
             let claim = NameClaim::claim(shared, entry, DialDirection::Dialled, &from);
-            let served = serve_session(shared, claim, &hello, socket, never);
-            Ok(served.await.0)
+            let session = serve_session(shared, claim, &hello, socket, never);
+            Ok(session.await.0)
         }
         ExecutorProtocol::ExecServer => {
             let opened =

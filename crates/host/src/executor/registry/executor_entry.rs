@@ -171,19 +171,22 @@ impl ExecutorEntry {
                 .map(|_| state.claim_number)
         };
         let mut changes = self.changes.subscribe();
-        let before = claim_number(&self.state());
+        let previous = claim_number(&self.state());
         loop {
             let now = claim_number(&self.state());
             // The sender lives in `self`, so the channel cannot close.
-            if (now.is_some() && now != before) || changes.changed().await.is_err() {
+            if (now.is_some() && now != previous) || changes.changed().await.is_err() {
                 return;
             }
         }
     }
 
     fn away_error(&self, state: &ExecutorState) -> HttpError {
-        let why = state.lost_reason.as_deref().unwrap_or("it has not joined");
-        away_error(&format!("executor `{}` is not connected: {why}", self.name))
+        let reason = state.lost_reason.as_deref().unwrap_or("it has not joined");
+        away_error(&format!(
+            "executor `{}` is not connected: {reason}",
+            self.name
+        ))
     }
 
     pub(in crate::executor) fn status(&self) -> ExecutorStatus {
@@ -289,10 +292,10 @@ impl ExecutorState {
     }
 }
 
-const fn without_open_streams(carried: ExecutorTraffic) -> ExecutorTraffic {
+const fn without_open_streams(traffic: ExecutorTraffic) -> ExecutorTraffic {
     ExecutorTraffic {
         streams: 0,
-        ..carried
+        ..traffic
     }
 }
 

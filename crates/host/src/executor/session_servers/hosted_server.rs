@@ -137,16 +137,16 @@ impl HostedServer {
     }
 
     /// Buffers input.
-    pub(super) fn push_input(&self, place: u64, bytes: Bytes) {
+    pub(super) fn push_input(&self, offset: u64, bytes: Bytes) {
         let mut state = self.lock_state();
-        let is_fit = state.stdin.push_chunk(place, bytes).is_ok();
+        let is_fit = state.stdin.push_chunk(offset, bytes).is_ok();
         self.apply_input(state, is_fit);
     }
 
     /// Ends the input.
-    pub(super) fn close_input(&self, place: u64) {
+    pub(super) fn close_input(&self, offset: u64) {
         let mut state = self.lock_state();
-        let is_fit = state.stdin.finish(place).is_ok();
+        let is_fit = state.stdin.finish(offset).is_ok();
         self.apply_input(state, is_fit);
     }
 
@@ -207,15 +207,15 @@ impl HostedServer {
     pub(super) async fn next_input(&self) -> Option<Bytes> {
         poll_fn(|cx| {
             let mut state = self.lock_state();
-            let Some((taken, more)) = state.stdin.next_item() else {
+            let Some((item, credit)) = state.stdin.next_item() else {
                 state.stdin_waker = Some(cx.waker().clone());
                 return Poll::Pending;
             };
-            if let Some(bytes) = more {
+            if let Some(bytes) = credit {
                 let stream = self.stream;
                 send_frame(&state, &ExecutorFrame::Credit { stream, bytes });
             }
-            match taken {
+            match item {
                 ReassemblyItem::Chunk(piece) => Poll::Ready(Some(piece)),
                 ReassemblyItem::End | ReassemblyItem::Failed(()) => Poll::Ready(None),
             }
@@ -250,9 +250,9 @@ impl HostedServer {
     /// Sends output within the credit.
     pub(super) fn send_output(&self, bytes: &[u8]) {
         let mut state = self.lock_state();
-        let place = state.stdout.push_bytes(bytes);
+        let offset = state.stdout.push_bytes(bytes);
         if let Some(writer) = &state.writer {
-            writer.push_message(executor::data_frame(self.stream, place, bytes));
+            writer.push_message(executor::data_frame(self.stream, offset, bytes));
         }
     }
 
@@ -320,7 +320,7 @@ impl HostedServer {
         match end {
             HostedServerEnd::Exited(exit) => ExecutorFrame::ServerExit {
                 stream,
-                exited: encode_exit(*exit),
+                exit: encode_exit(*exit),
             },
             HostedServerEnd::Failed(fault) => ExecutorFrame::Fault {
                 stream,

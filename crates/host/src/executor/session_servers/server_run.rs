@@ -45,13 +45,13 @@ pub(super) async fn run_server(server: Arc<HostedServer>, spec: StdioSpec) {
     let identity = process.identity();
     server.report_started(identity.pid());
     let streams = process.take_streams();
-    let (over, mut is_output_over) = oneshot::channel::<()>();
+    let (output_done, mut is_output_over) = oneshot::channel::<()>();
     let (broken, mut is_input_broken) = oneshot::channel::<()>();
     let output = async {
         if let Some(stdout) = streams.stdout {
             read_output(&server, stdout, &*identity).await;
         }
-        drop(over);
+        drop(output_done);
     };
     let errors = async {
         if let Some(stderr) = streams.stderr {

@@ -111,7 +111,7 @@ impl LinkMonitor {
             let idle_at = self.idle_timeout.map(|_| self.idle_check_at);
             let pong = async {
                 match &mut self.in_flight {
-                    Some(asked) => asked.await,
+                    Some(ping) => ping.await,
                     None => pending().await,
                 }
             };

@@ -57,8 +57,8 @@ impl ReachabilityProbe {
     /// Runs the checks due by the breaker. Cancel-safe: a later call continues.
     pub(super) async fn run_checks(&mut self, link: &Arc<dyn Link>, shared: &SupervisorShared) {
         loop {
-            if let Some((checkup, asked)) = &mut self.in_flight {
-                let is_reached = asked.await;
+            if let Some((checkup, check)) = &mut self.in_flight {
+                let is_reached = check.await;
                 let (checkup, now) = (*checkup, shared.clock.now());
                 self.in_flight = None;
                 shared.with_breaker(now, |breaker| {
@@ -74,8 +74,8 @@ impl ReachabilityProbe {
                     () = sleep_until(shared.clock.instant(checkup.due)) => {}
                 },
                 Some(checkup) => {
-                    let asked = send_check(Arc::clone(link), shared);
-                    self.in_flight = Some((checkup, asked));
+                    let check = send_check(Arc::clone(link), shared);
+                    self.in_flight = Some((checkup, check));
                 }
             }
         }

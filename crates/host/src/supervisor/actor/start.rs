@@ -268,14 +268,14 @@ async fn connect_and_list(
     )
     .await;
     // The tools are required for readiness; the other lists are not.
-    let mut kept = Vec::new();
+    let mut fetched = Vec::new();
     for (kind, listed) in lists {
         match listed {
             Err(error) if kind == ListKind::Tools => {
                 return Err(StartFailure::List(FailureCause::from(&error)));
             }
-            listed => kept.push((kind, listed)),
+            listed => fetched.push((kind, listed)),
         }
     }
-    Ok((dialled, kept))
+    Ok((dialled, fetched))
 }

@@ -99,10 +99,10 @@ impl DedicatedLinks {
             return Ok(());
         };
         let allowed = restarts.allow_start(shared.clock.now());
-        allowed.map_err(|next| CallError::StartFailed {
+        allowed.map_err(|retry_after| CallError::StartFailed {
             server: Arc::clone(&shared.spec.name),
             reason: OUT_OF_RESTARTS.into(),
-            next,
+            retry_after,
         })
     }
 }

@@ -149,15 +149,15 @@ async fn delivery_ends_with_receipt_or_error() {
         .clock
         .instant(bowline_core::time::MonotonicTime(60_000));
     let serve = async {
-        let BrokerFrame::Deliver { to, letter } = peer.next().await else {
+        let BrokerFrame::Deliver { to, message } = peer.next().await else {
             panic!("no delivery")
         };
-        assert_eq!((&*to, &*letter.id), ("caller", "r1"));
-        peer.receipt(&letter).await;
-        let BrokerFrame::Deliver { letter, .. } = peer.next().await else {
+        assert_eq!((&*to, &*message.id), ("caller", "r1"));
+        peer.receipt(&message).await;
+        let BrokerFrame::Deliver { message, .. } = peer.next().await else {
             panic!("no delivery")
         };
-        peer.send_frame(&BrokerFrame::Error(refusal(Some(letter.id))))
+        peer.send_frame(&BrokerFrame::Error(refusal(Some(message.id))))
             .await;
     };
     let deliver = async {

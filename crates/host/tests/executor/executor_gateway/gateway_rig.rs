@@ -291,21 +291,21 @@ impl ScriptedExecutor {
 
     /// Returns the stream and URL of the next request, without a body.
     pub(super) async fn request(&mut self) -> (u64, Arc<str>) {
-        let ExecutorFrame::Request { stream, asked } = self.next().await else {
+        let ExecutorFrame::Request { stream, head } = self.next().await else {
             panic!("no request");
         };
         let ExecutorFrame::End { .. } = self.next().await else {
             panic!("a body");
         };
-        (stream, asked.url)
+        (stream, head.url)
     }
 
     pub(super) async fn answer(&self, stream: u64, body: &'static str) {
-        let answered = ResponseHead {
+        let head = ResponseHead {
             status: 200,
             header_lines: Bytes::new(),
         };
-        self.send_frame(ExecutorFrame::Response { stream, answered })
+        self.send_frame(ExecutorFrame::Response { stream, head })
             .await;
         self.send_frame(ExecutorFrame::Data {
             stream,

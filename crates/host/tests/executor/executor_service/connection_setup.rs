@@ -136,7 +136,7 @@ async fn closing_executor_fails_its_requests() {
     let (outgoing, mut incoming, _) = gateway.open().await;
     let ask = ExecutorFrame::Request {
         stream: 1,
-        asked: get(&upstream.url),
+        head: get(&upstream.url),
     };
     outgoing.send(ask.to_bytes()).await.unwrap();
     let (mut stream, _) = upstream.accept_request().await;

@@ -152,7 +152,7 @@ async fn secret_is_read_for_every_request() {
     }
     upstream.assert_unused().await;
     elsewhere.assert_unused().await;
-    let asked = request_with_secret(&upstream.url, "token");
-    let shown = format!("{:?}", ExecutorFrame::Request { stream: 1, asked });
+    let head = request_with_secret(&upstream.url, "token");
+    let shown = format!("{:?}", ExecutorFrame::Request { stream: 1, head });
     assert!(!shown.contains("lines\n"), "{shown}");
 }

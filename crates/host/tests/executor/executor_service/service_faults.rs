@@ -205,7 +205,7 @@ async fn protocol_error_closes_with_4004() {
     };
     let asks = || ExecutorFrame::Request {
         stream: 1,
-        asked: get(&upstream.url),
+        head: get(&upstream.url),
     };
     let hello = ExecutorFrame::Hello(ExecutorHello {
         protocol_version: VERSION,

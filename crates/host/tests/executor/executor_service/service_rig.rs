@@ -130,8 +130,8 @@ impl ScriptedGateway {
         soon(self.outgoing.send(frame.to_bytes())).await.unwrap();
     }
 
-    pub(super) async fn send_request(&self, stream: u64, asked: RequestHead) {
-        self.send_frame(ExecutorFrame::Request { stream, asked })
+    pub(super) async fn send_request(&self, stream: u64, head: RequestHead) {
+        self.send_frame(ExecutorFrame::Request { stream, head })
             .await;
     }
 
@@ -184,8 +184,8 @@ impl ScriptedGateway {
     pub(super) async fn status(&mut self, number: u64) -> u16 {
         loop {
             match self.next().await {
-                ExecutorFrame::Response { stream, answered } if stream == number => {
-                    return answered.status;
+                ExecutorFrame::Response { stream, head } if stream == number => {
+                    return head.status;
                 }
                 ExecutorFrame::Credit { .. } => {}
                 other => panic!("{other:?}"),

@@ -59,7 +59,7 @@ async fn headers_and_trailers_keep_their_bytes() {
     let head: &[u8] = b"HTTP/1.1 200 OK\r\nSet-Cookie: a\r\nset-cookie: \xff\xfe\r\n\
                         transfer-encoding: chunked\r\n\r\n3\r\none\r\n0\r\nX-Sum: \xfd\r\n\r\n";
     write(&mut stream, head).await;
-    let ExecutorFrame::Response { answered, .. } = gateway.next().await else {
+    let ExecutorFrame::Response { head, .. } = gateway.next().await else {
         panic!("no answer");
     };
     let lines: &[u8] = b"Set-Cookie: a\r\nset-cookie: \xff\xfe\r\ntransfer-encoding: chunked\r\n";
@@ -67,7 +67,7 @@ async fn headers_and_trailers_keep_their_bytes() {
         status: 200,
         header_lines: lines.into(),
     };
-    assert_eq!(answered, want);
+    assert_eq!(head, want);
     let (body, trailers) = gateway.read_body(1).await;
     assert_eq!(body, b"one");
     assert_eq!(trailers, &b"X-Sum: \xfd\r\n"[..]);

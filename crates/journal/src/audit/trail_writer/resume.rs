@@ -138,11 +138,11 @@ fn find_end(
             damage: Some(trouble),
         });
     }
-    let known = end
+    let stored_hash = end
         .file
         .as_ref()
         .map(|open| read_hash(open, record.head.seq));
-    match known {
+    match stored_hash {
         // The row is in an earlier file, which only a full verification reads.
         None | Some(Ok(None)) => Ok(end),
         Some(Ok(Some(hash))) if hash == record.head.hash => Ok(end),

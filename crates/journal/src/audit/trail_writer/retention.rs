@@ -80,7 +80,7 @@ impl TrailWriter {
         // The newest file is never evicted: the writer appends to this file, or is about to.
         for (at, pair) in files.windows(2).enumerate() {
             let [file, next] = pair else { break };
-            let kept = files.len() - at;
+            let remaining = files.len() - at;
             // A file with unreadable age counts as infinitely old.
             let noted_ms = trail_files::open_for_read(file).map_or(0, |connection| {
                 trail_files::boundary_row_ms(&connection, ScanDirection::Backward)
@@ -88,8 +88,8 @@ impl TrailWriter {
             let age_ms = now_ms.saturating_sub(noted_ms);
             let is_young = age_ms < to_millis(limits.age_min);
             let is_over = limits.age_max.is_some_and(|age| age_ms > to_millis(age));
-            let is_spare = kept > limits.files_max.max(1) && !is_young;
-            if !is_over && !is_spare && kept <= hard_max {
+            let is_spare = remaining > limits.files_max.max(1) && !is_young;
+            if !is_over && !is_spare && remaining <= hard_max {
                 break;
             }
             if !is_over && is_young {

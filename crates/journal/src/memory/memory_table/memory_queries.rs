@@ -80,7 +80,7 @@ impl MemoryTable {
     }
 
     fn to_view(&self, id: MessageId, stored: &MemoryMessage, at: Timestamps) -> MessageView {
-        let standing = match &stored.dead {
+        let status = match &stored.dead {
             Some(reason) => MessageStatus::DeadLetter(Arc::clone(reason)),
             None if stored.is_leased(at) => MessageStatus::Leased,
             None => MessageStatus::Queued,
@@ -93,7 +93,7 @@ impl MemoryTable {
             id,
             lane: stored.draft.lane.clone(),
             dedupe: Arc::clone(&stored.draft.dedupe),
-            status: standing,
+            status,
             position,
             body: stored.draft.body.clone(),
             attempts: stored.attempts,

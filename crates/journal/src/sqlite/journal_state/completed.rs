@@ -150,8 +150,8 @@ impl JournalState {
                 let result = slot.read_result(&self.conn)?;
                 let result = result
                     .filter(|result| result.len() as u64 == bytes && checksum_bytes(result) == sum);
-                let what = || damaged_error(format!("what came of message {}", slot.id));
-                Some(Bytes::from(result.ok_or_else(what)?))
+                let damaged = || damaged_error(format!("what came of message {}", slot.id));
+                Some(Bytes::from(result.ok_or_else(damaged)?))
             }
         };
         Ok(CompletedMessage {

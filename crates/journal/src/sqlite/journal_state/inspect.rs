@@ -73,17 +73,17 @@ impl JournalState {
         };
         let mut entries: Vec<MessageView> = Vec::new();
         for slot in slots {
-            let shown = match slot {
+            let view = match slot {
                 Ok(slot) => match self.read_view(&slot, at) {
                     Err(OperationError::Refused(_)) => MessageView {
                         status: MessageStatus::Damaged,
                         ..self.view_without_body(&slot, at)?
                     },
-                    shown => shown?,
+                    view => view?,
                 },
                 Err((lane, id)) => damaged_view(lane, id, at),
             };
-            entries.push(shown);
+            entries.push(view);
         }
         entries.extend(damage);
         entries.sort_unstable_by_key(|entry| entry.id);
@@ -104,8 +104,8 @@ impl JournalState {
             for first in firsts.collect::<Vec<_>>() {
                 self.load_segment(lane, first)?;
                 let rows = self.segment_cache.segment_rows(lane, first);
-                let asked = rows.filter(|slot| is_selected(slot, filter));
-                slots.extend(asked.map(|slot| (slot.id, slot.clone())));
+                let selected = rows.filter(|slot| is_selected(slot, filter));
+                slots.extend(selected.map(|slot| (slot.id, slot.clone())));
             }
         }
         let mut room = PageBudget::new(filter);
@@ -182,21 +182,21 @@ impl JournalState {
         slot: &MessageRow,
         at: Timestamps,
     ) -> Result<MessageView, OperationError> {
-        let (standing, position) = match &slot.dead {
+        let (status, position) = match &slot.dead {
             Some(reason) => (MessageStatus::DeadLetter(reason.clone()), 0),
             None => {
-                let standing = match self.is_leased(slot.id, at) {
+                let status = match self.is_leased(slot.id, at) {
                     true => MessageStatus::Leased,
                     false => MessageStatus::Queued,
                 };
-                (standing, self.queue_position(slot)?)
+                (status, self.queue_position(slot)?)
             }
         };
         Ok(MessageView {
             id: MessageId(slot.id),
             lane: slot.lane.clone(),
             dedupe: slot.dedupe.clone(),
-            status: standing,
+            status,
             position,
             body: Bytes::new(),
             attempts: self.total_attempts(slot),

@@ -127,19 +127,19 @@ impl JournalState {
         at: Timestamps,
     ) -> Result<LeasedMessage, OperationError> {
         let (id, body) = (slot.id, self.read_body(slot)?);
-        let given = self.unwritten_attempts.entry(id).or_default();
-        *given = given.saturating_add(1);
+        let attempts = self.unwritten_attempts.entry(id).or_default();
+        *attempts = attempts.saturating_add(1);
         self.last_lease += 1;
         let lease = self.last_lease;
         let until = at.now.plus(hold);
         let due = self.leases.get(&id).map_or(at.now, |hold| hold.due);
-        let taken = LeaseState {
+        let state = LeaseState {
             lease: Some((lease, until)),
             due,
             lane: slot.lane.clone(),
             place: slot.place,
         };
-        self.change_lease(id, Some(taken));
+        self.change_lease(id, Some(state));
         Ok(LeasedMessage {
             receipt: LeaseReceipt {
                 id: MessageId(id),

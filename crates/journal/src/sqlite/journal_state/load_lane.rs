@@ -138,18 +138,18 @@ impl JournalState {
             damaged.extend(read.err());
             true
         });
-        let (mut marks, mut failed) = (Vec::new(), None);
+        let (mut rows, mut failed) = (Vec::new(), None);
         let _cut_short = MessageRow::visit_all(&self.conn, 0, |read| {
             match read {
                 Ok((slot, sum)) => {
                     // The index may have led to an intact message of a different lane.
                     damaged.remove(&slot.id);
                     if slot.lane == *lane {
-                        marks.push(IndexedRow::new(&slot, sum, self.fingerprint(&slot.dedupe)));
+                        rows.push(IndexedRow::new(&slot, sum, self.fingerprint(&slot.dedupe)));
                     }
                 }
                 Err(id) => match MessageRow::claimed_lane(&self.conn, id) {
-                    Ok(Some(of)) if of == *lane => {
+                    Ok(Some(claimed)) if claimed == *lane => {
                         damaged.insert(id);
                     }
                     Ok(_) => {}
@@ -159,13 +159,13 @@ impl JournalState {
             failed.is_none()
         });
         failed.map_or(Ok(()), Err)?;
-        marks.sort_unstable_by_key(|mark| mark.place);
+        rows.sort_unstable_by_key(|indexed| indexed.place);
         let mut loaded = LaneIndex::default();
-        for mark in &marks {
-            loaded.push_row(mark);
+        for indexed in &rows {
+            loaded.push_row(indexed);
         }
-        let known = marks.len() as u64 + damaged.len() as u64;
-        loaded.missing = row.count().saturating_sub(known);
+        let accounted = rows.len() as u64 + damaged.len() as u64;
+        loaded.missing = row.count().saturating_sub(accounted);
         loaded.damaged = damaged;
         if loaded.damaged.is_empty() && is_complete(&loaded, row) {
             // All messages exist, so the index is broken; it is rebuilt before the next write.

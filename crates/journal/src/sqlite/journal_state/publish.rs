@@ -25,8 +25,8 @@ impl JournalState {
             return Ok(PublishOutcome::Duplicate(Duplicate::Completed(done)));
         }
         self.load_intact_lane(&draft.lane)?;
-        if let Some(known) = self.find_duplicate(draft, at)? {
-            return Ok(PublishOutcome::Duplicate(known));
+        if let Some(duplicate) = self.find_duplicate(draft, at)? {
+            return Ok(PublishOutcome::Duplicate(duplicate));
         }
         let waiting = self.queued_count(draft);
         if waiting >= LANE_MESSAGES_MAX {
@@ -57,20 +57,24 @@ impl JournalState {
         };
         slot.insert(&self.conn, &draft.body)?;
         let id = MessageId(slot.id);
-        let held = hold.map(|hold| {
+        let receipt = hold.map(|hold| {
             self.last_lease += 1;
-            let held = LeaseState {
+            let receipt = LeaseState {
                 lease: Some((self.last_lease, at.now.plus(hold))),
                 due: at.now,
                 lane: slot.lane.clone(),
                 place: slot.place,
             };
-            self.change_lease(id.0, Some(held));
+            self.change_lease(id.0, Some(receipt));
             let lease = self.last_lease;
             LeaseReceipt { id, lease }
         });
         self.append_to_lane(slot);
-        Ok(PublishOutcome::Stored { id, position, held })
+        Ok(PublishOutcome::Stored {
+            id,
+            position,
+            receipt,
+        })
     }
 
     fn queued_count(&self, draft: &MessageDraft) -> u64 {
@@ -143,7 +147,7 @@ impl JournalState {
             None => Duplicate::Queued {
                 id,
                 position: self.queue_position(slot)?,
-                held: self.is_leased(slot.id, at),
+                is_leased: self.is_leased(slot.id, at),
             },
         })
     }

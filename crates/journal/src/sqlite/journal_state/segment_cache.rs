@@ -177,7 +177,7 @@ impl JournalState {
             return Ok(Some(slot.clone()));
         }
         match MessageRow::read_by_id(&self.conn, id) {
-            Ok(found) => Ok(found),
+            Ok(row) => Ok(row),
             Err(error) if is_read_error(&error) => Ok(None),
             Err(error) => Err(error.into()),
         }
@@ -185,12 +185,12 @@ impl JournalState {
 
     /// Appends a message to its lane.
     pub(super) fn append_to_lane(&mut self, slot: MessageRow) {
-        let mark = self.to_indexed_row(&slot);
+        let indexed = self.to_indexed_row(&slot);
         if let Some(row) = self.lanes.get_mut(&slot.lane) {
-            row.total = row.total.wrapping_add(u128::from_le_bytes(mark.sum));
+            row.total = row.total.wrapping_add(u128::from_le_bytes(indexed.sum));
         }
         let loaded = self.lane_indexes.entry(slot.lane.clone()).or_default();
-        let is_new = loaded.push_row(&mark);
+        let is_new = loaded.push_row(&indexed);
         let Some(last) = loaded.segments.back() else {
             return;
         };
@@ -207,7 +207,7 @@ impl JournalState {
 
     /// Removes a message from the index and the cache.
     pub(super) fn remove_from_index(&mut self, slot: &MessageRow) {
-        let mark = self.to_indexed_row(slot);
+        let indexed = self.to_indexed_row(slot);
         let Some(loaded) = self.lane_indexes.get_mut(&slot.lane) else {
             return;
         };
@@ -216,7 +216,7 @@ impl JournalState {
         if let Some(first) = first.map(|segment| segment.first_place) {
             self.segment_cache.remove_row(first, slot);
         }
-        if let Some(first) = loaded.remove_row(&mark) {
+        if let Some(first) = loaded.remove_row(&indexed) {
             self.segment_cache.evict_segment(&slot.lane, first);
         }
     }
@@ -224,20 +224,20 @@ impl JournalState {
     /// Replaces a message in the index, the cache and the total of its lane.
     pub(super) fn replace_message(
         &mut self,
-        was: &MessageRow,
-        is: &MessageRow,
+        before: &MessageRow,
+        after: &MessageRow,
     ) -> Result<(), rusqlite::Error> {
-        let (was, mark) = (self.to_indexed_row(was), self.to_indexed_row(is));
-        let row = self.touch_lane(&is.lane)?;
-        let total = row.total.wrapping_sub(u128::from_le_bytes(was.sum));
-        row.total = total.wrapping_add(u128::from_le_bytes(mark.sum));
-        let Some(loaded) = self.lane_indexes.get_mut(&is.lane) else {
+        let (before, indexed_after) = (self.to_indexed_row(before), self.to_indexed_row(after));
+        let row = self.touch_lane(&after.lane)?;
+        let total = row.total.wrapping_sub(u128::from_le_bytes(before.sum));
+        row.total = total.wrapping_add(u128::from_le_bytes(indexed_after.sum));
+        let Some(loaded) = self.lane_indexes.get_mut(&after.lane) else {
             return Ok(());
         };
-        loaded.replace_row(&was, &mark);
-        let at = loaded.segment_index(is.place);
+        loaded.replace_row(&before, &indexed_after);
+        let at = loaded.segment_index(after.place);
         if let Some(segment) = at.and_then(|at| loaded.segments.get(at)) {
-            self.segment_cache.replace_row(segment.first_place, is);
+            self.segment_cache.replace_row(segment.first_place, after);
         }
         Ok(())
     }
@@ -258,14 +258,14 @@ impl JournalState {
 
     fn read_segment(&mut self, lane: &LaneName, first: u64) -> Result<(), OperationError> {
         let loaded = self.lane_indexes.get(lane);
-        let found = loaded.and_then(|loaded| {
+        let located = loaded.and_then(|loaded| {
             let at = loaded.segment_index(first)?;
             Some((loaded, *loaded.segments.get(at)?, loaded.segment_end(at)))
         });
-        let Some((loaded, segment, end)) = found else {
+        let Some((loaded, segment, end)) = located else {
             return Ok(());
         };
-        let places = segment.first_place..end;
+        let place_range = segment.first_place..end;
         let is_whole = |slots: &Vec<MessageRow>| {
             let sums = slots
                 .iter()
@@ -273,13 +273,13 @@ impl JournalState {
             let total = sums.fold(0, u128::wrapping_add);
             slots.len() as u64 == u64::from(segment.rows) && total == segment.total
         };
-        let by_index = MessageRow::read_range(&self.conn, lane, places.clone(), true);
+        let by_index = MessageRow::read_range(&self.conn, lane, place_range.clone(), true);
         let by_index = collect_intact(by_index, loaded);
         if let Some(slots) = by_index.filter(is_whole) {
             self.segment_cache.insert_segment(lane, first, slots);
             return Ok(());
         }
-        let by_scan = MessageRow::read_range(&self.conn, lane, places, false);
+        let by_scan = MessageRow::read_range(&self.conn, lane, place_range, false);
         let by_scan = collect_intact(by_scan, loaded);
         if let Some(slots) = by_scan.filter(is_whole) {
             // The index is broken; it is rebuilt before the next write.
@@ -346,8 +346,8 @@ impl JournalState {
             return Ok(0);
         };
         let waiting = self.load_segment(&slot.lane, first)?;
-        let here = waiting.iter().position(|id| *id == slot.id);
-        Ok(here.map_or(0, |here| before + here as u64 + 1))
+        let index = waiting.iter().position(|id| *id == slot.id);
+        Ok(index.map_or(0, |index| before + index as u64 + 1))
     }
 
     /// Drops the index and the cached rows of a lane.
@@ -362,13 +362,13 @@ fn collect_intact(
     rows: Result<Vec<Result<MessageRow, u64>>, rusqlite::Error>,
     loaded: &LaneIndex,
 ) -> Option<Vec<MessageRow>> {
-    let known = |row: &Result<MessageRow, u64>| {
+    let is_expected = |row: &Result<MessageRow, u64>| {
         let id = row.as_ref().err();
         id.is_none_or(|id| !loaded.damaged.contains(id))
     };
     rows.ok()?
         .into_iter()
-        .filter(known)
+        .filter(is_expected)
         .collect::<Result<_, _>>()
         .ok()
 }

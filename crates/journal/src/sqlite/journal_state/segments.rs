@@ -134,13 +134,13 @@ impl LaneIndex {
     }
 
     /// Appends a row. Returns whether the row began a new segment.
-    pub(super) fn push_row(&mut self, mark: &IndexedRow) -> bool {
+    pub(super) fn push_row(&mut self, row: &IndexedRow) -> bool {
         let last = self.segments.back();
         let is_new = last.is_none_or(|last| last.rows >= SEGMENT_ROWS_MAX);
         if is_new {
             self.segments.push_back(LaneSegment {
-                first_place: mark.place,
-                id_min: mark.id,
+                first_place: row.place,
+                id_min: row.id,
                 expires_min: u64::MAX,
                 idle_until: MonotonicTime(0),
                 rows: 0,
@@ -148,40 +148,40 @@ impl LaneIndex {
                 total: 0,
             });
         }
-        if self.waiting == 0 && !mark.is_dead {
+        if self.waiting == 0 && !row.is_dead {
             self.head = Some(LaneHead {
-                id: mark.id,
-                stored_unix_ms: mark.stored_unix_ms,
+                id: row.id,
+                stored_unix_ms: row.stored_unix_ms,
             });
         }
-        self.waiting += u64::from(!mark.is_dead);
+        self.waiting += u64::from(!row.is_dead);
         if let Some(last) = self.segments.back_mut() {
-            last.id_min = last.id_min.min(mark.id);
-            last.expires_min = last.expires_min.min(mark.expires);
+            last.id_min = last.id_min.min(row.id);
+            last.expires_min = last.expires_min.min(row.expires);
             last.idle_until = MonotonicTime(0);
             last.rows += 1;
-            last.waiting += u32::from(!mark.is_dead);
-            last.total = last.total.wrapping_add(u128::from_le_bytes(mark.sum));
+            last.waiting += u32::from(!row.is_dead);
+            last.total = last.total.wrapping_add(u128::from_le_bytes(row.sum));
         }
-        self.dedupes.insert(mark.fingerprint, mark.id);
+        self.dedupes.insert(row.fingerprint, row.id);
         is_new
     }
 
     /// Removes a row. Returns the first place of the segment if the segment is now empty.
-    pub(super) fn remove_row(&mut self, mark: &IndexedRow) -> Option<u64> {
-        self.dedupes.remove(mark.fingerprint, mark.id);
-        if self.head.is_some_and(|head| head.id == mark.id) {
+    pub(super) fn remove_row(&mut self, row: &IndexedRow) -> Option<u64> {
+        self.dedupes.remove(row.fingerprint, row.id);
+        if self.head.is_some_and(|head| head.id == row.id) {
             self.head = None;
         }
-        if self.unreadable == Some(mark.id) {
+        if self.unreadable == Some(row.id) {
             self.unreadable = None;
         }
-        self.waiting = self.waiting.saturating_sub(u64::from(!mark.is_dead));
-        let at = self.segment_index(mark.place)?;
+        self.waiting = self.waiting.saturating_sub(u64::from(!row.is_dead));
+        let at = self.segment_index(row.place)?;
         let segment = self.segments.get_mut(at)?;
         segment.rows = segment.rows.saturating_sub(1);
-        segment.waiting = segment.waiting.saturating_sub(u32::from(!mark.is_dead));
-        segment.total = segment.total.wrapping_sub(u128::from_le_bytes(mark.sum));
+        segment.waiting = segment.waiting.saturating_sub(u32::from(!row.is_dead));
+        segment.total = segment.total.wrapping_sub(u128::from_le_bytes(row.sum));
         let (first, is_empty) = (segment.first_place, segment.rows == 0);
         if is_empty {
             self.segments.remove(at);
@@ -190,23 +190,23 @@ impl LaneIndex {
     }
 
     /// Replaces a row; place and number stay the same.
-    pub(super) fn replace_row(&mut self, was: &IndexedRow, is: &IndexedRow) {
-        if is.is_dead && self.head.is_some_and(|head| head.id == is.id) {
+    pub(super) fn replace_row(&mut self, before: &IndexedRow, after: &IndexedRow) {
+        if after.is_dead && self.head.is_some_and(|head| head.id == after.id) {
             self.head = None;
         }
-        if is.is_dead && self.unreadable == Some(is.id) {
+        if after.is_dead && self.unreadable == Some(after.id) {
             self.unreadable = None;
         }
-        self.waiting = self.waiting.saturating_sub(u64::from(!was.is_dead));
-        self.waiting += u64::from(!is.is_dead);
-        let Some(segment) = self.segment_mut(is.place) else {
+        self.waiting = self.waiting.saturating_sub(u64::from(!before.is_dead));
+        self.waiting += u64::from(!after.is_dead);
+        let Some(segment) = self.segment_mut(after.place) else {
             return;
         };
-        segment.waiting = segment.waiting.saturating_sub(u32::from(!was.is_dead));
-        segment.waiting += u32::from(!is.is_dead);
-        let total = segment.total.wrapping_sub(u128::from_le_bytes(was.sum));
-        segment.total = total.wrapping_add(u128::from_le_bytes(is.sum));
-        segment.expires_min = segment.expires_min.min(is.expires);
+        segment.waiting = segment.waiting.saturating_sub(u32::from(!before.is_dead));
+        segment.waiting += u32::from(!after.is_dead);
+        let total = segment.total.wrapping_sub(u128::from_le_bytes(before.sum));
+        segment.total = total.wrapping_add(u128::from_le_bytes(after.sum));
+        segment.expires_min = segment.expires_min.min(after.expires);
         segment.idle_until = MonotonicTime(0);
     }
 

@@ -51,10 +51,10 @@ impl JournalState {
         let bytes = bytes.filter(|bytes| {
             bytes.len() as u64 == slot.bytes_len && checksum_bytes(bytes) == slot.bytes_sum
         });
-        let what = || damaged_error(format!("value `{}`", slot.key));
+        let damaged = || damaged_error(format!("value `{}`", slot.key));
         Ok(VersionedValue {
             revision: slot.revision,
-            bytes: bytes.ok_or_else(what)?.into(),
+            bytes: bytes.ok_or_else(damaged)?.into(),
         })
     }
 
@@ -95,12 +95,12 @@ impl JournalState {
         bytes: Option<(&Bytes, Checksum)>,
         expect: ExpectedRevision,
     ) -> Result<u64, OperationError> {
-        let was = self.find_value_row(key)?;
-        let is = was.as_ref().map(|slot| slot.revision);
+        let previous = self.find_value_row(key)?;
+        let current = previous.as_ref().map(|slot| slot.revision);
         let as_expected = match expect {
             ExpectedRevision::Any => true,
-            ExpectedRevision::Absent => is.is_none(),
-            ExpectedRevision::Revision(revision) => is == Some(revision),
+            ExpectedRevision::Absent => current.is_none(),
+            ExpectedRevision::Revision(revision) => current == Some(revision),
         };
         if !as_expected {
             return Err(JournalError::RevisionMismatch.into());
@@ -109,9 +109,9 @@ impl JournalState {
         self.ledger.revision += 1;
         let revision = self.ledger.revision;
         let key: Arc<str> = key.into();
-        if let Some(was) = was {
-            ValueRow::delete(&self.conn, was.revision)?;
-            self.ledger.values.subtract(was.checksum());
+        if let Some(previous) = previous {
+            ValueRow::delete(&self.conn, previous.revision)?;
+            self.ledger.values.subtract(previous.checksum());
             self.load_values()?.by_key.remove(&key);
         }
         if let Some((bytes, bytes_sum)) = bytes {

@@ -42,8 +42,8 @@ const fn checked_tag(number: u32) -> u64 {
 }
 
 /// Returns whether a tag has a valid check value.
-fn is_valid_tag(found: u64) -> bool {
-    u32::try_from(found >> 16).is_ok_and(|number| checked_tag(number) == found)
+fn is_valid_tag(tag: u64) -> bool {
+    u32::try_from(tag >> 16).is_ok_and(|number| checked_tag(number) == tag)
 }
 
 /// Returns the key of a lane and a dedupe id.
@@ -95,7 +95,7 @@ impl CompletedRow {
 
     /// Reads a row; for a damaged row the lane tag, if readable.
     fn read_row(row: &Row<'_>) -> CompletedRead {
-        let lane = |_| get_int(row, 2).ok().filter(|found| is_valid_tag(*found));
+        let lane = |_| get_int(row, 2).ok().filter(|tag| is_valid_tag(*tag));
         Self::from_row(row).map_err(lane)
     }
 

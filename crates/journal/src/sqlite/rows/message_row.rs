@@ -112,19 +112,20 @@ impl MessageRow {
     pub(in crate::sqlite) fn read_range(
         conn: &Connection,
         lane: &LaneName,
-        places: Range<u64>,
+        place_range: Range<u64>,
         by_index: bool,
     ) -> rusqlite::Result<Vec<Result<Self, u64>>> {
-        let how = match by_index {
+        let index_hint = match by_index {
             true => "",
             false => "NOT INDEXED",
         };
         let sql = format!(
-            "{SELECT_ROW} {how} WHERE lane = ?1 AND place >= ?2 AND place < ?3 ORDER BY place"
+            "{SELECT_ROW} {index_hint} WHERE lane = ?1 AND place >= ?2 AND place < ?3 \
+             ORDER BY place"
         );
         let mut statement = conn.prepare_cached(&sql)?;
-        let end = SqlInt(places.end.min(i64::MAX.cast_unsigned()));
-        let start = SqlInt(places.start);
+        let end = SqlInt(place_range.end.min(i64::MAX.cast_unsigned()));
+        let start = SqlInt(place_range.start);
         let rows = statement.query_map(params![lane.as_str(), start, end], |row| {
             let read = Self::row_or_id(row)?;
             Ok(read.and_then(|(slot, _)| match slot.lane == *lane {

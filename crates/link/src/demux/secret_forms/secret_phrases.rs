@@ -135,13 +135,13 @@ fn asks_by_words(words: &[String]) -> bool {
         let stem = STEMS.iter().any(|stem| word.contains(stem));
         stem && !is_about(at + 1)
     });
-    let asks = words
+    let has_request_verb = words
         .iter()
         .any(|word| REQUEST_VERBS.contains(&word.as_str()));
     let token = words.iter().enumerate().any(|(at, word)| {
         let before = at.checked_sub(1).and_then(|at| words.get(at));
         let harmless = before.is_some_and(|word| HARMLESS_BEFORE_TOKEN.contains(&word.as_str()));
-        word == "token" && asks && !harmless && !is_about(at + 1)
+        word == "token" && has_request_verb && !harmless && !is_about(at + 1)
     });
     stem || token
         || PHRASES

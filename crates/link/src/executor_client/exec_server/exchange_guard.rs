@@ -48,14 +48,14 @@ impl ExecExchangeGuard {
     /// Builds the HTTP response.
     pub(super) fn into_response(
         self,
-        answered: ExecHttpResponse,
+        response: ExecHttpResponse,
         kind: ResponseMode,
     ) -> Result<HttpResponse, HttpError> {
-        let status = StatusCode::from_u16(answered.status);
+        let status = StatusCode::from_u16(response.status);
         let status = status.map_err(|_| HttpError::BadHead("the status is none".into()))?;
-        let headers = parse_headers(&answered.headers)?;
+        let headers = parse_headers(&response.headers)?;
         let body = match kind {
-            ResponseMode::Whole => HttpBody::from(answered.body),
+            ResponseMode::Whole => HttpBody::from(response.body),
             ResponseMode::Streamed => match self.exchange.take_whole_body() {
                 Some(whole) => HttpBody::from(whole),
                 None => HttpBody::from_chunks(Box::new(self)),

@@ -63,8 +63,8 @@ impl ExchangeTable {
         kind: ResponseMode,
     ) -> Result<(i64, Arc<ExecExchange>), HttpError> {
         let mut table = lock(&self.table);
-        if let Some(ended) = &table.disconnect_reason {
-            return Err(not_connected_error(ended));
+        if let Some(reason) = &table.disconnect_reason {
+            return Err(not_connected_error(reason));
         }
         let unread = table.streams.len() + table.unread.len();
         let open = unread.max(table.calls.len());
@@ -91,30 +91,34 @@ impl ExchangeTable {
     /// Removes an exchange without a caller; later data is ignored.
     pub(super) fn remove_exchange(&self, call: i64, stream: u64) {
         let mut table = lock(&self.table);
-        let gone = (
+        let removed = (
             table.calls.remove(&call),
             table.streams.remove(&stream),
             table.unread.remove(&stream),
         );
         drop(table);
-        drop(gone);
+        drop(removed);
     }
 
     /// Delivers the response to a request, or the refusal.
-    pub(super) fn deliver_response(&self, id: &ExecRequestId, answer: Result<Bytes, ExecRefusal>) {
+    pub(super) fn deliver_response(
+        &self,
+        id: &ExecRequestId,
+        response: Result<Bytes, ExecRefusal>,
+    ) {
         let ExecRequestId::Number(number) = id else {
             return;
         };
         let exchange = {
             let mut table = lock(&self.table);
             let exchange = table.calls.remove(number);
-            if let (Some(exchange), Err(_)) = (&exchange, &answer) {
+            if let (Some(exchange), Err(_)) = (&exchange, &response) {
                 table.streams.remove(&exchange.stream_id());
             }
             exchange
         };
         if let Some(exchange) = exchange {
-            exchange.set_response(answer);
+            exchange.set_response(response);
         }
     }
 
@@ -195,25 +199,25 @@ impl ExchangeTable {
         exchange.fail_overflow();
         let stream = exchange.stream_id();
         let mut table = lock(&self.table);
-        let gone = (table.streams.remove(&stream), table.unread.remove(&stream));
+        let removed = (table.streams.remove(&stream), table.unread.remove(&stream));
         drop(table);
-        drop(gone);
+        drop(removed);
     }
 
     /// Disconnects all exchanges.
-    pub(super) fn disconnect(&self, ended: &DisconnectReason) {
+    pub(super) fn disconnect(&self, reason: &DisconnectReason) {
         let (calls, streams) = {
             let mut table = lock(&self.table);
             if table.disconnect_reason.is_some() {
                 return;
             }
-            table.disconnect_reason = Some(ended.clone());
+            table.disconnect_reason = Some(reason.clone());
             let calls = std::mem::take(&mut table.calls);
             table.unread.clear();
             (calls, std::mem::take(&mut table.streams))
         };
         for exchange in calls.into_values().chain(streams.into_values()) {
-            exchange.disconnect(ended);
+            exchange.disconnect(reason);
         }
     }
 

@@ -149,18 +149,18 @@ impl ExecExchange {
 
     /// Waits for the response head.
     pub(super) async fn receive_head(&self) -> Result<ExecHttpResponse, HttpError> {
-        let answer = poll_fn(|cx| {
+        let response = poll_fn(|cx| {
             let mut state = lock(&self.state);
             match std::mem::replace(&mut state.head, ExecHeadState::Taken) {
-                ExecHeadState::Received(answer) => Poll::Ready(answer),
+                ExecHeadState::Received(response) => Poll::Ready(response),
                 ExecHeadState::Pending | ExecHeadState::Taken => {
                     state.head = ExecHeadState::Pending;
                     state.waker_slot.park(cx)
                 }
             }
         });
-        let answer = answer.await?;
-        ExecHttpResponse::parse(&answer)
+        let response = response.await?;
+        ExecHttpResponse::parse(&response)
             .map_err(|error| HttpError::BadHead(error.to_string().into()))
     }
 
@@ -201,10 +201,11 @@ impl ExecExchange {
     }
 
     /// Sets the response or the refusal.
-    pub(super) fn set_response(&self, answer: Result<Bytes, ExecRefusal>) {
+    pub(super) fn set_response(&self, response: Result<Bytes, ExecRefusal>) {
         let mut state = lock(&self.state);
         if let ExecHeadState::Pending = state.head {
-            state.head = ExecHeadState::Received(answer.map_err(|refusal| refusal_error(&refusal)));
+            state.head =
+                ExecHeadState::Received(response.map_err(|refusal| refusal_error(&refusal)));
         }
         wake_waiter(state);
     }
@@ -320,10 +321,10 @@ impl ExecExchange {
     }
 
     /// The connection is lost; buffered chunks remain readable.
-    pub(super) fn disconnect(&self, ended: &DisconnectReason) {
+    pub(super) fn disconnect(&self, disconnect_reason: &DisconnectReason) {
         let reason = match self.stream_id {
-            0 => ended.to_string(),
-            stream => format!("{ended} (`http-{stream}`)"),
+            0 => disconnect_reason.to_string(),
+            stream => format!("{disconnect_reason} (`http-{stream}`)"),
         };
         let cause = HttpError::Disconnected(reason.into());
         let mut state = lock(&self.state);

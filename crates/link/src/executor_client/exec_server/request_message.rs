@@ -95,7 +95,7 @@ pub(super) fn request_message(
         true => format!("{STREAM_ID_PREFIX}{stream}"),
         false => format!("whole-{call}"),
     };
-    let asked = ExecHttpRequestRef {
+    let exec_request = ExecHttpRequestRef {
         method: request.method.as_str(),
         url: &request.endpoint.uri().to_string(),
         headers: &headers,
@@ -106,7 +106,7 @@ pub(super) fn request_message(
         request_id: &request_id,
         is_streamed,
     };
-    Ok(asked.to_bytes(call))
+    Ok(exec_request.to_bytes(call))
 }
 
 /// Parses a header line of our own.
@@ -136,10 +136,10 @@ pub(super) fn parse_stream_id(request_id: &str) -> Option<u64> {
 /// Awaits a future until the optional deadline.
 pub(super) async fn with_deadline<T>(
     until: Option<Instant>,
-    what: impl Future<Output = T>,
+    future: impl Future<Output = T>,
 ) -> Option<T> {
     match until {
-        None => Some(what.await),
-        Some(until) => timeout_at(until, what).await.ok(),
+        None => Some(future.await),
+        Some(until) => timeout_at(until, future).await.ok(),
     }
 }

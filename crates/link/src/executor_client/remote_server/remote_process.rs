@@ -28,8 +28,8 @@ pub struct RemoteProcess {
 impl RemoteProcess {
     /// Waits for the exit; `None` if the connection is lost first.
     async fn wait_exit_or_disconnect(&self) -> Option<LinkExit> {
-        let mut standing = self.server.status.subscribe();
-        let reached = standing
+        let mut status = self.server.status.subscribe();
+        let reached = status
             .wait_for(|now| !now.is_connected || matches!(now.stage, RemoteStage::Exited(..)))
             .await;
         match &reached.ok()?.stage {
@@ -52,8 +52,8 @@ impl ServerProcess for RemoteProcess {
     type RemoteStderr = RemoteStderr;
 
     fn take_streams(&mut self) -> ProcessStreams<RemoteStdin, RemoteStdout, RemoteStderr> {
-        let given = std::mem::replace(&mut self.streams_taken, true);
-        let running = || (!given).then(|| Arc::clone(&self.server));
+        let were_taken = std::mem::replace(&mut self.streams_taken, true);
+        let running = || (!were_taken).then(|| Arc::clone(&self.server));
         ProcessStreams {
             stdin: running().map(RemoteStdin),
             stdout: running().map(|running| RemoteStdout(running, Bytes::new())),
@@ -66,11 +66,11 @@ impl ServerProcess for RemoteProcess {
     }
 
     async fn wait(&mut self) -> LinkExit {
-        let mut standing = self.server.status.subscribe();
-        let over = standing
+        let mut status = self.server.status.subscribe();
+        let reached = status
             .wait_for(|now| matches!(now.stage, RemoteStage::Exited(..)))
             .await;
-        match over.as_deref().map(|over| &over.stage) {
+        match reached.as_deref().map(|reached| &reached.stage) {
             Ok(RemoteStage::Exited(exit, _)) => *exit,
             Ok(RemoteStage::Requested | RemoteStage::Running) | Err(_) => LinkExit::Gone,
         }

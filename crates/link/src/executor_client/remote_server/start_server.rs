@@ -30,12 +30,12 @@ impl ExecutorTunnel {
         let writer = self.writer().clone();
         let running = RemoteServer::new(number, Arc::clone(session), writer.clone(), permit);
         let running = Arc::new(running);
-        let distant = RemoteProcess {
+        let process = RemoteProcess {
             server: Arc::clone(&running),
             streams_taken: false,
         };
         let added = session.add_stream(self.connection_id(), number, Arc::clone(&running) as _);
-        added.map_err(|ended| to_link_error(fault_map::away_error(&ended.to_string())))?;
+        added.map_err(|reason| to_link_error(fault_map::away_error(&reason.to_string())))?;
         writer.push_frame(&ExecutorFrame::StartServer {
             stream: number,
             start: StartServer {
@@ -43,10 +43,10 @@ impl ExecutorTunnel {
                 credit: SERVER_WINDOW_BYTES,
             },
         });
-        let mut standing = running.status.subscribe();
-        let asked = standing.wait_for(|now| now.stage != RemoteStage::Requested);
+        let mut status = running.status.subscribe();
+        let started = status.wait_for(|now| now.stage != RemoteStage::Requested);
         let late = |_| LinkError::Unreachable("the executor did not start it in time".into());
-        let stage = timeout_at(deadline, asked).await.map_err(late)?;
+        let stage = timeout_at(deadline, started).await.map_err(late)?;
         match stage.map(|now| now.stage.clone()) {
             Ok(RemoteStage::Exited(_, Some(fault))) => {
                 Err(to_link_error(fault_map::to_http_error(&fault)))
@@ -54,7 +54,7 @@ impl ExecutorTunnel {
             Ok(RemoteStage::Exited(_, None)) => Err(to_link_error(fault_map::away_error(
                 "the executor was lost",
             ))),
-            Ok(RemoteStage::Requested | RemoteStage::Running) | Err(_) => Ok(distant),
+            Ok(RemoteStage::Requested | RemoteStage::Running) | Err(_) => Ok(process),
         }
     }
 }

@@ -43,18 +43,18 @@ impl TunnelExchangeGuard {
     /// Builds the HTTP response; the body is read from this exchange.
     pub(super) fn into_response(
         self,
-        answered: &ResponseHead,
+        head: &ResponseHead,
         upload: Option<UploadFuture<'static>>,
     ) -> Result<HttpResponse, HttpError> {
-        let status = StatusCode::from_u16(answered.status);
+        let status = StatusCode::from_u16(head.status);
         let status = status.map_err(|_| HttpError::BadHead("the status is none".into()))?;
-        if answered.header_lines.len() > HEAD_BYTES_MAX {
+        if head.header_lines.len() > HEAD_BYTES_MAX {
             return Err(HttpError::BadHead("the headers are too long".into()));
         }
-        if !has_valid_lines(&answered.header_lines) {
+        if !has_valid_lines(&head.header_lines) {
             return Err(HttpError::BadHead("a header is not valid".into()));
         }
-        let headers = ResponseHeaders::from_lines(&answered.header_lines);
+        let headers = ResponseHeaders::from_lines(&head.header_lines);
         let body = match self.exchange.take_whole_body() {
             Some(whole) => HttpBody::from(whole),
             None => HttpBody::from_chunks(Box::new(TunnelBody {

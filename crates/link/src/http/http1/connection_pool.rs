@@ -83,9 +83,9 @@ impl ConnectionPool {
     /// undetected. A retry then dials.
     pub(super) fn drop_after_error(&self, origin: &HttpOrigin, error: &HttpError) {
         if matches!(error, HttpError::Lost(_)) {
-            let gone = lock(&self.idle).get_mut(origin).map(std::mem::take);
+            let removed = lock(&self.idle).get_mut(origin).map(std::mem::take);
             // Closed outside the lock.
-            drop(gone);
+            drop(removed);
         }
     }
 
@@ -145,8 +145,8 @@ struct PooledBody {
 impl BodyChunks for PooledBody {
     fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, HttpError>>> {
         if self.wants_nothing && (self.first.is_some() || self.open.is_some()) {
-            let sent = self.open.as_mut().map(|reading| reading.poll_upload(cx));
-            return match sent {
+            let upload_result = self.open.as_mut().map(|reading| reading.poll_upload(cx));
+            return match upload_result {
                 Some(Err(error)) => Poll::Ready(Some(Err(error))),
                 Some(Ok(())) | None => Poll::Pending,
             };

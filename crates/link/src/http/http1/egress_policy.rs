@@ -36,8 +36,8 @@ pub struct SystemDnsLookup;
 impl DnsLookup for SystemDnsLookup {
     fn lookup_addresses<'a>(&'a self, name: &'a str) -> BoxFuture<'a, io::Result<Vec<IpAddr>>> {
         Box::pin(async move {
-            let found = tokio::net::lookup_host((name, 0)).await?;
-            Ok(found
+            let addresses = tokio::net::lookup_host((name, 0)).await?;
+            Ok(addresses
                 .map(|address| address.ip())
                 .take(ADDRESSES_MAX)
                 .collect())
@@ -95,20 +95,20 @@ impl EgressPolicy {
     /// name, the address or a listener exists.
     async fn resolve_addresses(&self, to: &Uri) -> Result<Vec<SocketAddr>, BoxError> {
         let (host, port) = self.check_host(to)?;
-        let found = match &host {
+        let addresses = match &host {
             EgressHost::Address(address) => vec![*address],
             EgressHost::Local => EgressHost::LOCAL.to_vec(),
             EgressHost::Name(name) => match self.lookup.lookup_addresses(name).await {
-                Ok(found) => found,
+                Ok(addresses) => addresses,
                 Err(_) if !self.egress.has_rule_for(&host, port) => Vec::new(),
                 Err(error) => return Err(EgressError::Lookup(error).into()),
             },
         };
-        let found = found.get(..ADDRESSES_MAX).unwrap_or(&found);
+        let addresses = addresses.get(..ADDRESSES_MAX).unwrap_or(&addresses);
         let permitted = |address: &&IpAddr| self.egress.permits_address(&host, **address, port);
-        let permitted = found.iter().filter(permitted);
+        let permitted = addresses.iter().filter(permitted);
         let permitted: Vec<_> = permitted.map(|ip| SocketAddr::new(*ip, port)).collect();
-        match found.first() {
+        match addresses.first() {
             _ if !permitted.is_empty() => Ok(permitted),
             Some(address) => Err(DeniedDestination::for_address(host, *address, port).into()),
             None if self.egress.has_rule_for(&host, port) => Err(EgressError::NoAddress.into()),

@@ -150,11 +150,11 @@ impl Http1Connection {
             interim: 0,
             upload: upload.as_deref_mut(),
         };
-        let answered = poll_fn(|cx| self.poll_exchange(cx, &mut sending, limits));
+        let received = poll_fn(|cx| self.poll_exchange(cx, &mut sending, limits));
         let head = match first_byte {
-            None => answered.await?,
-            Some(deadline) => match timeout_at(deadline, answered).await {
-                Ok(answered) => answered?,
+            None => received.await?,
+            Some(deadline) => match timeout_at(deadline, received).await {
+                Ok(received) => received?,
                 Err(_) => return Err(Http1SendError::Failed(HttpError::FirstByteTimeout)),
             },
         };

@@ -77,10 +77,11 @@ impl ChangeListener {
             wanted.uris = uris;
             serial = wanted.serial;
         });
-        let mut agreed = self.acknowledged.subscribe();
-        let agreed = agreed.wait_for(|agreed| agreed.is_closed || agreed.serial >= Some(serial));
-        match timeout_at(deadline, agreed).await {
-            Ok(Ok(agreed)) if !agreed.is_closed => Ok(agreed.uris.clone()),
+        let mut acknowledged = self.acknowledged.subscribe();
+        let acknowledged = acknowledged
+            .wait_for(|acknowledged| acknowledged.is_closed || acknowledged.serial >= Some(serial));
+        match timeout_at(deadline, acknowledged).await {
+            Ok(Ok(acknowledged)) if !acknowledged.is_closed => Ok(acknowledged.uris.clone()),
             Ok(_) => Err(LinkError::Closed(LinkExit::Gone)),
             Err(_) => Err(LinkError::Timeout {
                 sent: bowline_core::pending_table::SendState::MaybeSent,
@@ -180,9 +181,9 @@ enum RenewOutcome {
 impl<E: ListenTransport> ListenTask<E> {
     async fn run(&mut self) {
         let listener = Arc::clone(&self.listener);
-        let mut wishes = listener.wanted.subscribe();
+        let mut wanted_watch = listener.wanted.subscribe();
         loop {
-            let wanted = wishes.borrow_and_update().clone();
+            let wanted = wanted_watch.borrow_and_update().clone();
             let renewed = self.renew_stream(&wanted).await;
             if renewed != RenewOutcome::Lost {
                 self.listener
@@ -192,7 +193,7 @@ impl<E: ListenTransport> ListenTask<E> {
                 if self.has_missed || self.listener.missed_start.swap(false, Ordering::Relaxed) {
                     self.emit_all_changes().await;
                 }
-                let again = match renewed {
+                let retry_wait = match renewed {
                     RenewOutcome::Partial => Some(
                         self.restarts
                             .wait_after_run(Duration::ZERO, random_jitter()),
@@ -201,12 +202,12 @@ impl<E: ListenTransport> ListenTask<E> {
                 };
                 tokio::select! {
                     biased;
-                    changed = wishes.changed() => match changed {
+                    changed = wanted_watch.changed() => match changed {
                         Ok(()) => continue,
                         Err(_) => return,
                     },
                     () = wait_stream_end(&mut self.current) => {}
-                    () = sleep_or_pending(again) => continue,
+                    () = sleep_or_pending(retry_wait) => continue,
                 }
             }
             self.has_missed = true;
@@ -214,7 +215,7 @@ impl<E: ListenTransport> ListenTask<E> {
             let wait = self
                 .restarts
                 .wait_after_run(lasted.unwrap_or_default(), random_jitter());
-            let _ = timeout(wait, wishes.changed()).await;
+            let _ = timeout(wait, wanted_watch.changed()).await;
         }
     }
 
@@ -234,19 +235,19 @@ impl<E: ListenTransport> ListenTask<E> {
         }
         let still: HashSet<_> = wanted.uris.iter().collect();
         self.acknowledged.retain(|uri| still.contains(uri));
-        let mut asked = self.open_stream(&filter).await;
+        let mut outcome = self.open_stream(&filter).await;
         // An unknown resource must not disable the known resources or the list changes.
         for fewer in [self.acknowledged.clone(), Vec::new()] {
-            let refused = matches!(asked, OpenOutcome::Refused) && self.current.is_none();
+            let refused = matches!(outcome, OpenOutcome::Refused) && self.current.is_none();
             if !refused || fewer.len() >= filter.uris.len() {
                 continue;
             }
             filter.uris = fewer;
             if !filter.is_empty() {
-                asked = self.open_stream(&filter).await;
+                outcome = self.open_stream(&filter).await;
             }
         }
-        match asked {
+        match outcome {
             // The earlier stream closes only now, so no change is missed.
             OpenOutcome::Opened(current) => {
                 let is_less = filter.uris.is_empty() && !self.acknowledged.is_empty();
@@ -280,38 +281,38 @@ impl<E: ListenTransport> ListenTask<E> {
             LinkRequest::new_internal(method::SUBSCRIPTIONS_LISTEN, Some(params), deadline);
         era_params::to_modern(&mut request, &self.client, ClientCapabilities::default());
         let ChangeStream {
-            acknowledged: agreed,
-            finished: mut over,
+            acknowledged,
+            mut finished,
         } = self.transport.start_listen(request);
-        let asking = async {
+        let opening = async {
             tokio::select! {
                 biased;
-                agreed = agreed => match agreed {
+                agreed = acknowledged => match agreed {
                     Ok(agreed) => Ok(agreed),
                     // Dropped with the request, whose outcome tells more.
-                    Err(_) => Err(over.as_mut().await),
+                    Err(_) => Err(finished.as_mut().await),
                 },
-                ended = over.as_mut() => Err(ended),
+                ended = finished.as_mut() => Err(ended),
             }
         };
         let outcome = tokio::select! {
             biased;
-            outcome = timeout(ACKNOWLEDGE_TIMEOUT, asking) => outcome,
+            outcome = timeout(ACKNOWLEDGE_TIMEOUT, opening) => outcome,
             () = wait_stream_end(&mut self.current) => return OpenOutcome::Lost,
         };
         match outcome {
-            Ok(Ok(agreed)) => OpenOutcome::Opened(CurrentStream {
-                finished: over,
-                uris: filter.acknowledged_uris(&agreed),
+            Ok(Ok(acknowledged)) => OpenOutcome::Opened(CurrentStream {
+                finished,
+                uris: filter.acknowledged_uris(&acknowledged),
                 since: now(),
             }),
-            Ok(Err(Ok(answer))) if answer.body == BodyKind::Error => {
+            Ok(Err(Ok(response))) if response.body == BodyKind::Error => {
                 tracing::warn!(
                     server = self.transport.server_name(),
-                    error = %String::from_utf8_lossy(answer.body_bytes()),
+                    error = %String::from_utf8_lossy(response.body_bytes()),
                     "server refused a change stream"
                 );
-                match parse_error_code(answer.body_bytes()) {
+                match parse_error_code(response.body_bytes()) {
                     Some(code::METHOD_NOT_FOUND) => OpenOutcome::Unsupported,
                     Some(_) | None => OpenOutcome::Refused,
                 }

@@ -20,13 +20,13 @@ pub(super) type ParamChange = (ByteSpan, Vec<u8>);
 pub(super) fn trace_changes(
     params: &[u8],
     trace: &CallTrace,
-    place: TracePlacement,
+    placement: TracePlacement,
 ) -> Vec<ParamChange> {
     if trace.in_params {
         return Vec::new();
     }
     let Some(meta) = object::field(params, "_meta") else {
-        return match place {
+        return match placement {
             TracePlacement::Params => {
                 insert_members(params, ByteSpan { start: 0, end: 0 }, |out| {
                     out.extend_from_slice(b"\"_meta\":{");
@@ -37,26 +37,26 @@ pub(super) fn trace_changes(
             TracePlacement::Header => Vec::new(),
         };
     };
-    let said = |key| object::field(meta.slice(params), key).map(|at| at.shift(meta.start));
-    let (parent, state) = (said(TRACEPARENT), said(TRACESTATE));
+    let find_member = |key| object::field(meta.slice(params), key).map(|at| at.shift(meta.start));
+    let (parent, state) = (find_member(TRACEPARENT), find_member(TRACESTATE));
     match (parent, state) {
-        (None, None) if place == TracePlacement::Header => Vec::new(),
+        (None, None) if placement == TracePlacement::Header => Vec::new(),
         (None, None) => insert_members(params, meta, |out| write_members(out, trace)),
         (parent, state) => {
             let context = trace.context.to_string();
             let mut changes = Vec::new();
             changes.extend(parent.map(|at| (at, json_string(&context))));
             // State of a different context must not remain.
-            let notes = trace.trace_state.as_deref().unwrap_or_default();
-            changes.extend(state.map(|at| (at, json_string(notes))));
+            let trace_state = trace.trace_state.as_deref().unwrap_or_default();
+            changes.extend(state.map(|at| (at, json_string(trace_state))));
             // Insert the missing member first.
             if parent.is_none() {
                 changes.extend(insert_members(params, meta, |out| {
                     write_member(out, TRACEPARENT, &context);
                 }));
-            } else if state.is_none() && !notes.is_empty() {
+            } else if state.is_none() && !trace_state.is_empty() {
                 changes.extend(insert_members(params, meta, |out| {
-                    write_member(out, TRACESTATE, notes);
+                    write_member(out, TRACESTATE, trace_state);
                 }));
             }
             changes
@@ -81,10 +81,10 @@ fn insert_members(
     if rest.iter().find(|byte| !space(byte)) != Some(&b'}') {
         text.push(b',');
     }
-    let place = at.start + before + 1;
+    let offset = at.start + before + 1;
     let at = ByteSpan {
-        start: place,
-        end: place,
+        start: offset,
+        end: offset,
     };
     vec![(at, text)]
 }

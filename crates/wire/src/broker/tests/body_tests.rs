@@ -209,12 +209,12 @@ pub(super) fn all_responses() -> Vec<BrokerResponse> {
             result: Bytes::from_static(
                 br#"{"content":[{"type":"text","text":"a"}, {"type":"text","text":"b"}],"isError":true,"_meta":{"n":1.50}}"#,
             ),
-            again: true,
+            from_journal: true,
             era: Era::Legacy,
         },
         BrokerResponse::Output {
             result: Bytes::from_static(br#"{"content":[],"structuredContent":{"n":1}}"#),
-            again: false,
+            from_journal: false,
             era: Era::Legacy,
         },
         BrokerResponse::RpcError {
@@ -251,7 +251,7 @@ pub(super) fn all_responses() -> Vec<BrokerResponse> {
         },
         BrokerResponse::Output {
             result: Bytes::from_static(br#"{"content":[],"resultType":"complete"}"#),
-            again: true,
+            from_journal: true,
             era: Era::Modern,
         },
         BrokerResponse::RpcError {
@@ -309,7 +309,7 @@ fn largest_result_fits_frame_in_both_forms() {
     let result = format!(r#"{{"content":[{{"type":"text","text":"{text}"}}]}}"#);
     let answer = BrokerResponse::Output {
         result: result.into(),
-        again: true,
+        from_journal: true,
         era: Era::Legacy,
     };
     for said in [ResultForm::Whole, ResultForm::Brief] {
@@ -355,7 +355,7 @@ fn minimal_reply_keeps_failure_apart_from_result() {
     ] {
         let want = BrokerResponse::Output {
             result: result.into(),
-            again: false,
+            from_journal: false,
             era: Era::Legacy,
         };
         assert_eq!(parse_response(body), Ok(want));

@@ -71,10 +71,10 @@ fn malformed_frames_never_panic() {
             BrokerFrame::Request(LiveRequest { body, .. }) | BrokerFrame::Response { body, .. } => {
                 parse_bodies(body)
             }
-            BrokerFrame::Deliver { letter, .. } | BrokerFrame::Message(letter) => {
-                parse_bodies(&letter.body);
-                assert_eq!(MailboxMessage::parse(&letter.raw).as_ref(), Ok(letter));
-                let stamped = letter.with_sender(&sender());
+            BrokerFrame::Deliver { message, .. } | BrokerFrame::Message(message) => {
+                parse_bodies(&message.body);
+                assert_eq!(MailboxMessage::parse(&message.raw).as_ref(), Ok(message));
+                let stamped = message.with_sender(&sender());
                 assert_eq!(MailboxMessage::parse(&stamped.raw), Ok(stamped.clone()));
                 assert_eq!(stamped.sender, Some(sender()));
                 let lasting = stamped.with_ttl(7);

@@ -71,7 +71,7 @@ impl ShimListenStream {
                 Ok(response) if is_event_stream(&response) => {
                     match self.forward_events(response, &mut acks).await {
                         ListenEnd::ClientGone => return,
-                        ListenEnd::Completed(answer) => last_response = Some(answer),
+                        ListenEnd::Completed(response_line) => last_response = Some(response_line),
                         ListenEnd::Broken => {}
                         ListenEnd::Narrowed => acks.narrowed_count += 1,
                     }
@@ -80,13 +80,13 @@ impl ShimListenStream {
                     }
                 }
                 Ok(response) => {
-                    let again = response.status().is_server_error() && acks.first_ack.is_some();
-                    if !again {
+                    let can_retry = response.status().is_server_error() && acks.first_ack.is_some();
+                    if !can_retry {
                         return self.end_refused(response, &acks, last_response).await;
                     }
                 }
-                Err(trouble) if acks.first_ack.is_none() => {
-                    return self.send_failure(&trouble).await;
+                Err(failure) if acks.first_ack.is_none() => {
+                    return self.send_failure(&failure).await;
                 }
                 // The gateway is away; the next round relocates the gateway.
                 Err(_) => {}
@@ -121,7 +121,7 @@ impl ShimListenStream {
                 }
                 let outgoing = match self.handle_message(line, acks) {
                     Ok(outgoing) => outgoing,
-                    Err(ended) => return ended,
+                    Err(end) => return end,
                 };
                 for line in outgoing {
                     if self.lines.send(line).await.is_err() {
@@ -158,7 +158,8 @@ impl ShimListenStream {
 
     /// Builds change notifications for everything covered by an acknowledgement.
     fn change_notifications(&self, acknowledged: &[u8]) -> Vec<Bytes> {
-        let member = |of: &[u8], key: &str| object::field(of, key).map(|at| at.slice(of).to_vec());
+        let member =
+            |json: &[u8], key: &str| object::field(json, key).map(|at| at.slice(json).to_vec());
         let filters =
             member(acknowledged, "params").and_then(|params| member(&params, "notifications"));
         let filters = filters.unwrap_or_default();
@@ -207,12 +208,12 @@ impl ShimListenStream {
                 client: &self.lines,
             };
             let no_session = ShimSession::default();
-            if let Err(trouble) = self
+            if let Err(failure) = self
                 .shim
                 .deliver_response(response, &no_session, target)
                 .await
             {
-                self.send_failure(&trouble).await;
+                self.send_failure(&failure).await;
             }
             return;
         }
@@ -220,17 +221,17 @@ impl ShimListenStream {
         let params = format!("{{\"requestId\":{}}}", self.id);
         let mut text = Vec::new();
         write_notification(&mut text, method::CANCELLED, Some(params.as_bytes()));
-        let _gone = self.lines.send(text.into()).await;
+        let _sent = self.lines.send(text.into()).await;
         let response_line = last.unwrap_or_else(|| {
             let id = self.id.as_bytes();
             let mut text = Vec::new();
             write_result(&mut text, id, &empty_result(Some(id)));
             text.into()
         });
-        let _gone = self.lines.send(response_line).await;
+        let _sent = self.lines.send(response_line).await;
     }
 
-    async fn send_failure(&self, trouble: &ShimFailure) {
-        let _gone = self.lines.send(trouble.error_response(&self.id)).await;
+    async fn send_failure(&self, failure: &ShimFailure) {
+        let _sent = self.lines.send(failure.error_response(&self.id)).await;
     }
 }

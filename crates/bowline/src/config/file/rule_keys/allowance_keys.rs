@@ -19,12 +19,12 @@ const RATE_CALLS_RANGE: RangeInclusive<u32> = 1..=1_000_000;
 pub(super) fn parse_budget(
     reader: &mut TreeReader,
     entry: &ConfigEntry,
-    place: &str,
+    table_path: &str,
     allowance: &mut CallAllowance,
 ) {
-    let place = nested_table(place, "budget");
+    let table_path = nested_table(table_path, "budget");
     let (mut calls, mut per) = (None, None);
-    let entries = reader.read_table(&entry.node, "budget", &place, &known_keys::BUDGET);
+    let entries = reader.read_table(&entry.node, "budget", &table_path, &known_keys::BUDGET);
     for inner in entries {
         match inner.key.as_str() {
             "calls" => calls = reader.read_count(inner, &BUDGET_CALLS_RANGE).map(u64::from),
@@ -41,12 +41,12 @@ pub(super) fn parse_budget(
 pub(super) fn parse_rate(
     reader: &mut TreeReader,
     entry: &ConfigEntry,
-    place: &str,
+    table_path: &str,
     allowance: &mut CallAllowance,
 ) {
-    let place = nested_table(place, "rate");
+    let table_path = nested_table(table_path, "rate");
     let (mut calls, mut per, mut burst) = (None, None, None);
-    let entries = reader.read_table(&entry.node, "rate", &place, &known_keys::RATE);
+    let entries = reader.read_table(&entry.node, "rate", &table_path, &known_keys::RATE);
     for inner in entries {
         match inner.key.as_str() {
             "calls" => calls = reader.read_count(inner, &RATE_CALLS_RANGE),

@@ -44,8 +44,8 @@ pub(super) fn parse_continuation(responder: &ModernResponder) -> Result<Continua
         return Err(to_call_error(ContinuationError::InvalidResponses));
     }
     let Some(at) = state else {
-        let brought = answers.map_or(Continuation::FirstRequest, |_| Continuation::Responses);
-        return Ok(brought);
+        let continuation = answers.map_or(Continuation::FirstRequest, |_| Continuation::Responses);
+        return Ok(continuation);
     };
     let text = object::parse_string(at.slice(&responder.params));
     let text =
@@ -59,7 +59,7 @@ pub(super) fn parse_continuation(responder: &ModernResponder) -> Result<Continua
         now_ms,
         &text,
     );
-    match opened.map_err(|why| to_call_error(ContinuationError::State(why)))? {
+    match opened.map_err(|error| to_call_error(ContinuationError::State(error)))? {
         RequestState::ServerState(inner) => {
             let mut literal = Vec::new();
             write_string(&mut literal, &inner);
@@ -89,8 +89,8 @@ pub(super) enum ContinuationError {
 }
 
 /// Converts to a call error with the execution status of the original call.
-pub(super) const fn to_call_error(why: ContinuationError) -> CallError {
-    let (reason, execution) = match why {
+pub(super) const fn to_call_error(error: ContinuationError) -> CallError {
+    let (reason, execution) = match error {
         ContinuationError::InvalidResponses => (
             "inputResponses is an object with an object for each question",
             ExecutionStatus::NotStarted,

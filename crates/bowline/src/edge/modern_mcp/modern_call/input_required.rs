@@ -52,11 +52,11 @@ pub(super) fn park_call(
 /// Writes the pending requests; `None` if none.
 fn write_input_required(handle: &ModernCallHandle, state: &str) -> Option<Vec<u8>> {
     let open = open_requests(handle);
-    let asks: Vec<_> = open
+    let requests: Vec<_> = open
         .iter()
         .map(OwnedInputRequest::as_input_request)
         .collect();
-    (!asks.is_empty()).then(|| input_required::write_input_required(&asks, Some(state)))
+    (!requests.is_empty()).then(|| input_required::write_input_required(&requests, Some(state)))
 }
 
 /// A pending server request in modern form.

@@ -57,15 +57,15 @@ impl ModernResponse {
 
     /// Returns a JSON response without preceding notifications.
     pub(in crate::edge::modern_mcp) fn into_http(self) -> EdgeResponse {
-        let mut answer = response_body::json_response(self.status, self.response);
+        let mut response = response_body::json_response(self.status, self.response);
         let seconds = self
             .too_many_requests
             .and_then(TooManyRequests::retry_after_seconds);
         if let Some(seconds) = seconds {
             let wait = HeaderValue::from(seconds);
-            answer.headers_mut().insert(header::RETRY_AFTER, wait);
+            response.headers_mut().insert(header::RETRY_AFTER, wait);
         }
-        answer
+        response
     }
 }
 
@@ -95,10 +95,10 @@ impl ModernResponder {
         // A server that needed a missing capability failed for lack of the capability. Without a
         // reply the outcome is unknown, and the client must learn about the unknown outcome
         // instead.
-        if let Some(ability) = handle.missing_capability()
+        if let Some(capability) = handle.missing_capability()
             && outcome.as_ref().is_ok_and(has_failed)
         {
-            return self.missing_capability(ability);
+            return self.missing_capability(capability);
         }
         match outcome {
             Ok(reply) => match reply.body_kind {
@@ -118,11 +118,11 @@ impl ModernResponder {
                 return self.task_created(handle, &made);
             }
             let info = endpoint_info(&self.edge, &self.principal, &self.scope);
-            let known = ResultContext {
+            let context = ResultContext {
                 server_info: Some(&info),
                 hint: None,
             };
-            return self.result_response(&to_modern(&inside, self.subject.method(), &known));
+            return self.result_response(&to_modern(&inside, self.subject.method(), &context));
         }
         match result_kind(&inside) {
             ResultKind::InputRequired => self.input_required(handle, &reply, &inside),
@@ -152,14 +152,14 @@ impl ModernResponder {
             Ok(marked) => marked,
             Err(unfit) => return self.refuse_server_request(server, &unfit),
         };
-        let asks = match InputRequired::parse(&inside) {
-            Ok(asks) => asks,
+        let parsed = match InputRequired::parse(&inside) {
+            Ok(parsed) => parsed,
             Err(bad) => return self.refuse_server_request(server, &bad.into()),
         };
-        let text = asks
+        let text = parsed
             .state
             .and_then(|at| object::parse_string(at.slice(&inside)));
-        let (Some(at), Some(text)) = (asks.state, text) else {
+        let (Some(at), Some(text)) = (parsed.state, text) else {
             return self.result_response(&inside);
         };
         let digest = self.request_digest();
@@ -186,7 +186,7 @@ impl ModernResponder {
         let reason = error.to_string().into();
         tracing::warn!(%server, %reason, "server request not relayed");
         match error {
-            RelayError::Undeclared(ability) => self.missing_capability(*ability),
+            RelayError::Undeclared(capability) => self.missing_capability(*capability),
             RelayError::Malformed(_) => self.call_error(&CallError::BadResponse { server, reason }),
             RelayError::Unknown(_) | RelayError::Secret(_) => {
                 self.call_error(&CallError::InputUnanswered { server, reason })
@@ -264,7 +264,7 @@ impl ModernResponder {
         let keys: Vec<_> = (1..=addresses.len())
             .map(|nth| format!("ask-{nth}"))
             .collect();
-        let asks = keys
+        let requests = keys
             .iter()
             .zip(addresses)
             .map(|(key, params)| InputRequest {
@@ -272,28 +272,28 @@ impl ModernResponder {
                 method: method::ELICITATION_CREATE,
                 params: Some(params),
             });
-        let asks: Vec<_> = asks.collect();
-        self.result_response(&input_required::write_input_required(&asks, None))
+        let requests: Vec<_> = requests.collect();
+        self.result_response(&input_required::write_input_required(&requests, None))
     }
 
     /// Refuses a request that needs an undeclared capability.
-    fn missing_capability(&self, ability: ClientCapability) -> ModernResponse {
-        let wanted: &[u8] = match ability {
+    fn missing_capability(&self, capability: ClientCapability) -> ModernResponse {
+        let required: &[u8] = match capability {
             ClientCapability::Sampling => br#"{"sampling":{}}"#,
             ClientCapability::SamplingTools => br#"{"sampling":{"tools":{}}}"#,
             ClientCapability::ElicitationForm => br#"{"elicitation":{"form":{}}}"#,
             ClientCapability::ElicitationUrl => br#"{"elicitation":{"url":{}}}"#,
             ClientCapability::Roots => br#"{"roots":{}}"#,
         };
-        self.missing_capabilities(wanted)
+        self.missing_capabilities(required)
     }
 
     /// Refuses a request that needs these undeclared capabilities.
     pub(in crate::edge::modern_mcp) fn missing_capabilities(
         &self,
-        wanted: &[u8],
+        required: &[u8],
     ) -> ModernResponse {
-        let data = [b"{\"requiredCapabilities\":", wanted, b"}"].concat();
+        let data = [b"{\"requiredCapabilities\":", required, b"}"].concat();
         let text = "the client did not declare a capability that this request needs";
         let mut out = Vec::new();
         let number = code::MISSING_CAPABILITY;
@@ -302,32 +302,32 @@ impl ModernResponder {
     }
 
     pub(in crate::edge::modern_mcp) fn call_error(&self, failed: &CallError) -> ModernResponse {
-        let answer = call_errors::error_response(&self.id, failed);
+        let text = call_errors::error_response(&self.id, failed);
         let too_much = TooManyRequests::from_error(failed);
         let plain = || {
-            let at = object::field(&answer, "error").map(|at| at.slice(&answer));
+            let at = object::field(&text, "error").map(|at| at.slice(&text));
             at.and_then(era_error::error_code)
                 .map_or(StatusCode::OK, http_status::status_for_code)
         };
         let status = too_much.map_or_else(plain, |_| StatusCode::TOO_MANY_REQUESTS);
-        let answer = match failed {
-            CallError::UnknownResource { uri } => self.to_modern_not_found(&answer, uri),
-            _ => answer,
+        let text = match failed {
+            CallError::UnknownResource { uri } => self.to_modern_not_found(&text, uri),
+            _ => text,
         };
         ModernResponse {
-            response: answer,
+            response: text,
             status,
             too_many_requests: too_much,
         }
     }
 
     /// Rewrites an unknown-resource error for the modern era.
-    fn to_modern_not_found(&self, answer: &Bytes, uri: &Arc<str>) -> Bytes {
-        let Some(at) = object::field(answer, "error") else {
-            return answer.clone();
+    fn to_modern_not_found(&self, response: &Bytes, uri: &Arc<str>) -> Bytes {
+        let Some(at) = object::field(response, "error") else {
+            return response.clone();
         };
-        let inside = era_error::to_modern(at.slice(answer), Some(uri));
-        replace_span(answer, at, &inside).into()
+        let inside = era_error::to_modern(at.slice(response), Some(uri));
+        replace_span(response, at, &inside).into()
     }
 }
 

@@ -26,8 +26,8 @@ fn task_support(responder: &ModernResponder) -> Option<(TaskSupport, Arc<Route>)
     }
     let host = &responder.edge.host;
     let (catalog, scope) = (host.catalog(), &responder.scope);
-    let meant = host.effective_subject(scope, &responder.subject, &responder.params);
-    let NameLookup::Route(route) = catalog.lookup(scope, &meant) else {
+    let subject = host.effective_subject(scope, &responder.subject, &responder.params);
+    let NameLookup::Route(route) = catalog.lookup(scope, &subject) else {
         return None;
     };
     let offer = catalog.server(&route.server)?;
@@ -60,17 +60,17 @@ pub(in crate::edge::modern_mcp) fn is_task_required(responder: &ModernResponder)
 /// and so does not become a task unless required.
 pub(in crate::edge::modern_mcp) fn rewrite_task_param(
     responder: &ModernResponder,
-    says: bool,
+    has_task_param: bool,
 ) -> Option<Bytes> {
-    let wants = responder.accepts_tasks
+    let wants_task = responder.accepts_tasks
         && match task_support(responder) {
             Some((TaskSupport::Required, _)) => true,
             Some((TaskSupport::Optional, route)) => route.queue_policy.is_none(),
             Some((TaskSupport::Forbidden, _)) | None => false,
         };
-    if !wants && !says {
+    if !wants_task && !has_task_param {
         return None;
     }
-    let first: &[u8] = if wants { b"\"task\":{}" } else { b"" };
+    let first: &[u8] = if wants_task { b"\"task\":{}" } else { b"" };
     Some(write_without_member(&responder.params, "task", first).into())
 }

@@ -67,12 +67,12 @@ impl TaskWaiters {
     }
 
     fn cancel_where(&self, which: impl Fn(&TaskWaiter) -> bool) {
-        let gone: Vec<_> = {
+        let removed: Vec<_> = {
             let mut tasks = lock(&self.tasks);
-            let gone = tasks.extract_if(|_, one| which(one));
-            gone.map(|(_, one)| one.handle).collect()
+            let removed = tasks.extract_if(|_, one| which(one));
+            removed.map(|(_, one)| one.handle).collect()
         };
-        for end in gone {
+        for end in removed {
             end.cancel();
         }
     }
@@ -184,11 +184,11 @@ impl TaskRequest {
             tokio::time::sleep(POLL_INTERVAL).await;
         }
         let open = input_required::open_requests(&end);
-        let asks: Vec<_> = open
+        let requests: Vec<_> = open
             .iter()
             .map(input_required::OwnedInputRequest::as_input_request)
             .collect();
-        (!asks.is_empty()).then(|| write_input_requests(&asks))
+        (!requests.is_empty()).then(|| write_input_requests(&requests))
     }
 
     fn start_waiter(&self) -> Option<Arc<ModernCallHandle>> {

@@ -61,21 +61,22 @@ impl ListenFilter {
     /// Parses the filter of a request. Unknown members are ignored.
     pub(super) fn parse(params: &[u8]) -> Result<Self, FilterError> {
         let at = object::field(params, "notifications").ok_or(FilterError::Missing)?;
-        let wanted = at.slice(params);
-        if wanted.first() != Some(&b'{') {
+        let notifications = at.slice(params);
+        if notifications.first() != Some(&b'{') {
             return Err(FilterError::Missing);
         }
         let mut filter = Self::default();
         for (news, set) in ListChange::ALL.into_iter().zip(&mut filter.list_changes) {
-            let said = object::field(wanted, filter_key(news)).map(|at| at.slice(wanted));
-            *set = match said {
+            let value =
+                object::field(notifications, filter_key(news)).map(|at| at.slice(notifications));
+            *set = match value {
                 Some(b"true") => true,
                 None | Some(b"false") => false,
                 Some(_) => return Err(FilterError::NotABool(filter_key(news))),
             };
         }
-        if let Some(at) = object::field(wanted, "resourceSubscriptions") {
-            filter.resources = parse_uris(at.slice(wanted))?;
+        if let Some(at) = object::field(notifications, "resourceSubscriptions") {
+            filter.resources = parse_uris(at.slice(notifications))?;
         }
         Ok(filter)
     }
@@ -90,9 +91,9 @@ impl ListenFilter {
     /// are subscribed individually.
     pub(super) fn restrict_to(&self, capabilities: &[u8]) -> Self {
         let mut offered = Self::default();
-        for (news, set) in ListChange::ALL.into_iter().zip(&mut offered.list_changes) {
-            *set =
-                self.includes(news) && object::field(capabilities, list_capability(news)).is_some();
+        for (change, set) in ListChange::ALL.into_iter().zip(&mut offered.list_changes) {
+            *set = self.includes(change)
+                && object::field(capabilities, list_capability(change)).is_some();
         }
         offered
     }
@@ -100,12 +101,12 @@ impl ListenFilter {
     /// Writes the filter as JSON.
     pub(super) fn write(&self, out: &mut Vec<u8>) {
         out.push(b'{');
-        let told = ListChange::ALL
+        let included = ListChange::ALL
             .into_iter()
-            .filter(|news| self.includes(*news));
-        for news in told {
+            .filter(|change| self.includes(*change));
+        for change in included {
             write_separator(out);
-            write_string(out, filter_key(news));
+            write_string(out, filter_key(change));
             out.extend_from_slice(b":true");
         }
         if !self.resources.is_empty() {

@@ -26,19 +26,19 @@ fn tag_edit(notification: &[u8], id: &[u8]) -> (ByteSpan, Vec<u8>) {
         return (empty_span(end), member);
     };
     let own = params.slice(notification);
-    let Some(held) = object::field(own, "_meta") else {
+    let Some(meta_span) = object::field(own, "_meta") else {
         let member = [b"\"_meta\":{", &*subscription_member(id), b"}"].concat();
         return insert_first(params, own, member);
     };
-    let held = held.shift(params.start);
-    let own = held.slice(notification);
+    let meta_span = meta_span.shift(params.start);
+    let own = meta_span.slice(notification);
     // Values other than objects, such as null, are replaced.
     if !own.starts_with(b"{") {
-        return (held, [b"{", &*subscription_member(id), b"}"].concat());
+        return (meta_span, [b"{", &*subscription_member(id), b"}"].concat());
     }
     match object::field(own, meta::SUBSCRIPTION_ID) {
-        Some(other) => (other.shift(held.start), id.to_vec()),
-        None => insert_first(held, own, subscription_member(id)),
+        Some(other) => (other.shift(meta_span.start), id.to_vec()),
+        None => insert_first(meta_span, own, subscription_member(id)),
     }
 }
 

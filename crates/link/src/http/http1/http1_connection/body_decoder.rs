@@ -136,9 +136,9 @@ impl BodyDecoder {
         if buffer.is_empty() {
             return Ok(DecodeStep::More);
         }
-        let here = usize::try_from(left).map_or(buffer.len(), |left| left.min(buffer.len()));
-        let piece = take_bytes(buffer, here);
-        let left = left.saturating_sub(here as u64);
+        let count = usize::try_from(left).map_or(buffer.len(), |left| left.min(buffer.len()));
+        let piece = take_bytes(buffer, count);
+        let left = left.saturating_sub(count as u64);
         self.state = match self.state {
             BodyDecoderState::Length(_) if left == 0 => BodyDecoderState::Finished,
             BodyDecoderState::Length(_) => BodyDecoderState::Length(left),

@@ -72,20 +72,22 @@ pub(super) fn parse_response_head(
         return Err(head_error("it is no HTTP"));
     }
     let mut room = [const { MaybeUninit::<Header<'_>>::uninit() }; HEADERS_MAX];
-    let mut answer = httparse::Response::new(&mut []);
+    let mut response = httparse::Response::new(&mut []);
     let headers_max = limits.headers_max.min(HEADERS_MAX);
     let room = room.get_mut(..headers_max).unwrap_or_default();
     let parser = ParserConfig::default();
-    let parsed = parser.parse_response_with_uninit_headers(&mut answer, buffer, room);
+    let parsed = parser.parse_response_with_uninit_headers(&mut response, buffer, room);
     let length = match parsed.map_err(|error| HttpError::BadHead(error.to_string().into()))? {
         Status::Complete(length) if length <= limits.head_bytes_max => length,
         Status::Partial if buffer.len() < limits.head_bytes_max => return Ok(None),
         Status::Complete(_) | Status::Partial => return Err(head_error("it is too long")),
     };
-    let status = answer.code.and_then(|code| StatusCode::from_u16(code).ok());
+    let status = response
+        .code
+        .and_then(|code| StatusCode::from_u16(code).ok());
     let status = status.ok_or_else(|| head_error("the status is not valid"))?;
-    let framing = FramingHeaders::from_headers(answer.headers)?;
-    let is_http11 = answer.version == Some(1);
+    let framing = FramingHeaders::from_headers(response.headers)?;
+    let is_http11 = response.version == Some(1);
     let body = framing.body_decoder(status, method, is_http11)?;
     let head = Http1Head {
         status,
