@@ -31,6 +31,15 @@ fn start_slow_writes(gateway: &Gateway, path: &str, tool: &str) -> Vec<thread::J
     running.collect()
 }
 
+/// Waits until the server itself has counted all writes: a call that the gateway counts as in
+/// flight may not have a connection yet.
+fn wait_writes_running(session: &mut Session, counter: &str) {
+    wait_until("all writes run", || {
+        let counts = session.call(counter, &json!({}));
+        counts["result"]["structuredContent"]["by_tool"]["effect"] == CALLS
+    });
+}
+
 fn call_echo(session: &mut Session) -> Value {
     session.call("echo", &json!({"message": "hi"}))
 }
@@ -55,9 +64,7 @@ fn restarted_server_is_called_within_a_second() {
     let gateway = start_gateway_for(&served.url);
     let running = start_slow_writes(&gateway, "/servers/s/mcp", "effect");
     let mut other = gateway.open_session("/servers/s/mcp");
-    wait_until("all run", || {
-        gateway.server_status("s")["in_flight"] == CALLS
-    });
+    wait_writes_running(&mut other, "counter");
     served.kill();
     for call in running {
         let data = call.join().unwrap()["error"]["data"].clone();
@@ -74,9 +81,8 @@ fn cut_of_many_calls_leaves_breaker_closed() {
     let network = FaultyNetwork::start(served.address());
     let gateway = start_gateway_for(&format!("http://{}/mcp", network.address));
     let running = start_slow_writes(&gateway, "/servers/s/mcp", "effect");
-    wait_until("all run", || {
-        gateway.server_status("s")["in_flight"] == CALLS
-    });
+    let mut other = gateway.open_session("/servers/s/mcp");
+    wait_writes_running(&mut other, "counter");
     network.cut_connections();
     for call in running {
         let error = call.join().unwrap()["error"].clone();
@@ -90,7 +96,6 @@ fn cut_of_many_calls_leaves_breaker_closed() {
         status["consecutive_failures"].as_u64() <= Some(1),
         "{status}"
     );
-    let mut other = gateway.open_session("/servers/s/mcp");
     assert!(call_echo(&mut other)["result"].is_object());
 }
 
@@ -99,9 +104,8 @@ fn killed_executor_leaves_breaker_closed() {
     let (_served, gateway, mut executor) = start_office();
     gateway.wait_for_state("far", "ready");
     let running = start_slow_writes(&gateway, "/mcp", "far__effect");
-    wait_until("all run", || {
-        gateway.server_status("far")["in_flight"] == CALLS
-    });
+    let mut other = gateway.open_session("/mcp");
+    wait_writes_running(&mut other, "far__counter");
     executor.kill();
     for call in running {
         let data = call.join().unwrap()["error"]["data"].clone();
