@@ -2,20 +2,17 @@
 //! nothing comes from the network.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bowline_core::egress::{EgressHost, EgressRule};
-use bowline_host::executor::{
-    CredentialSource, EgressRules, ExecutorOffer, ExecutorSecrets, SecretError,
-};
+use bowline_host::executor::{EgressRules, ExecutorOffer, ExecutorSecrets, SecretError};
 use bowline_link::StdioLimits;
 use bowline_link::http::endpoint::HttpEndpoint;
 use bowline_link::stdio::{ReaperCommand, StdioSpec};
 
 use crate::assemble::{ChildDefaults, ChildSpecContext, build_child_spec};
 use crate::config::{Config, EnvVars, OfferedSecret, ServerConfig, UpstreamConfig};
-use crate::{state, telemetry};
+use crate::telemetry;
 
 /// Builds the offer under this name.
 #[must_use]
@@ -51,16 +48,6 @@ pub(crate) fn build_offer(
         }),
         ..ExecutorOffer::new(name)
     }
-}
-
-/// Returns a credential read from the file for every connection, so the file can be replaced.
-#[must_use]
-pub fn token_file_credential(file: &Path) -> CredentialSource {
-    let file: PathBuf = file.to_owned();
-    CredentialSource::from_fn(move || {
-        let token = state::read_token(&file).map_err(std::io::Error::other)?;
-        Ok(token.expose().to_owned())
-    })
 }
 
 /// Builds the spec of a server started on this machine; `None` for any remote server.
@@ -120,6 +107,8 @@ impl ExecutorSecrets for OfferedSecrets {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
     use crate::config;
 

@@ -8,10 +8,12 @@ mod tests;
 
 use std::fmt;
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 pub(crate) use bowline_core::hex::to_hex;
+use bowline_host::broker::CredentialSource;
 use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 
@@ -80,7 +82,7 @@ pub enum StateError {
         /// The file.
         path: PathBuf,
         /// The error of the operating system.
-        source: std::io::Error,
+        source: io::Error,
     },
     /// A symbolic link, whose target may change.
     #[error("`{0}` is a symbolic link")]
@@ -311,7 +313,7 @@ impl StateDir {
     pub fn remove_run(&self) -> Result<(), StateError> {
         let path = self.file_path("run.json");
         match std::fs::remove_file(&path) {
-            Err(source) if source.kind() != std::io::ErrorKind::NotFound => Err(StateError::Io {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => Err(StateError::Io {
                 action: "remove",
                 path,
                 source,
@@ -324,7 +326,7 @@ impl StateDir {
 /// Reads the record of the gateway of a state directory, if its process is alive.
 pub fn read_run(directory: &Path) -> Result<Option<RunRecord>, StateError> {
     match std::fs::symlink_metadata(directory) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         _ => check_directory(directory)?,
     }
     let path = directory.join("run.json");
@@ -341,6 +343,16 @@ pub(crate) fn new_token() -> Result<OwnerCredential, StateError> {
     Ok(OwnerCredential(to_hex(
         &random_bytes::<OWNER_TOKEN_BYTES>()?
     )))
+}
+
+/// Returns a credential read from the file for every connection, so the file can be replaced.
+#[must_use]
+pub fn token_file_credential(file: &Path) -> CredentialSource {
+    let file = file.to_owned();
+    CredentialSource::from_fn(move || {
+        let token = read_token(&file).map_err(io::Error::other)?;
+        Ok(token.expose().to_owned())
+    })
 }
 
 /// Reads a token file; a file readable by other users is refused.
@@ -371,7 +383,7 @@ impl fmt::Debug for OwnerCredential {
 }
 
 fn missing_file_error(path: &Path) -> StateError {
-    let source = std::io::ErrorKind::NotFound.into();
+    let source = io::ErrorKind::NotFound.into();
     StateError::Io {
         action: "read",
         path: path.to_owned(),
@@ -381,7 +393,7 @@ fn missing_file_error(path: &Path) -> StateError {
 
 fn make_directory(path: &Path) -> Result<(), StateError> {
     match std::fs::DirBuilder::new().mode(0o700).create(path) {
-        Err(source) if source.kind() != std::io::ErrorKind::AlreadyExists => Err(StateError::Io {
+        Err(source) if source.kind() != io::ErrorKind::AlreadyExists => Err(StateError::Io {
             action: "create",
             path: path.to_owned(),
             source,

@@ -1,15 +1,15 @@
 //! A worker: a gateway connected to a hub. The worker serves the hub's tools as if they were local
 //! and may offer its own servers to the hub. A worker only dials out.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_core::policy::FeaturePattern;
 use bowline_host::broker::{
-    BrokerClient, BrokerClientOptions, BrokerConnectError, CredentialSource, FederatedPeer,
-    Federation, HostBackend, HubRequestHandler, RemoteSessions, RequestLedger, ServeEngine,
-    ServeLimits, ServeSession, ServerOffer,
+    BrokerClient, BrokerClientOptions, BrokerConnectError, FederatedPeer, Federation, HostBackend,
+    HubRequestHandler, RemoteSessions, RequestLedger, ServeEngine, ServeLimits, ServeSession,
+    ServerOffer,
 };
 use bowline_host::spec::PeerRole;
 use bytes::Bytes;
@@ -156,18 +156,9 @@ fn connect_hub(
         tasks: tasks.clone(),
         ..BrokerClientOptions::default()
     };
-    let credential = token_file_credential(&options.token_file);
+    let credential = state::token_file_credential(&options.token_file);
     let client = BrokerClient::start(&options.hub, credential, client_options, served)?;
     Ok((serve_engine, client))
-}
-
-/// Returns a credential read from the file for every connection, so the file can be replaced.
-fn token_file_credential(file: &Path) -> CredentialSource {
-    let file = file.to_owned();
-    CredentialSource::from_fn(move || {
-        let token = state::read_token(&file).map_err(std::io::Error::other)?;
-        Ok(token.expose().to_owned())
-    })
 }
 
 /// Sends the offered servers to the hub, at the start and after every change. An empty offer is

@@ -16,7 +16,7 @@ use crate::cli::failure::gateway_name_hint;
 use crate::cli::gateway_finder::check_exposure;
 use crate::cli::up::{self, GatewaySignals};
 use crate::cli::{CliExit, CliFailure, CommandContext};
-use crate::executor_offer;
+use crate::state;
 
 /// Maximum wait for the first connection before the executor reports readiness.
 const FIRST_CONNECT_WAIT: Duration = Duration::from_secs(5);
@@ -49,7 +49,7 @@ async fn run_executor(
     let shutdown = async move {
         let _ = stopped.wait_for(|stopped| *stopped).await;
     };
-    let credential = executor_offer::token_file_credential(&file);
+    let credential = state::token_file_credential(&file);
     let options = ExecutorRunOptions::default();
     let running = run_executor_with(&join.gateway, &credential, &service, options, shutdown);
     let mut running = std::pin::pin!(running);

@@ -15,7 +15,7 @@ use crate::assemble::AssembleError;
 use crate::cli::args::ExecutorListenArgs;
 use crate::cli::up::{self, GatewaySignals};
 use crate::cli::{CliExit, CliFailure, CommandContext};
-use crate::executor_offer;
+use crate::state;
 
 /// Runs an executor until SIGINT or SIGTERM.
 pub(super) fn run(
@@ -75,9 +75,7 @@ fn listen_auth(
         (Some(_), true) => Err(CliFailure::usage(
             "--token-file and --insecure-no-auth do not go together",
         )),
-        (Some(file), false) => Ok(ListenAuth::Token(executor_offer::token_file_credential(
-            &file,
-        ))),
+        (Some(file), false) => Ok(ListenAuth::Token(state::token_file_credential(&file))),
         (None, true) if args.address.ip().is_loopback() => Ok(ListenAuth::Loopback),
         (None, true) => Err(to_failure(&ListenError::Exposed)),
         (None, false) => {

@@ -5,7 +5,6 @@
 //! never as absent.
 
 use std::collections::HashSet;
-use std::hash::BuildHasher as _;
 
 use bowline_core::time::to_millis;
 use bytes::Bytes;
@@ -16,7 +15,7 @@ use crate::engine::{
     COMPLETED_BYTES_MAX, COMPLETED_MAX, COMPLETED_TTL, CompletedMessage, JournalError, LaneName,
     MessageDraft, MessageId, Timestamps,
 };
-use crate::sqlite::checksum::{Checksum, ChecksumTotal, checksum_bytes};
+use crate::sqlite::checksum::{ChecksumTotal, checksum_bytes};
 use crate::sqlite::rows::{CompletedRow, MessageRow, completed_key, lane_tag};
 use crate::sqlite::sqlite_error::{OperationError, damaged_error};
 
@@ -73,7 +72,7 @@ impl JournalState {
             CompletedRow::visit_all(&self.conn, |read| match read {
                 Ok(slot) => {
                     total.add(slot.checksum());
-                    completed.insert_row(self.key_fingerprint(&slot.key), &slot);
+                    completed.insert_row(self.fingerprint(&slot.key), &slot);
                 }
                 Err(lane) => {
                     bad += 1;
@@ -90,12 +89,6 @@ impl JournalState {
             .ok_or_else(|| damaged_error("the list of ends").into())
     }
 
-    /// Returns the fingerprint of a key, hashed with keys of this process, so clients cannot choose
-    /// colliding keys.
-    fn key_fingerprint(&self, key: &Checksum) -> u32 {
-        (self.fingerprint_keys.hash_one(key) >> 32) as u32
-    }
-
     /// Returns the row of a completed message.
     fn find_completed(
         &mut self,
@@ -103,7 +96,7 @@ impl JournalState {
         dedupe: &str,
     ) -> Result<Option<CompletedRow>, OperationError> {
         let key = completed_key(lane, dedupe);
-        let fingerprint = self.key_fingerprint(&key);
+        let fingerprint = self.fingerprint(&key);
         let candidates: Vec<u64> = self
             .load_completed()?
             .seqs
@@ -182,7 +175,7 @@ impl JournalState {
         };
         slot.insert(&self.conn, result.map(AsRef::as_ref))?;
         self.ledger.done.add(slot.checksum());
-        let fingerprint = self.key_fingerprint(&slot.key);
+        let fingerprint = self.fingerprint(&slot.key);
         self.load_completed()?.insert_row(fingerprint, &slot);
         Ok(())
     }
@@ -199,7 +192,7 @@ impl JournalState {
             self.begin_transaction()?;
             CompletedRow::delete(&self.conn, oldest.seq)?;
             self.ledger.done.subtract(oldest.checksum());
-            let fingerprint = self.key_fingerprint(&oldest.key);
+            let fingerprint = self.fingerprint(&oldest.key);
             let completed = self.load_completed()?;
             completed.seqs.remove(fingerprint, oldest.seq);
             completed.count = completed.count.saturating_sub(1);

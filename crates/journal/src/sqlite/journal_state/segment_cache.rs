@@ -1,7 +1,7 @@
 //! Cache of message rows: whole segments, least recently used evicted first.
 
 use std::collections::{BTreeMap, HashMap};
-use std::hash::BuildHasher as _;
+use std::hash::{BuildHasher as _, Hash};
 
 use super::segments::{IndexedRow, LaneHead, LaneIndex, LaneSegment};
 use super::{JournalState, damaged_error};
@@ -160,10 +160,10 @@ impl SegmentCache {
 }
 
 impl JournalState {
-    /// Returns the fingerprint of a dedupe id. Hash keys change at every start, so clients cannot
-    /// choose colliding ids.
-    pub(super) fn fingerprint(&self, dedupe: &str) -> u32 {
-        let hash = self.fingerprint_keys.hash_one(dedupe);
+    /// Returns the fingerprint of a dedupe id or of a completed key. Hash keys change at every
+    /// start, so clients cannot choose colliding ids.
+    pub(super) fn fingerprint(&self, id: impl Hash) -> u32 {
+        let hash = self.fingerprint_keys.hash_one(id);
         (hash >> 32) as u32
     }
 
