@@ -11,6 +11,7 @@ mod connect;
 mod executor_command;
 mod failure;
 mod gateway_finder;
+mod gateway_http;
 mod lifecycle;
 mod logs;
 mod ls;

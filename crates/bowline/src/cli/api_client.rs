@@ -1,23 +1,18 @@
-//! A small HTTP client for the gateway's API.
+//! A blocking client for the gateway's API.
 
 use std::time::Duration;
 
+use bowline_link::http::http_client::{HttpBody, HttpResponse};
 use bowline_wire::sse::{OwnedSseEvent, SseDecoder, SseLimits};
 use bytes::Bytes;
-use http::{Method, Request, Response, StatusCode, header};
-use http_body_util::{BodyExt as _, Full, Limited};
-use hyper::body::Incoming;
-use hyper_util::client::legacy;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioExecutor;
+use http::{Method, StatusCode};
 use serde_json::{Map, Value};
 
 use super::CommandContext;
 use super::failure::{CliExit, CliFailure};
 use super::gateway_finder::{GatewayAccess, GatewayFinder};
+use super::gateway_http::{self, GatewayHttp, GatewayRequest, RESPONSE_BYTES_MAX};
 
-/// Maximum size of a response.
-pub(crate) const RESPONSE_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Timeout of requests that involve no server.
 pub(crate) const QUICK_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum size of an event.
@@ -25,27 +20,14 @@ const EVENT_LIMITS: SseLimits = SseLimits {
     line_bytes_max: 16 * 1024 * 1024,
     event_bytes_max: 16 * 1024 * 1024,
 };
-/// Timeout of a connection attempt.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// The underlying pooled client.
-pub(crate) type HttpPool = legacy::Client<HttpConnector, Full<Bytes>>;
 
 /// A blocking client for the lifetime of one command.
 #[derive(Debug)]
 pub(crate) struct ApiClient {
     runtime: tokio::runtime::Runtime,
-    http: HttpPool,
+    http: GatewayHttp,
     finder: GatewayFinder,
     gateway: GatewayAccess,
-}
-
-/// Creates a pooled client with a connect timeout.
-pub(crate) fn create_http_pool() -> HttpPool {
-    let mut connector = HttpConnector::new();
-    connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
-    connector.set_nodelay(true);
-    legacy::Client::builder(TokioExecutor::new()).build(connector)
 }
 
 /// Creates the single-threaded runtime of a command.
@@ -63,7 +45,7 @@ impl ApiClient {
         let daemon = finder.find_gateway()?;
         Ok(Self {
             runtime: create_runtime()?,
-            http: create_http_pool(),
+            http: GatewayHttp::new()?,
             finder,
             gateway: daemon,
         })
@@ -121,56 +103,43 @@ impl ApiClient {
         method: Method,
         path: &str,
         body: Bytes,
-        accept: &str,
-    ) -> Result<Request<Full<Bytes>>, CliFailure> {
-        Request::builder()
-            .method(method)
-            .uri(format!("{}{path}", self.gateway.url))
-            .header(
-                header::AUTHORIZATION,
-                format!("Bearer {}", self.gateway.token.expose()),
-            )
-            .header(header::CONTENT_TYPE, "application/json")
-            .header(header::ACCEPT, accept)
-            .body(Full::new(body))
+        accept: &'static str,
+    ) -> Result<GatewayRequest, CliFailure> {
+        GatewayRequest::new(method, &self.gateway, path, accept, body)
             .map_err(|error| CliFailure::unexpected(format!("cannot form the request: {error}")))
     }
 
     /// Opens an event stream.
     pub(crate) fn open_event_stream(&self, path: &str) -> Result<ApiEventStream<'_>, CliFailure> {
         let request = self.build_request(Method::GET, path, Bytes::new(), "text/event-stream")?;
-        let opening = async { tokio::time::timeout(QUICK_TIMEOUT, self.send_http(request)).await };
-        let response = self
+        let opening = async { tokio::time::timeout(QUICK_TIMEOUT, self.send_http(&request)).await };
+        let mut response = self
             .runtime
             .block_on(opening)
             .map_err(|_| timeout_failure(QUICK_TIMEOUT))??;
-        if !response.status().is_success() {
-            let status = response.status();
-            let rest = self.runtime.block_on(read_body(response.into_body()))?;
-            return Err(to_failure(status, &rest, &self.gateway));
+        if !response.status.is_success() {
+            let rest = self.runtime.block_on(read_body(&mut response.body))?;
+            return Err(to_failure(response.status, &rest, &self.gateway));
         }
         Ok(ApiEventStream {
             client: self,
-            body: response.into_body(),
+            body: response.body,
             decoder: SseDecoder::new(EVENT_LIMITS),
         })
     }
 
     async fn send_and_read(
         &self,
-        request: Request<Full<Bytes>>,
+        request: GatewayRequest,
     ) -> Result<(StatusCode, Bytes), CliFailure> {
-        let response = self.send_http(request).await?;
-        let status = response.status();
-        Ok((status, read_body(response.into_body()).await?))
+        let mut response = self.send_http(&request).await?;
+        let body = read_body(&mut response.body).await?;
+        Ok((response.status, body))
     }
 
-    async fn send_http(
-        &self,
-        request: Request<Full<Bytes>>,
-    ) -> Result<Response<Incoming>, CliFailure> {
-        self.http.request(request).await.map_err(|error| {
-            if error.is_connect() {
+    async fn send_http(&self, request: &GatewayRequest) -> Result<HttpResponse, CliFailure> {
+        self.http.send(request).await.map_err(|error| {
+            if gateway_http::is_unreached(&error) {
                 self.finder.unreachable_failure(&self.gateway.url)
             } else {
                 connection_lost()
@@ -183,7 +152,7 @@ impl ApiClient {
 #[derive(Debug)]
 pub(crate) struct ApiEventStream<'a> {
     client: &'a ApiClient,
-    body: Incoming,
+    body: HttpBody,
     decoder: SseDecoder,
 }
 
@@ -211,11 +180,10 @@ impl ApiEventStream<'_> {
                 if let Some(event) = decoder.next() {
                     return Ok(ApiEventPoll::Event(event));
                 }
-                let Some(frame) = body.frame().await else {
+                let Some(chunk) = body.next_chunk().await else {
                     return Ok(ApiEventPoll::Ended);
                 };
-                let frame = frame.map_err(|_error| connection_lost())?;
-                let chunk = frame.into_data().unwrap_or_default();
+                let chunk = chunk.map_err(|_error| connection_lost())?;
                 decoder.push(&chunk).map_err(|fault| {
                     let message = format!("the gateway\'s events cannot be read: {fault}");
                     CliFailure::new(CliExit::Unexpected, "bad_answer", message)
@@ -230,9 +198,9 @@ impl ApiEventStream<'_> {
     }
 }
 
-async fn read_body(body: Incoming) -> Result<Bytes, CliFailure> {
-    let body = Limited::new(body, RESPONSE_BYTES_MAX).collect().await;
-    Ok(body.map_err(|_error| connection_lost())?.to_bytes())
+async fn read_body(body: &mut HttpBody) -> Result<Bytes, CliFailure> {
+    let body = body.read_whole(RESPONSE_BYTES_MAX).await;
+    body.map_err(|_error| connection_lost())
 }
 
 fn timeout_failure(deadline: Duration) -> CliFailure {

@@ -55,7 +55,7 @@ pub(super) fn run(
     let runtime = api_client::create_runtime()?;
     let outcome = runtime.block_on(async {
         let gateway = gateway_starter::ensure_gateway(&finder, &starter).await?;
-        let shim = Arc::new(StdioShim::new(finder, starter, path, gateway));
+        let shim = Arc::new(StdioShim::new(finder, starter, path, gateway)?);
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         tokio::select! {
@@ -78,7 +78,8 @@ pub(super) async fn serve_own_gateway(
 ) -> Result<(), CliFailure> {
     let finder = GatewayFinder::for_run(run);
     let gateway = finder.find_gateway()?;
-    let shim = Arc::new(StdioShim::new(finder, starter, "/mcp".to_owned(), gateway));
+    let shim = StdioShim::new(finder, starter, "/mcp".to_owned(), gateway)?;
+    let shim = Arc::new(shim);
     forward_lines(shim.clone(), tokio::io::stdin(), tokio::io::stdout()).await;
     shim.delete_session().await;
     Ok(())

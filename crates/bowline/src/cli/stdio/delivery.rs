@@ -2,15 +2,14 @@
 
 use std::time::Duration;
 
+use bowline_link::http::http_client::{HttpBody, HttpResponse};
 use bowline_wire::sse::SseDecoder;
 use bytes::Bytes;
-use http::{Response, StatusCode, header};
-use http_body_util::{BodyExt as _, Limited};
-use hyper::body::Incoming;
+use http::{StatusCode, header};
 
 use super::message::{self, ShimFailure, flatten_line};
 use super::shim::{ClientLines, EVENT_LIMITS, ShimSession, StdioShim, refused_failure};
-use crate::cli::api_client::RESPONSE_BYTES_MAX;
+use crate::cli::gateway_http::RESPONSE_BYTES_MAX;
 
 /// Maximum resumes of a broken stream without a new event.
 const RESUMES_MAX: u32 = 5;
@@ -50,18 +49,16 @@ impl StdioShim {
     /// missing one.
     pub(super) async fn deliver_response(
         &self,
-        response: Response<Incoming>,
+        mut response: HttpResponse,
         session: &ShimSession,
         target: ResponseTarget<'_>,
     ) -> Result<Bytes, ShimFailure> {
-        let status = response.status();
+        let status = response.status;
         if is_event_stream(&response) {
             return self.read_stream(response, session, target).await;
         }
-        let body = Limited::new(response.into_body(), RESPONSE_BYTES_MAX)
-            .collect()
-            .await;
-        let body = body.map_err(|_error| response_lost())?.to_bytes();
+        let body = response.body.read_whole(RESPONSE_BYTES_MAX).await;
+        let body = body.map_err(|_error| response_lost())?;
         let Some(id) = target.id else {
             return if status.is_success() {
                 Ok(body)
@@ -86,12 +83,12 @@ impl StdioShim {
     /// Reads a stream up to the response. A broken stream is resumed if it has event ids.
     async fn read_stream(
         &self,
-        response: Response<Incoming>,
+        response: HttpResponse,
         session: &ShimSession,
         target: ResponseTarget<'_>,
     ) -> Result<Bytes, ShimFailure> {
         let mut position = ShimStreamPosition::default();
-        let mut body = response.into_body();
+        let mut body = response.body;
         loop {
             if let Some(response_line) = target.forward_events(body, &mut position).await? {
                 return Ok(response_line);
@@ -99,10 +96,7 @@ impl StdioShim {
             if target.id.is_none() {
                 return Ok(Bytes::new());
             }
-            body = self
-                .resume_stream(session, &mut position)
-                .await?
-                .into_body();
+            body = self.resume_stream(session, &mut position).await?.body;
         }
     }
 
@@ -111,7 +105,7 @@ impl StdioShim {
         &self,
         session: &ShimSession,
         position: &mut ShimStreamPosition,
-    ) -> Result<Response<Incoming>, ShimFailure> {
+    ) -> Result<HttpResponse, ShimFailure> {
         while let Some(event_id) = &position.last_event_id {
             position.resumes += 1;
             if position.resumes > RESUMES_MAX {
@@ -121,7 +115,7 @@ impl StdioShim {
             match self.open_notification_stream(session, Some(event_id)).await {
                 Ok(response) if is_event_stream(&response) => return Ok(response),
                 // The gateway no longer knows the call.
-                Ok(response) if response.status() == StatusCode::NOT_FOUND => break,
+                Ok(response) if response.status == StatusCode::NOT_FOUND => break,
                 Ok(_) => {}
                 Err(url) => {
                     // The gateway is away: the next attempt uses the relocated gateway.
@@ -137,15 +131,12 @@ impl ResponseTarget<'_> {
     /// Forwards events until the response, or until the stream ends without one.
     async fn forward_events(
         self,
-        mut body: Incoming,
+        mut body: HttpBody,
         position: &mut ShimStreamPosition,
     ) -> Result<Option<Bytes>, ShimFailure> {
         let mut decoder = SseDecoder::new(EVENT_LIMITS);
-        while let Some(Ok(frame)) = body.frame().await {
-            let Some(chunk) = frame.data_ref() else {
-                continue;
-            };
-            decoder.push(chunk).map_err(|_too_long| response_lost())?;
+        while let Some(Ok(chunk)) = body.next_chunk().await {
+            decoder.push(&chunk).map_err(|_too_long| response_lost())?;
             while let Some(event) = decoder.next() {
                 position.resumes = 0;
                 position.retry = event.retry_ms.map(Duration::from_millis).or(position.retry);
@@ -165,10 +156,10 @@ impl ResponseTarget<'_> {
     }
 }
 
-pub(super) fn is_event_stream(response: &Response<Incoming>) -> bool {
-    let kind = response.headers().get(header::CONTENT_TYPE);
-    let is_events = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
-    response.status().is_success() && is_events
+pub(super) fn is_event_stream(response: &HttpResponse) -> bool {
+    let kind = response.headers.get(&header::CONTENT_TYPE);
+    let is_events = kind.is_some_and(|kind| kind.starts_with(b"text/event-stream"));
+    response.status.is_success() && is_events
 }
 
 /// Builds the failure of a request whose response was lost.

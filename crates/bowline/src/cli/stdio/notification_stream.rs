@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_link::http::http_client::HttpBody;
 use bowline_wire::sse::SseDecoder;
-use http::{StatusCode, header};
-use http_body_util::BodyExt as _;
-use hyper::body::Incoming;
+use http::StatusCode;
 
+use super::delivery::is_event_stream;
 use super::message::flatten_line;
 use super::shim::{ClientLines, EVENT_LIMITS, StdioShim};
 
@@ -26,23 +26,19 @@ pub(super) async fn forward_notifications(shim: Arc<StdioShim>, lines: ClientLin
             .open_notification_stream(&session, last_event_id.as_deref())
             .await
         {
-            Ok(response) if response.status() == StatusCode::METHOD_NOT_ALLOWED => return,
-            Ok(response) if response.status() == StatusCode::NOT_FOUND => {
+            Ok(response) if response.status == StatusCode::METHOD_NOT_ALLOWED => return,
+            Ok(response) if response.status == StatusCode::NOT_FOUND => {
                 last_event_id = None;
                 // On failure the next round tries again.
                 let _result = shim.renew_session(session.epoch, &lines).await;
             }
-            Ok(response) => {
-                let kind = response.headers().get(header::CONTENT_TYPE);
-                let is_stream = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event"));
-                if response.status().is_success() && is_stream {
-                    let activity =
-                        forward_events(response.into_body(), &lines, &mut last_event_id).await;
-                    if activity == ShimActivity::Active {
-                        wait = REOPEN_WAIT_MIN;
-                    }
+            Ok(response) if is_event_stream(&response) => {
+                let activity = forward_events(response.body, &lines, &mut last_event_id).await;
+                if activity == ShimActivity::Active {
+                    wait = REOPEN_WAIT_MIN;
                 }
             }
+            Ok(_) => {}
             Err(url) => {
                 // The gateway is away: the next attempt uses the relocated gateway.
                 let _failure = shim.relocate_gateway(&url).await;
@@ -60,17 +56,14 @@ enum ShimActivity {
 }
 
 async fn forward_events(
-    mut body: Incoming,
+    mut body: HttpBody,
     lines: &ClientLines,
     last_event_id: &mut Option<String>,
 ) -> ShimActivity {
     let mut decoder = SseDecoder::new(EVENT_LIMITS);
     let mut activity = ShimActivity::Idle;
-    while let Some(Ok(frame)) = body.frame().await {
-        let Some(chunk) = frame.data_ref() else {
-            continue;
-        };
-        if decoder.push(chunk).is_err() {
+    while let Some(Ok(chunk)) = body.next_chunk().await {
+        if decoder.push(&chunk).is_err() {
             return activity;
         }
         while let Some(event) = decoder.next() {

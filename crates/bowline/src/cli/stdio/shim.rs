@@ -5,20 +5,21 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use bowline_core::sync::lock;
+use bowline_link::http::http_client::HttpResponse;
 use bowline_wire::sse::SseLimits;
 use bytes::Bytes;
-use http::{HeaderValue, Method, Request, Response, StatusCode, header};
-use http_body_util::Full;
-use hyper::body::Incoming;
+use http::{HeaderName, HeaderValue, Method, StatusCode};
 use tokio::sync::{Semaphore, mpsc};
 
 use super::delivery::{ResponseRecipient, ResponseTarget, response_lost};
 use super::gateway_starter::{self, GatewayStarter};
 use super::message::{self, ShimExecution, ShimFailure};
 use super::stateless::ShimHeaders;
-use crate::cli::api_client::{self, HttpPool, RESPONSE_BYTES_MAX};
 use crate::cli::failure::CliFailure;
 use crate::cli::gateway_finder::{GatewayAccess, GatewayFinder};
+use crate::cli::gateway_http::{
+    GatewayHttp, GatewayRequest, GatewayRequestError, RESPONSE_BYTES_MAX, is_unreached,
+};
 
 /// Maximum size of a stream event.
 pub(super) const EVENT_LIMITS: SseLimits = SseLimits {
@@ -30,8 +31,9 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum attempts of a request, each after proof that the last attempt did not run.
 const ATTEMPTS_MAX: usize = 3;
 
-const SESSION_HEADER: &str = "mcp-session-id";
-const REVISION_HEADER: &str = "mcp-protocol-version";
+const SESSION_HEADER: HeaderName = HeaderName::from_static("mcp-session-id");
+const REVISION_HEADER: HeaderName = HeaderName::from_static("mcp-protocol-version");
+const LAST_EVENT_HEADER: HeaderName = HeaderName::from_static("last-event-id");
 
 /// Headers of a message.
 #[derive(Clone, Copy, Debug)]
@@ -48,7 +50,7 @@ pub(super) type ClientLines = mpsc::Sender<Bytes>;
 /// State shared by all requests of a client.
 #[derive(Debug)]
 pub(super) struct StdioShim {
-    http: HttpPool,
+    http: GatewayHttp,
     finder: GatewayFinder,
     starter: GatewayStarter,
     /// `/mcp`, or the endpoint of a server.
@@ -79,9 +81,9 @@ impl StdioShim {
         starter: GatewayStarter,
         path: String,
         daemon: GatewayAccess,
-    ) -> Self {
-        Self {
-            http: api_client::create_http_pool(),
+    ) -> Result<Self, CliFailure> {
+        Ok(Self {
+            http: GatewayHttp::new()?,
             finder,
             starter,
             path,
@@ -89,7 +91,7 @@ impl StdioShim {
             session: Mutex::default(),
             renewal: Semaphore::new(1),
             relocation: Semaphore::new(1),
-        }
+        })
     }
 
     pub(super) fn session(&self) -> ShimSession {
@@ -130,8 +132,9 @@ impl StdioShim {
         let response = self
             .send_message(&line, ShimRequestHead::Session(&ShimSession::default()))
             .await?;
-        let session_id = response.headers().get(SESSION_HEADER).cloned();
-        let is_success = response.status().is_success();
+        let session_id = response.headers.get(&SESSION_HEADER);
+        let session_id = session_id.and_then(|id| HeaderValue::from_bytes(id).ok());
+        let is_success = response.status.is_success();
         let target = ResponseTarget {
             id: Some(id),
             recipient,
@@ -184,7 +187,7 @@ impl StdioShim {
             .send_message(&line, ShimRequestHead::Session(&session))
             .await?;
         // The gateway does not know the session, so nothing ran.
-        if response.status() == StatusCode::NOT_FOUND && session.id.is_some() {
+        if response.status == StatusCode::NOT_FOUND && session.id.is_some() {
             self.renew_session(session.epoch, lines).await?;
             session = self.session();
             response = self
@@ -237,23 +240,23 @@ impl StdioShim {
         &self,
         line: &Bytes,
         headers: ShimRequestHead<'_>,
-    ) -> Result<Response<Incoming>, ShimFailure> {
+    ) -> Result<HttpResponse, ShimFailure> {
         let mut attempt = 1;
         loop {
             let gateway = self.gateway();
             let request = self.build_request(Method::POST, &gateway, headers, line.clone());
             let request = request.map_err(|_error| ShimFailure::not_started("Bad request."))?;
-            match self.http.request(request).await {
+            match self.http.send(&request).await {
                 // Refused before execution; the token may have been rotated.
                 Ok(response)
-                    if response.status() == StatusCode::UNAUTHORIZED
+                    if response.status == StatusCode::UNAUTHORIZED
                         && attempt < ATTEMPTS_MAX
                         && self.reload_token(&gateway) =>
                 {
                     attempt += 1;
                 }
                 Ok(response) => return Ok(response),
-                Err(error) if error.is_connect() && attempt < ATTEMPTS_MAX => {
+                Err(error) if is_unreached(&error) && attempt < ATTEMPTS_MAX => {
                     attempt += 1;
                     self.relocate_gateway(&gateway.url)
                         .await
@@ -262,7 +265,7 @@ impl StdioShim {
                             ShimFailure::not_started(format!("Nothing was run: {message}."))
                         })?;
                 }
-                Err(error) if error.is_connect() => {
+                Err(error) if is_unreached(&error) => {
                     return Err(ShimFailure::not_started(
                         "Nothing was run: the gateway is away.",
                     ));
@@ -300,36 +303,28 @@ impl StdioShim {
         gateway: &GatewayAccess,
         headers: ShimRequestHead<'_>,
         body: Bytes,
-    ) -> http::Result<Request<Full<Bytes>>> {
+    ) -> Result<GatewayRequest, GatewayRequestError> {
         let accept = match method {
             Method::GET => "text/event-stream",
             _ => "application/json, text/event-stream",
         };
-        let mut builder = Request::builder()
-            .method(method)
-            .uri(format!("{}{}", gateway.url, self.path))
-            .header(
-                header::AUTHORIZATION,
-                format!("Bearer {}", gateway.token.expose()),
-            )
-            .header(header::CONTENT_TYPE, "application/json")
-            .header(header::ACCEPT, accept);
+        let mut request = GatewayRequest::new(method, gateway, &self.path, accept, body)?;
         match headers {
             ShimRequestHead::Session(session) => {
                 if let Some(id) = &session.id {
-                    builder = builder.header(SESSION_HEADER, id);
+                    request.push_header(&SESSION_HEADER, id);
                 }
                 if let Some(revision) = &session.revision {
-                    builder = builder.header(REVISION_HEADER, revision);
+                    request.push_header(&REVISION_HEADER, revision);
                 }
             }
             ShimRequestHead::Stateless(stateless) => {
                 for (name, value) in stateless.header_pairs() {
-                    builder = builder.header(name, value);
+                    request.push_header(&name, &value);
                 }
             }
         }
-        builder.body(Full::new(body))
+        Ok(request)
     }
 
     /// Opens the stream of messages unrelated to a request.
@@ -337,7 +332,7 @@ impl StdioShim {
         &self,
         session: &ShimSession,
         after: Option<&str>,
-    ) -> Result<Response<Incoming>, String> {
+    ) -> Result<HttpResponse, String> {
         let gateway = self.gateway();
         let request = self.build_request(
             Method::GET,
@@ -347,12 +342,10 @@ impl StdioShim {
         );
         let mut request = request.map_err(|_error| gateway.url.clone())?;
         if let Some(after) = after.and_then(|id| HeaderValue::from_str(id).ok()) {
-            request.headers_mut().insert("last-event-id", after);
+            request.push_header(&LAST_EVENT_HEADER, &after);
         }
-        self.http
-            .request(request)
-            .await
-            .map_err(|_error| gateway.url)
+        let sent = self.http.send(&request).await;
+        sent.map_err(|_error| gateway.url)
     }
 
     /// Deletes the session at the gateway.
@@ -369,7 +362,7 @@ impl StdioShim {
         );
         if let Ok(request) = request {
             // Best effort: sessions also expire.
-            let _response = tokio::time::timeout(CLOSE_TIMEOUT, self.http.request(request)).await;
+            let _response = tokio::time::timeout(CLOSE_TIMEOUT, self.http.send(&request)).await;
         }
     }
 }

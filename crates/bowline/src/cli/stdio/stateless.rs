@@ -11,7 +11,7 @@ use bowline_wire::era::header_params::encode_value;
 use bowline_wire::mcp::{Revision, meta, method};
 use bowline_wire::object;
 use bytes::Bytes;
-use http::HeaderValue;
+use http::{HeaderName, HeaderValue};
 use tokio::task::AbortHandle;
 
 use super::delivery::{ResponseRecipient, ResponseTarget};
@@ -65,7 +65,7 @@ impl ShimHeaders {
     }
 
     /// Returns the headers.
-    pub(super) fn header_pairs(&self) -> impl Iterator<Item = (&'static str, HeaderValue)> {
+    pub(super) fn header_pairs(&self) -> impl Iterator<Item = (HeaderName, HeaderValue)> {
         let name = self.name.clone().map(|name| ("mcp-name", name));
         [
             ("mcp-protocol-version", self.version.clone()),
@@ -75,6 +75,7 @@ impl ShimHeaders {
         ]
         .into_iter()
         .chain(name)
+        .map(|(name, value)| (HeaderName::from_static(name), value))
     }
 }
 

@@ -71,7 +71,7 @@ fn test_shim(fake: &FakeGateway) -> Arc<StdioShim> {
         program: "/nonexistent".into(),
         args: Vec::new(),
     };
-    Arc::new(StdioShim::new(finder, starter, "/mcp".into(), daemon))
+    Arc::new(StdioShim::new(finder, starter, "/mcp".into(), daemon).unwrap())
 }
 
 /// Sends `lines`, closes the input, and returns the output of the shim.

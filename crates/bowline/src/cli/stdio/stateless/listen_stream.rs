@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_link::http::http_client::HttpResponse;
 use bowline_wire::era::result_translation::empty_result;
 use bowline_wire::jsonrpc::{write_notification, write_result};
 use bowline_wire::mcp::{meta, method};
@@ -10,9 +11,6 @@ use bowline_wire::object;
 use bowline_wire::splice::write_string;
 use bowline_wire::sse::SseDecoder;
 use bytes::Bytes;
-use http::Response;
-use http_body_util::BodyExt as _;
-use hyper::body::Incoming;
 
 use super::ShimHeaders;
 use crate::cli::stdio::delivery::{ResponseRecipient, ResponseTarget, is_event_stream};
@@ -80,7 +78,7 @@ impl ShimListenStream {
                     }
                 }
                 Ok(response) => {
-                    let can_retry = response.status().is_server_error() && acks.first_ack.is_some();
+                    let can_retry = response.status.is_server_error() && acks.first_ack.is_some();
                     if !can_retry {
                         return self.end_refused(response, &acks, last_response).await;
                     }
@@ -97,18 +95,11 @@ impl ShimListenStream {
     }
 
     /// Forwards notifications until the stream ends.
-    async fn forward_events(
-        &self,
-        response: Response<Incoming>,
-        acks: &mut AckHistory,
-    ) -> ListenEnd {
-        let mut body = response.into_body();
+    async fn forward_events(&self, response: HttpResponse, acks: &mut AckHistory) -> ListenEnd {
+        let mut body = response.body;
         let mut decoder = SseDecoder::new(EVENT_LIMITS);
-        while let Some(Ok(frame)) = body.frame().await {
-            let Some(chunk) = frame.data_ref() else {
-                continue;
-            };
-            if decoder.push(chunk).is_err() {
+        while let Some(Ok(chunk)) = body.next_chunk().await {
+            if decoder.push(&chunk).is_err() {
                 return ListenEnd::Broken;
             }
             while let Some(event) = decoder.next() {
@@ -195,12 +186,7 @@ impl ShimListenStream {
     }
 
     /// Ends a stream after a refusal by the gateway.
-    async fn end_refused(
-        &self,
-        response: Response<Incoming>,
-        acks: &AckHistory,
-        last: Option<Bytes>,
-    ) {
+    async fn end_refused(&self, response: HttpResponse, acks: &AckHistory, last: Option<Bytes>) {
         if acks.first_ack.is_none() {
             let target = ResponseTarget {
                 id: Some(&self.id),
