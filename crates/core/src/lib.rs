@@ -3,6 +3,7 @@
 //! No module of this crate opens a socket, spawns a task, reads a clock or touches a disk.
 
 pub mod backoff;
+mod box_future;
 pub mod breaker;
 pub mod budget;
 pub mod byte_rate;
@@ -45,3 +46,5 @@ pub mod task_table;
 pub mod time;
 pub mod trace;
 pub mod uri_template;
+
+pub use box_future::BoxFuture;

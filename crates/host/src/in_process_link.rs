@@ -2,11 +2,9 @@
 //! server.
 
 use std::fmt;
-use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::Poll;
 
 use bowline_core::call::BodyKind;
 use bowline_core::client_handle::ClientHandle;
@@ -17,6 +15,9 @@ use bowline_link::{
     BoxFuture, Link, LinkConnectError, LinkError, LinkEvent, LinkExit, LinkRequest, LinkResponse,
     Revision, ServerInfo,
 };
+use bowline_tools::{
+    ExecuteContext, ExecuteError, ToolArguments, ToolExecutor, ToolOutput, execute_caught,
+};
 use bowline_wire::jsonrpc::{write_error, write_result};
 use bowline_wire::mcp::{code, method};
 use bowline_wire::object;
@@ -25,12 +26,10 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout_at};
 
 use crate::broker::PeerLink;
-use crate::output::ToolOutput;
 use crate::ports::Clock;
 use crate::spec::{InProcessSpec, ServerSpec, ServerTransport};
 use crate::supervisor::{Dial, DialedLink};
 use crate::task_tracker::TaskTracker;
-use crate::tools::{ExecuteContext, ExecuteError, ToolArguments, ToolExecutor};
 
 /// `initialize` result of every in-process server.
 const INITIALIZE: &str = concat!(
@@ -209,26 +208,6 @@ impl InProcessLink {
         let exit = ended.wait_for(Option::is_some).await;
         exit.ok().and_then(|exit| *exit).unwrap_or(LinkExit::Gone)
     }
-}
-
-/// Runs a tool; `None` after a panic, which ends only this call.
-pub(crate) async fn execute_caught(
-    executor: &dyn ToolExecutor,
-    tool: &str,
-    arguments: ToolArguments,
-    context: &ExecuteContext,
-) -> Option<Result<ToolOutput, ExecuteError>> {
-    let begin = || executor.execute(tool, arguments, context);
-    let mut running = catch_unwind(AssertUnwindSafe(begin)).ok()?;
-    poll_fn(|wake| {
-        let step = || running.as_mut().poll(wake);
-        match catch_unwind(AssertUnwindSafe(step)) {
-            Ok(Poll::Pending) => Poll::Pending,
-            Ok(Poll::Ready(outcome)) => Poll::Ready(Some(outcome)),
-            Err(_panic) => Poll::Ready(None),
-        }
-    })
-    .await
 }
 
 impl Link for InProcessLink {

@@ -24,7 +24,6 @@ pub mod manifest;
 pub mod notification_fanout;
 pub mod offload;
 pub mod outbox;
-pub mod output;
 pub mod pins;
 pub mod ports;
 mod principal_record;
@@ -40,6 +39,7 @@ pub mod task_tracker;
 pub mod tools;
 
 pub use bowline_link::BoxFuture;
+pub use bowline_tools::ToolOutput;
 pub use builder::{BuildError, HostBuilder};
 pub use callpath::output_schema::UncheckedTool;
 pub use host::{
@@ -47,7 +47,6 @@ pub use host::{
     DiscoveryError, DiscoveryFailure, FRESH_LIST_WAIT, FailedList, Host, HostLimits, HostPorts,
     RefreshReport, ServerDiscovery,
 };
-pub use output::ToolOutput;
 pub use router::Router;
 pub use spawn_options::{SpawnError, SpawnOptions};
 /// Short name of [`ServerSpec`] for embedding programs.

@@ -11,13 +11,15 @@ use arc_swap::ArcSwap;
 use bowline_core::call::Principal;
 use bowline_core::error::CallError;
 use bowline_link::BoxFuture;
+use bowline_tools::ToolOutput;
 
 use crate::host::Host;
-use crate::output::ToolOutput;
 use crate::spawn_options::{SpawnError, SpawnOptions};
 use crate::spec::ServerSpec;
 use crate::supervisor::Supervisor;
-use crate::tools::{ExecuteContext, ExecuteError, ToolArguments, ToolExecutor, ToolSchema};
+use crate::tools::{
+    ExecuteContext, ExecuteError, ToolArguments, ToolExecutor, ToolSchema, visible_schema,
+};
 
 use self::disabled_tools::DisabledTools;
 use self::tool_names::NameMatch;
@@ -167,7 +169,7 @@ impl Router {
         self.shared
             .visible_tools()
             .iter()
-            .map(ToolSchema::from_visible_item)
+            .map(visible_schema)
             .collect()
     }
 

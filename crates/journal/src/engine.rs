@@ -1,18 +1,14 @@
 //! Contract of every journal engine: operations, types, limits and durability guarantees.
 
 use std::fmt;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use bowline_core::BoxFuture;
 use bowline_core::time::MonotonicTime;
 use bytes::Bytes;
 use thiserror::Error;
 use tokio::sync::watch;
-
-/// Boxed future, so that a trait method can return a future.
-pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Future of a journal operation; resolves once the operation is durable.
 pub type JournalFuture<'a, T> = BoxFuture<'a, Result<T, JournalError>>;

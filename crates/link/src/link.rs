@@ -4,9 +4,7 @@ mod link_error;
 
 use std::borrow::Cow;
 use std::fmt;
-use std::future::Future;
 use std::ops::Range;
-use std::pin::Pin;
 use std::sync::Arc;
 
 use bowline_core::call::BodyKind;
@@ -20,10 +18,9 @@ use tokio::time::Instant;
 use crate::child_limits::ByteSize;
 use crate::process_usage::ProcessSet;
 
-pub use self::link_error::{InputRequestError, LinkError, NotSentReason};
+pub use bowline_core::BoxFuture;
 
-/// A boxed future, for object-safe traits.
-pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+pub use self::link_error::{InputRequestError, LinkError, NotSentReason};
 
 /// One request to a server.
 #[derive(Clone, Debug)]

@@ -49,12 +49,19 @@ const CRATE_RULES: &[CrateRule] = &[
         forbidden_paths: &[],
     },
     CrateRule {
+        name: "bowline-tools",
+        own_crates: &["bowline-core", "bowline-wire"],
+        forbidden_crates: IO_CRATES,
+        forbidden_paths: IO_PATHS,
+    },
+    CrateRule {
         name: "bowline-host",
         own_crates: &[
             "bowline-core",
             "bowline-wire",
             "bowline-journal",
             "bowline-link",
+            "bowline-tools",
         ],
         forbidden_crates: &["axum", "clap", "toml"],
         forbidden_paths: &[],

@@ -10,6 +10,9 @@ use bowline_core::error::{
 };
 use bowline_core::mailbox::{HUB, MailboxName};
 use bowline_link::BoxFuture;
+use bowline_tools::{
+    ExecuteContext, ExecuteError, ToolArguments, ToolExecutor, ToolOutput, ToolSchema,
+};
 use bowline_wire::broker::{
     BrokerArguments as Sent, BrokerRequest, BrokerResponse, CallerContext, ManifestItem,
     TextArguments,
@@ -18,10 +21,6 @@ use bowline_wire::broker::{
 use super::{
     BrokerCall, BrokerCallError, BrokerClient, BrokerClientOptions, BrokerConnectError,
     CredentialSource, PeerManifest, RemotePeer as _,
-};
-use crate::output::ToolOutput;
-use crate::tools::{
-    ExecuteContext, ExecuteError, ToolArguments, ToolExecutor, ToolSchema, to_refused_error,
 };
 
 /// Mailbox part of the client, so that a serving program of the same principal keeps its own
@@ -283,12 +282,13 @@ impl ToolExecutor for RemoteTools {
             None => self.client.manifest(),
             Some(peer) => peer.manifest.load_full(),
         };
-        manifest
-            .items
-            .iter()
-            .map(ToolSchema::from_peer_item)
-            .collect()
+        manifest.items.iter().map(to_schema).collect()
     }
+}
+
+/// Returns the schema of a peer's tool, under the peer's name.
+fn to_schema(item: &ManifestItem) -> ToolSchema {
+    ToolSchema::from_raw(Arc::clone(&item.name), item.definition.clone())
 }
 
 /// Converts the result of a call to a tool output.
@@ -314,7 +314,10 @@ fn to_output(
                 false => output,
             })
         }
-        Ok(BrokerResponse::RpcError { error, .. }) => Err(to_refused_error(server, error).into()),
+        Ok(BrokerResponse::RpcError { error, .. }) => {
+            let server = server.into();
+            Err(CallError::Refused { server, error }.into())
+        }
         Ok(BrokerResponse::Failed(failure)) => Err(remote_failure(failure)),
         Ok(BrokerResponse::Manifest { .. }) => Err(remote_failure(broker_failure(
             FailureClass::ProtocolError,

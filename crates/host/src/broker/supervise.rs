@@ -15,7 +15,7 @@ use super::{
     BrokerClient, BrokerClientOptions, BrokerConnectError, CredentialSource, ExecutorBackend,
     HubRequestHandler, RemotePeer as _, RequestLedger, ServeEngine, ServeLimits,
 };
-use crate::tools::ToolExecutor;
+use bowline_tools::ToolExecutor;
 
 pub use serve_session::ServeSession;
 

@@ -6,6 +6,7 @@ use bowline_core::call::{EndpointScope, FeatureKind, Principal, Route};
 use bowline_core::error::CallError;
 use bowline_core::name::to_slug;
 use bowline_core::policy::PolicyTarget;
+use bowline_tools::ToolOutput;
 use bowline_wire::object;
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -14,10 +15,10 @@ use super::{FRESH_LIST_WAIT, Host, ServerDiscovery};
 use crate::authorizer::DeliveryStatus;
 use crate::callpath::ServerMap;
 use crate::catalog::{CatalogItem, Staleness};
-use crate::output::ToolOutput;
 use crate::supervisor::Supervisor;
 use crate::tools::{
-    ExecuteContext, ExecuteError, ToolArguments, ToolSchema, build_tool_call, to_refused_error,
+    ExecuteContext, ExecuteError, ToolArguments, ToolSchema, build_tool_call, own_schema,
+    to_refused_error,
 };
 
 /// A tool, or the error of a server.
@@ -143,7 +144,7 @@ impl Host {
         let items = items.flat_map(|offer| &offer.tools);
         let scope = EndpointScope::Server(Arc::clone(server));
         let visible = items.filter(|item| self.can_see(principal, &scope, &item.route));
-        Ok(visible.map(ToolSchema::from_own_item).collect())
+        Ok(visible.map(own_schema).collect())
     }
 
     /// Calls a tool by server name and tool name.

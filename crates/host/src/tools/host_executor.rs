@@ -6,12 +6,14 @@ use bowline_core::call::{CallRequest, CallSubject, EndpointScope, Principal};
 use bowline_core::error::CallError;
 use bowline_core::name;
 use bowline_link::BoxFuture;
+use bowline_tools::ToolOutput;
 use bowline_wire::splice::write_string;
 use bytes::Bytes;
 
-use super::{ExecuteContext, ExecuteError, ToolArguments, ToolExecutor, ToolSchema};
+use super::{
+    ExecuteContext, ExecuteError, ToolArguments, ToolExecutor, ToolSchema, visible_schema,
+};
 use crate::host::Host;
-use crate::output::ToolOutput;
 
 /// JSON-RPC id of calls without an id.
 const CALL_ID: &[u8] = b"1";
@@ -68,7 +70,7 @@ impl ToolExecutor for HostExecutor {
 
     fn list_tools(&self) -> Vec<ToolSchema> {
         let items = self.host.visible_tools(&self.principal);
-        items.iter().map(ToolSchema::from_visible_item).collect()
+        items.iter().map(visible_schema).collect()
     }
 }
 

@@ -15,7 +15,6 @@ use bowline_wire::splice::write_string;
 use bytes::Bytes;
 
 use crate::broker::failures;
-use crate::tools;
 
 /// Parameters of a request that a server answers, with the byte ranges of name and progress token.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -123,10 +122,10 @@ impl BackendCallParams {
     }
 
     /// Returns only the arguments.
-    pub(super) fn arguments(&self) -> tools::ToolArguments {
+    pub(super) fn arguments(&self) -> bowline_tools::ToolArguments {
         let at = object::field(&self.params, "arguments");
-        at.map_or_else(tools::ToolArguments::default, |at| {
-            tools::ToolArguments::new_unchecked(self.params.slice(at.start..at.end))
+        at.map_or_else(bowline_tools::ToolArguments::default, |at| {
+            bowline_tools::ToolArguments::new_unchecked(self.params.slice(at.start..at.end))
         })
     }
 }

@@ -9,6 +9,7 @@ use bowline_core::error::{ExecutionStatus, FailureReport};
 use bowline_core::policy::{Policy, PolicyTarget, RoleAllowlist};
 use bowline_core::{hex::to_hex, name};
 use bowline_link::BoxFuture;
+use bowline_tools::{ExecuteContext, ExecuteError, ToolExecutor, ToolSchema, execute_caught};
 use bowline_wire::broker::{BrokerRequest, BrokerResponse, ManifestItem, MessageSender};
 use bowline_wire::splice::write_string;
 use bytes::Bytes;
@@ -16,9 +17,7 @@ use bytes::Bytes;
 use super::call_params::BackendCallParams;
 use super::{Backend, BackendRequest, build_manifest, is_marked_repeatable, run_from_context};
 use crate::broker::{OFFER_BYTES_MAX, PeerManifest, failures};
-use crate::in_process_link::execute_caught;
 use crate::ports::Clock;
-use crate::tools::{ExecuteContext, ExecuteError, ToolExecutor, ToolSchema};
 
 /// Serves the tools of an executor; the role stamped by the hub limits each sender.
 ///

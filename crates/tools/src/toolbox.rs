@@ -4,11 +4,10 @@ use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 
-use bowline_link::BoxFuture;
+use bowline_core::BoxFuture;
 use serde_json::Value;
 
-use super::{ExecuteContext, ExecuteError, ToolArguments, ToolExecutor, ToolSchema};
-use crate::output::ToolOutput;
+use crate::{ExecuteContext, ExecuteError, ToolArguments, ToolExecutor, ToolOutput, ToolSchema};
 
 type ExecuteResult = Result<ToolOutput, ExecuteError>;
 type ToolFn =
@@ -17,8 +16,7 @@ type ToolFn =
 /// Functions of the program as tools. A later tool replaces an earlier tool of the same name.
 ///
 /// ```
-/// use bowline_host::tools::{ExecuteContext, ToolExecutor as _, Toolbox};
-/// use bowline_host::ToolOutput;
+/// use bowline_tools::{ExecuteContext, ToolExecutor as _, ToolOutput, Toolbox};
 /// use serde_json::json;
 ///
 /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
@@ -34,7 +32,7 @@ type ToolFn =
 /// let context = ExecuteContext::default();
 /// let output = tools.execute("shout", json!({"text": "hi"}).into(), &context).await?;
 /// assert_eq!(output.text(), "HI");
-/// # Ok::<(), bowline_host::tools::ExecuteError>(()) }).unwrap();
+/// # Ok::<(), bowline_tools::ExecuteError>(()) }).unwrap();
 /// ```
 #[derive(Clone, Default)]
 pub struct Toolbox {

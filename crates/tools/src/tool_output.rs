@@ -10,7 +10,7 @@ use serde_json::Value;
 /// The result of a tool, byte for byte as written by the tool.
 ///
 /// ```
-/// use bowline_host::ToolOutput;
+/// use bowline_tools::ToolOutput;
 ///
 /// let result = r#"{"content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}"#;
 /// let output = ToolOutput::from_result(result);
@@ -35,7 +35,8 @@ impl ToolOutput {
     }
 
     /// Marks the output as recorded from an earlier identical request.
-    pub(crate) fn into_recorded(self) -> Self {
+    #[must_use]
+    pub fn into_recorded(self) -> Self {
         Self {
             origin: ReplyOrigin::Recorded,
             ..self
@@ -66,8 +67,11 @@ impl ToolOutput {
         Self::from_result(tool_result::from_text(&text, &structured))
     }
 
-    /// Reads the result of a reply; fails with the error object of an error response.
-    pub(crate) fn from_reply(reply: &CallReply) -> Result<Self, Bytes> {
+    /// Reads the result of a reply.
+    ///
+    /// # Errors
+    /// The error object of an error response.
+    pub fn from_reply(reply: &CallReply) -> Result<Self, Bytes> {
         let body = reply.response.slice(reply.body_at.clone());
         match reply.body_kind {
             BodyKind::Result => Ok(Self {

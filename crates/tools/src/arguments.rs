@@ -9,7 +9,7 @@ use thiserror::Error;
 /// The arguments of a call: a JSON object, byte for byte, so that numbers stay exact.
 ///
 /// ```
-/// use bowline_host::tools::ToolArguments;
+/// use bowline_tools::ToolArguments;
 ///
 /// let arguments = ToolArguments::from(serde_json::json!({"path": "a.txt"}));
 /// assert_eq!(arguments.to_value()["path"], "a.txt");
@@ -47,7 +47,8 @@ impl ToolArguments {
     }
 
     /// Takes a text that was checked before, or is checked on sending.
-    pub(crate) const fn new_unchecked(text: Bytes) -> Self {
+    #[must_use]
+    pub const fn new_unchecked(text: Bytes) -> Self {
         Self(text)
     }
 
@@ -71,7 +72,11 @@ impl ToolArguments {
         serde_json::from_slice(&self.0)
     }
 
-    pub(crate) fn check_object(&self) -> Result<(), ToolArgumentsError> {
+    /// Checks that the text is a JSON object without duplicate keys.
+    ///
+    /// # Errors
+    /// The text is something else.
+    pub fn check_object(&self) -> Result<(), ToolArgumentsError> {
         scan::check_json(&self.0, KeyPolicy::Unique)?;
         match self.0.trim_ascii_start().first() {
             Some(b'{') => Ok(()),

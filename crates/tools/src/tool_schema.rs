@@ -2,20 +2,17 @@
 
 use std::sync::Arc;
 
-use bowline_wire::broker::ManifestItem as Offered;
 use bowline_wire::object;
 use bytes::Bytes;
 use serde::ser::{Serialize, SerializeStruct as _, Serializer};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use crate::catalog::{CatalogItem, Staleness};
-
 /// A tool as shown to a model. Serialized as `{"name", "description", "inputSchema"}`; a missing
 /// description becomes empty, and a missing schema accepts any object.
 ///
 /// ```
-/// use bowline_host::ToolSchema;
+/// use bowline_tools::ToolSchema;
 ///
 /// let schema = ToolSchema::new("now", "Tells the time.", &serde_json::json!({"type": "object"}));
 /// assert_eq!(
@@ -57,32 +54,23 @@ impl ToolSchema {
         })
     }
 
-    /// Creates a schema from a catalog item, under its visible name.
-    pub(crate) fn from_visible_item(item: &CatalogItem) -> Self {
-        let mut definition = Vec::with_capacity(item.definition.len() + item.visible.len());
-        item.write_visible(&mut definition);
+    /// Creates a schema from the text of an MCP definition, which is not checked. `name` replaces
+    /// the name of the definition.
+    #[must_use]
+    pub const fn from_raw(name: Arc<str>, definition: Bytes) -> Self {
         Self {
-            name: Arc::clone(&item.visible),
-            definition: definition.into(),
-            is_stale: item.staleness == Staleness::LastKnown,
-        }
-    }
-
-    /// Creates a schema from a catalog item, under the server's own name.
-    pub(crate) fn from_own_item(item: &CatalogItem) -> Self {
-        Self {
-            name: Arc::clone(&item.route.name),
-            definition: item.definition.clone(),
-            is_stale: item.staleness == Staleness::LastKnown,
-        }
-    }
-
-    /// Creates a schema from a peer's item, under the peer's name.
-    pub(crate) fn from_peer_item(item: &Offered) -> Self {
-        Self {
-            name: Arc::clone(&item.name),
-            definition: item.definition.clone(),
+            name,
+            definition,
             is_stale: false,
+        }
+    }
+
+    /// Marks the schema as last known: its server does not run.
+    #[must_use]
+    pub fn into_stale(self) -> Self {
+        Self {
+            is_stale: true,
+            ..self
         }
     }
 
