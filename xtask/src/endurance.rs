@@ -109,11 +109,11 @@ fn run_plan(root: &Path, binary: &Path, plan: &EndurancePlan) -> Result<Enduranc
 
 fn gateway_config(binary: &Path, url: &str) -> String {
     format!(
-        "[servers.{PIPE}]\ncommand = {}\nargs = [\"fixture\"]\n\
+        "[servers.{PIPE}]\ncommand = {}\n\
          [servers.{WEB}]\nurl = {}\n\
          [servers.{WEB}.tools.write_once]\nqueue = \"1h\"\n\
          idempotency = \"header:Idempotency-Key\"\n",
-        json!(binary),
+        json!(process::fixture_binary(binary)),
         json!(url)
     )
 }

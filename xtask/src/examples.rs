@@ -74,10 +74,14 @@ fn run_embed_example(root: &Path) -> Result<()> {
         // The copy is built once, and an interrupted incremental build must not be resumed.
         process::run_captured(target.env("CARGO_INCREMENTAL", "0"))
     };
-    process::run_captured_in(root, "cargo", &["build", "--quiet", "--package", "bowline"])?;
+    process::run_captured_in(
+        root,
+        "cargo",
+        &["build", "--quiet", "--package", "bowline-fixture"],
+    )?;
     cargo(&outside, &["build", "--quiet", "--offline"])?;
-    let bowline = target.join("debug/bowline");
-    let output = process::run_captured(Command::new(target.join("debug/embed")).arg(bowline))?;
+    let fixture = target.join("debug/bowline-fixture");
+    let output = process::run_captured(Command::new(target.join("debug/embed")).arg(fixture))?;
     let output: Vec<&str> = output.lines().collect();
     let expected = |(line, expect): (&&str, &&str)| line.starts_with(expect);
     let as_expected =

@@ -25,7 +25,8 @@ pub(crate) struct HttpFixture {
 }
 
 impl HttpFixture {
-    /// Starts a fixture with the toolset `writes`, which records each write in `ledger`.
+    /// Starts the fixture beside the gateway `binary` with the toolset `writes`, which records each
+    /// write in `ledger`.
     pub(crate) fn start(binary: &Path, ledger: &Path, log: &Path) -> Result<Self> {
         let (child, url) = spawn_fixture(binary, "127.0.0.1:0", ledger, log)?;
         Ok(Self {
@@ -75,8 +76,8 @@ fn spawn_fixture(
     ledger: &Path,
     log: &Path,
 ) -> Result<(Child, String)> {
-    let mut command = Command::new(binary);
-    command.args(["fixture", "--http", address, "--toolset", "writes"]);
+    let mut command = Command::new(process::fixture_binary(binary));
+    command.args(["--http", address, "--toolset", "writes"]);
     command.arg("--ledger").arg(ledger);
     let stderr = fs::OpenOptions::new().create(true).append(true).open(log)?;
     command

@@ -4,7 +4,7 @@ use std::{
     fs,
     io::{BufRead, BufReader},
     net::TcpListener,
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::mpsc,
     thread,
@@ -29,6 +29,11 @@ pub(crate) fn run_inherited(command: &mut Command) -> Result<()> {
         bail!("`{name}` failed ({status})");
     }
     Ok(())
+}
+
+/// Returns the path of the test server, which stands beside the gateway's binary.
+pub(crate) fn fixture_binary(gateway: &Path) -> PathBuf {
+    gateway.with_file_name("bowline-fixture")
 }
 
 /// Sends SIGTERM, and SIGKILL after `seconds_max` seconds.

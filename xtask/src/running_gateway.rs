@@ -104,12 +104,14 @@ fn read_ready_line(child: &mut Child) -> Result<(SocketAddr, String)> {
     Ok((address, owner))
 }
 
-/// Builds the gateway with the release profile and returns the path of the binary.
+/// Builds the gateway and the test server beside it with the release profile, and returns the path
+/// of the gateway's binary.
 pub(crate) fn build_release(root: &Path) -> Result<PathBuf> {
     eprintln!("building bowline");
     process::run_inherited(
         Command::new("cargo")
-            .args(["build", "--quiet", "--release", "--package", "bowline"])
+            .args(["build", "--quiet", "--release"])
+            .args(["--package", "bowline", "--package", "bowline-fixture"])
             .current_dir(root),
     )?;
     let targets =

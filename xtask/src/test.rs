@@ -31,10 +31,17 @@ pub(crate) fn run(root: &Path) -> Result<ExitCode> {
     if peers::run(root, &[])? != ExitCode::SUCCESS {
         return Ok(ExitCode::FAILURE);
     }
-    // Tests of every crate may start the binary, but `cargo test` builds the binary for only one.
+    // Tests of every crate may start the binaries, but `cargo test` builds each for one crate only.
     process::run_inherited(
         Command::new("cargo")
-            .args(["build", "--quiet", "--package", "bowline"])
+            .args([
+                "build",
+                "--quiet",
+                "--package",
+                "bowline",
+                "--package",
+                "bowline-fixture",
+            ])
             .current_dir(root),
     )?;
     let (count, ended_well) = run_cargo_test(root)?;

@@ -8,8 +8,10 @@ mod call_command;
 mod check;
 mod clean;
 mod connect;
+mod demo_server;
 mod executor_command;
 mod failure;
+mod fixture_command;
 mod gateway_finder;
 mod gateway_http;
 mod lifecycle;
@@ -79,11 +81,14 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>, env: EnvVars) -> Exit
     {
         return bowline_link::reaper::run(passed.iter().cloned());
     }
+    // Another program parses the arguments of the test server.
+    if let [_, word, passed @ ..] = arguments.as_slice()
+        && word == "fixture"
+    {
+        let mut out = CliOutput::for_process(OutputFormat::Human);
+        return report_outcome(fixture_command::run(passed), &mut out);
+    }
     match CliArgs::try_parse_from(&arguments) {
-        Ok(CliArgs {
-            command: CliCommand::Fixture(args),
-            ..
-        }) => run_fixture(args),
         Ok(CliArgs { global, command }) => {
             forbid_memory_access();
             let format = if global.json {
@@ -190,23 +195,9 @@ pub fn dispatch_command(
         CliCommand::Executor { command } => executor_command::run(command, context),
         CliCommand::Visit(args) => probe::run(args, context),
         CliCommand::Version => print_version(context),
-        // `main` runs both before any setup.
-        CliCommand::Fixture(_) | CliCommand::Reaper(_) => {
-            Err(CliFailure::usage("run it as a program"))
-        }
-    }
-}
-
-/// Runs the fixture server, which may exit with any code.
-fn run_fixture(args: crate::fixture::Args) -> ExitCode {
-    match crate::fixture::serve(args) {
-        Ok(()) => CliExit::Ok.into(),
-        Err(crate::fixture::Error::Exit { code }) => ExitCode::from(code),
-        Err(error) => {
-            let failure = CliFailure::unexpected(error.to_string());
-            CliOutput::for_process(OutputFormat::Human).write_failure(&failure);
-            failure.exit.into()
-        }
+        CliCommand::Fixture(args) => fixture_command::run(&args.args),
+        // `main` runs it before any setup.
+        CliCommand::Reaper(_) => Err(CliFailure::usage("run it as a program")),
     }
 }
 

@@ -10,7 +10,6 @@ pub mod config;
 pub mod edge;
 pub mod executor_offer;
 pub mod file_pins;
-pub mod fixture;
 pub mod gateway;
 pub mod manifests;
 mod policy_check;

@@ -66,6 +66,38 @@ fn argument_error_exits_2_as_text_and_json() {
     );
 }
 
+/// The test server is a program beside the binary; where it is missing, the command names it.
+#[test]
+fn fixture_command_runs_program_beside_binary() {
+    let directory = tempfile::tempdir().unwrap();
+    let own = Path::new(env!("CARGO_BIN_EXE_bowline"));
+    let copy = directory.path().join("bowline");
+    std::fs::copy(own, &copy).unwrap();
+    let run = || {
+        let output = Command::new(&copy)
+            .args(["fixture", "--toolset", "demo", "--help"])
+            .output()
+            .unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (
+            output.status.code(),
+            text(output.stdout),
+            text(output.stderr),
+        )
+    };
+    let (code, stdout, stderr) = run();
+    assert_eq!((code, stdout.as_str()), (Some(1), ""));
+    let missing = directory.path().join("bowline-fixture");
+    assert!(stderr.contains(missing.to_str().unwrap()), "{stderr}");
+    assert!(
+        stderr.contains("cargo build --release --package bowline-fixture"),
+        "{stderr}"
+    );
+    std::os::unix::fs::symlink("/bin/echo", &missing).unwrap();
+    let expected = "--toolset demo --help\n".to_owned();
+    assert_eq!(run(), (Some(0), expected, String::new()));
+}
+
 #[test]
 fn check_prints_frame_of_named_file() {
     let directory = tempfile::tempdir().unwrap();

@@ -8,10 +8,10 @@ use serde_json::json;
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Any program that speaks MCP over its standard streams; here the one that Bowline brings.
-    let program = std::env::args().nth(1).ok_or("usage: embed PATH-OF-BOWLINE")?;
-    let demo = Server::command("demo", &program, ["fixture", "--toolset", "demo"]);
+    let program = std::env::args().nth(1).ok_or("usage: embed PATH-OF-BOWLINE-FIXTURE")?;
+    let demo = Server::command("demo", &program, ["--toolset", "demo"]);
     // Any name will do: this server is `basic`, as in a config file.
-    let basic = Server::command("Basic", &program, ["fixture"]);
+    let basic = Server::command("Basic", &program, ["--toolset", "conformance"]);
 
     // The role may use all of one server and one tool of the other.
     let roles = RoleAllowlist::from_entries([("agent", ["demo.*", "basic.echo"])]).deny_others();

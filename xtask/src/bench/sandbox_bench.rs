@@ -25,8 +25,8 @@ const SERVERS: [(&str, &str); 3] = [
 pub(super) fn measure_sandbox(root: &Path, report: &mut BenchReport) -> Result<()> {
     let binary = build_release(root)?;
     let entries = SERVERS.iter().map(|(name, sandbox)| {
-        let command = json!(binary);
-        format!("[servers.{name}]\ncommand = {command}\nargs = [\"fixture\"]\n{sandbox}\n")
+        let command = json!(process::fixture_binary(&binary));
+        format!("[servers.{name}]\ncommand = {command}\n{sandbox}\n")
     });
     let config: String = entries.collect();
     let gateway = RunningGateway::start(root, Command::new(&binary), &config)?;

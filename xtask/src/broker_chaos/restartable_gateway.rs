@@ -148,9 +148,9 @@ pub(crate) fn fixture_config(name: &str, binary: &Path, ledger: &Path) -> String
         .append(true)
         .create(true)
         .open(ledger);
-    let args = json!(["fixture", "--toolset", "writes", "--ledger", ledger]);
+    let args = json!(["--toolset", "writes", "--ledger", ledger]);
     format!(
         "[servers.{name}]\ncommand = {}\nargs = {args}\n",
-        json!(binary)
+        json!(process::fixture_binary(binary))
     )
 }

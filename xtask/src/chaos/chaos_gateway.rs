@@ -91,9 +91,10 @@ impl CpuTime {
 impl ChaosGateway {
     pub(super) fn start(root: &Path, binary: &Path) -> Result<Self> {
         let mut config = String::new();
+        let fixture = process::fixture_binary(binary);
         let mut healthy = HEALTHY_FIXTURES.to_vec();
         for name in HEALTHY_FIXTURES {
-            config.push_str(&server_config(name, binary, &["fixture"]));
+            config.push_str(&server_config(name, &fixture, &[]));
         }
         if let Some((node, script)) = find_everything_server(root) {
             config.push_str(&server_config(
@@ -104,8 +105,7 @@ impl ChaosGateway {
             healthy.push(EVERYTHING_SERVER);
         }
         for (name, args) in FAULTY_SERVERS {
-            let args = [&["fixture"], args].concat();
-            config.push_str(&server_config(name, binary, &args));
+            config.push_str(&server_config(name, &fixture, args));
             config.push_str(FAULTY_TIMEOUT);
         }
         let running = RunningGateway::start(root, Command::new(binary), &config)?;

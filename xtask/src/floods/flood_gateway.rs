@@ -6,6 +6,7 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 use super::CoreLayout;
+use crate::process;
 use crate::running_gateway::RunningGateway;
 
 /// Roles and principals except the owner; the flooders have almost no rights.
@@ -43,8 +44,8 @@ pub(super) struct FloodGateway {
 impl FloodGateway {
     pub(super) fn start(root: &Path, binary: &Path, cores: CoreLayout) -> Result<Self> {
         let server = format!(
-            "[servers.lab]\ncommand = {}\nargs = [\"fixture\"]\n",
-            json!(binary)
+            "[servers.lab]\ncommand = {}\n",
+            json!(process::fixture_binary(binary))
         );
         let running = RunningGateway::start(
             root,

@@ -67,6 +67,12 @@ const CRATE_RULES: &[CrateRule] = &[
         forbidden_paths: &[],
     },
     CrateRule {
+        name: "bowline-fixture",
+        own_crates: &["bowline-core", "bowline-wire"],
+        forbidden_crates: &["axum"],
+        forbidden_paths: &[],
+    },
+    CrateRule {
         name: "bowline",
         own_crates: &[
             "bowline-core",

@@ -240,8 +240,8 @@ pub enum CliCommand {
         #[command(subcommand)]
         command: ExecutorCommand,
     },
-    /// Be a test MCP server
-    Fixture(crate::fixture::Args),
+    /// Be a test MCP server, the program `bowline-fixture`
+    Fixture(PassthroughArgs),
     /// Walk through the MCP server at an address as a client would
     #[command(name = "__visit", hide = true)]
     Visit(ProbeArgs),

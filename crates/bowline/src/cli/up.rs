@@ -9,19 +9,18 @@ use std::time::Duration;
 
 use bowline_core::heap::retain_freed_memory;
 use bowline_core::time::{MonotonicTime, to_millis};
+use bowline_host::SpawnOptions;
 use bowline_host::supervisor::ServerState;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::Interval;
 
 use self::terminal::ControllingTerminal;
-use super::{CliExit, CliFailure, CliOutput, CommandContext, UpArgs, trust};
+use super::{CliExit, CliFailure, CliOutput, CommandContext, UpArgs, demo_server, trust};
 use crate::assemble::{AssembleError, Gateway, fix_of_journal};
 use crate::audit;
 use crate::cli::OutputFormat;
-use crate::config::{
-    self, BrokenServer, ChildConfig, Config, EnvVars, ServerConfig, UpstreamConfig,
-};
+use crate::config::{self, BrokenServer, Config, EnvVars};
 use crate::edge::auth::AuthMode;
 use crate::reload::ReloadOutcome;
 use crate::secrets::SecretVault;
@@ -52,7 +51,7 @@ async fn run_gateway(up: &UpArgs, context: &mut CommandContext) -> Result<(), Cl
     let mut signals = GatewaySignals::register()?;
     let directory = state::locate_state_dir(context.global.state.as_deref(), &context.env)?;
     let mut config = if up.demo {
-        demo_config()?
+        Config::default()
     } else {
         let vault = SecretVault::open(&directory, &context.env);
         if up.for_client {
@@ -78,6 +77,9 @@ async fn run_gateway(up: &UpArgs, context: &mut CommandContext) -> Result<(), Cl
     let state = StateDir::open(directory)?;
     let telemetry = start_telemetry(&context.env, &config.telemetry);
     let gateway = Gateway::start(config, state, auth, &context.env, telemetry).await?;
+    if up.demo {
+        add_demo_server(&gateway).await?;
+    }
     print_ready(&gateway.run, up, context, "Ctrl-C")?;
     run_until_stopped(&gateway, &mut signals, terminal.as_ref(), &mut context.out).await;
     context.out.write_note("stopping");
@@ -86,6 +88,15 @@ async fn run_gateway(up: &UpArgs, context: &mut CommandContext) -> Result<(), Cl
         // A second signal skips the wait for servers; reapers end the processes.
         () = signals.wait_for_stop() => {}
     }
+    Ok(())
+}
+
+/// Adds the server of the demo.
+async fn add_demo_server(gateway: &Gateway) -> Result<(), CliFailure> {
+    let host = gateway.host();
+    let server = demo_server::demo_server(Arc::clone(host.clock()));
+    let spawned = host.spawn(server, SpawnOptions::default()).await;
+    spawned.map_err(|error| CliFailure::unexpected(error.to_string()))?;
     Ok(())
 }
 
@@ -279,20 +290,6 @@ fn started_line(gateway: &Gateway, name: &str, state: &ServerState, took_ms: u64
             format!("  - {name:<12} {}", state.as_str())
         }
     }
-}
-
-/// Returns the demo configuration: two servers built into this binary.
-fn demo_config() -> Result<Config, CliFailure> {
-    let own_path = std::env::current_exe().map_err(AssembleError::OwnPath)?;
-    let server = |name: &str, toolset: &str| {
-        let args = ["fixture", "--toolset", toolset].map(str::to_owned);
-        let child = ChildConfig::new(own_path.clone().into_os_string(), args.to_vec());
-        ServerConfig::new(name, UpstreamConfig::Child(child))
-    };
-    Ok(Config {
-        servers: vec![server("demo", "demo"), server("everything", "conformance")],
-        ..Config::default()
-    })
 }
 
 impl From<AssembleError> for CliFailure {

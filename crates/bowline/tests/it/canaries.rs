@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::credentials;
 use crate::harness::stub_server::{ReceivedRequest, StubServer};
-use crate::harness::{Gateway, HttpConnection, bowline_binary, wait_until};
+use crate::harness::{Gateway, HttpConnection, fixture_binary, wait_until};
 use crate::metrics::scrape_metrics;
 
 /// Number of planted secrets.
@@ -121,7 +121,7 @@ fn plant_secrets() -> PlantedSecrets {
             json!(c(2)),
         )
     };
-    let serve = format!("exec {} fixture", bowline_binary().display());
+    let serve = format!("exec {}", fixture_binary().display());
     let gate = StubServer::start(|asked| (403, echo_request(asked)));
     let calls = std::sync::atomic::AtomicUsize::new(0);
     let web = StubServer::start_mcp(move |asked| {

@@ -171,3 +171,19 @@ fn second_gateway_names_running_one() {
         "on"
     );
 }
+
+#[test]
+fn demo_gateway_answers_printed_call() {
+    let gateway = Gateway::start_with_args("", &["--demo"]);
+    let added = gateway.run_cli(&["call", "demo.add", "a=2", "b=3"]);
+    assert_eq!(String::from_utf8(added.stdout).unwrap(), "5\n");
+    for note in ["one", "two"] {
+        let noted = gateway.run_cli(&["call", "demo.note_add", &format!("text={note}")]);
+        assert_eq!(noted.status.code(), Some(0), "{noted:?}");
+    }
+    let listed = gateway.run_cli(&["call", "demo.note_list"]);
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    assert!(listed.contains("one") && listed.contains("two"), "{listed}");
+    let refused = gateway.run_cli(&["call", "demo.dice", "sides=1"]);
+    assert_eq!(refused.status.code(), Some(5), "{refused:?}");
+}

@@ -1,27 +1,15 @@
 //! The HTTP fixture as a process: start, end, and leftovers.
 
 use std::net::{SocketAddr, TcpStream};
-use std::process::{Command, Output, Stdio};
 
 use serde_json::json;
 
 use crate::harness::fixture_server::FixtureServer;
-use crate::harness::{Session, bowline_binary, is_alive, send_signal};
+use crate::harness::{Session, is_alive, send_signal};
 
 fn server_address(served: &FixtureServer) -> SocketAddr {
     let rest = served.url.strip_prefix("http://").unwrap();
     rest.strip_suffix("/mcp").unwrap().parse().unwrap()
-}
-
-fn run_refused(args: &[&str]) -> Output {
-    let output = Command::new(bowline_binary())
-        .arg("fixture")
-        .args(args)
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
-    assert_eq!(output.status.code(), Some(2), "{args:?}");
-    output
 }
 
 #[test]
@@ -73,16 +61,4 @@ fn fixture_serves_many_sessions_concurrently() {
         let answer = session.http.read_response().json();
         assert_eq!(answer["result"]["content"][0]["text"], number.to_string());
     }
-}
-
-#[test]
-fn invalid_fixture_arguments_are_refused() {
-    let said = run_refused(&["--era", "bronze"]);
-    let said = String::from_utf8(said.stderr).unwrap();
-    assert!(
-        said.contains("no era is called `bronze`; known: legacy, modern, both"),
-        "{said}"
-    );
-    run_refused(&["--http", "127.0.0.1:0", "--http-sse", "127.0.0.1:0"]);
-    run_refused(&["--http", "nowhere"]);
 }

@@ -23,9 +23,17 @@ pub(crate) fn bowline_binary() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_bowline"))
 }
 
+/// The test server, which is built beside the binary under test.
+pub(crate) fn fixture_binary() -> PathBuf {
+    let path = bowline_binary().with_file_name("bowline-fixture");
+    let build = "cargo build -p bowline-fixture";
+    assert!(path.exists(), "{} is missing: {build}", path.display());
+    path
+}
+
 /// Returns the configuration of a fixture under `name`, with the given arguments.
 pub(crate) fn fixture_config(name: &str, args: &[&str]) -> String {
-    server_config(name, bowline_binary(), &[&["fixture"], args].concat())
+    server_config(name, &fixture_binary(), args)
 }
 
 /// Returns the configuration of a server.

@@ -166,7 +166,7 @@ fn missing_program_costs_no_restart() {
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("program");
     let restart = "restart = { budget = 1, window = \"5m\", backoff = \"10ms..20ms\" }\n";
-    let gateway = Gateway::start(&(server_config("absent", &program, &["fixture"]) + restart));
+    let gateway = Gateway::start(&(server_config("absent", &program, &[]) + restart));
     let status = gateway.wait_for_state("absent", "backoff");
     assert_eq!(
         status["last_error"]["code"], "program_not_found",

@@ -7,15 +7,19 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use serde_json::{Value, json};
 
 use crate::harness::stub_server::{ReceivedRequest, StubResponse, StubServer};
-use crate::harness::{Gateway, HttpConnection, Session, bowline_binary, send_signal, wait_until};
+use crate::harness::{Gateway, HttpConnection, Session, fixture_binary, send_signal, wait_until};
 use crate::streams::next_event;
 
 const TOOLS_CHANGED: &str = "notifications/tools/list_changed";
 
 /// A server without automatic retries that cannot start while a file exists.
 fn switchable_server(switch: &Path) -> String {
-    let program = bowline_binary().display();
-    let script = format!("test ! -e {} && exec {program} fixture", switch.display());
+    let program = fixture_binary();
+    let script = format!(
+        "test ! -e {} && exec {}",
+        switch.display(),
+        program.display()
+    );
     format!(
         "[servers.fix]\ncommand = \"sh\"\nargs = [\"-c\", {}]\n\
          restart = {{ budget = 9, backoff = \"10m..10m\" }}\n\

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::json;
 
-use crate::harness::{Gateway, bowline_binary, fixture_config, wait_until};
+use crate::harness::{Gateway, fixture_binary, fixture_config, wait_until};
 use crate::test_servers::{error_field, shell_handshake, shell_server};
 
 /// Names of the listed tools.
@@ -173,11 +173,11 @@ fn names_of_two_servers_never_collide() {
 fn tool_list_is_served_from_catalog() {
     let dir = tempfile::tempdir().unwrap();
     let log = dir.path().join("log");
-    let own = bowline_binary().to_str().unwrap();
+    let program = fixture_binary();
     let config = shell_server(
         "one",
-        "tee \"$1\" | \"$2\" fixture",
-        &[log.to_str().unwrap(), own],
+        "tee \"$1\" | \"$2\"",
+        &[log.to_str().unwrap(), program.to_str().unwrap()],
     );
     let gateway = Gateway::start(&config);
     let names = listed_names(&gateway, "/mcp");

@@ -5,13 +5,13 @@ use std::fs;
 use serde_json::{Value, json};
 
 use super::{GuardedServer, run_command, set_secret, wait_for_listed_server};
-use crate::harness::{Gateway, bowline_binary, wait_until};
+use crate::harness::{Gateway, bowline_binary, fixture_binary, wait_until};
 
 /// A child with a secret in the environment.
 fn child_config(name: &str, more: &str) -> String {
     format!(
-        "[servers.{name}]\ncommand = {}\nargs = [\"fixture\"]\n{more}\n",
-        json!(bowline_binary())
+        "[servers.{name}]\ncommand = {}\n{more}\n",
+        json!(fixture_binary())
     )
 }
 

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 
-use super::{bowline_binary, send_signal};
+use super::{fixture_binary, send_signal};
 
 /// An HTTP fixture in a separate process; ends when dropped.
 #[derive(Debug)]
@@ -22,8 +22,8 @@ impl FixtureServer {
     }
 
     fn start_at(address: &str, args: Vec<String>) -> Self {
-        let mut child = Command::new(bowline_binary())
-            .args(["fixture", "--http", address])
+        let mut child = Command::new(fixture_binary())
+            .args(["--http", address])
             .args(&args)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

@@ -5,7 +5,7 @@ use serde_json::json;
 use super::PeerManifest;
 use super::official_servers::{NAMES, OfficialServers};
 use super::raw_client::{RawClient, canonical_json, definitions_of, list_definitions};
-use crate::harness::{Gateway, bowline_binary, fixture_config};
+use crate::harness::{Gateway, fixture_binary, fixture_config};
 
 #[test]
 fn results_equal_direct_connection() {
@@ -128,10 +128,7 @@ fn memory_server_behaves_as_directly_connected() {
 #[test]
 fn numbers_and_unknown_fields_pass_unchanged() {
     let gateway = Gateway::start(&fixture_config("one", &[]));
-    let direct = || {
-        let mut command = std::process::Command::new(bowline_binary());
-        RawClient::start_program(command.arg("fixture"))
-    };
+    let direct = || RawClient::start_program(&mut std::process::Command::new(fixture_binary()));
     let numbers = direct().call_tool("numbers", &json!({}));
     let arguments = r#"{"beyond":9007199254740993,"huge":1e400,"one":1.0,"minus":-0,"e":1E+2}"#;
     let vendor = r#""vendor":[ 1.50, {"z":1,"a":2} ],"_meta":{"example.com/x":10e0,"\u0061":"\/"}"#;

@@ -117,7 +117,7 @@ const HEAD: &str = "\
      `BOWLINE_WRITE_PAGES=1 cargo test -p bowline --test it page_of_conformance`; do not edit. -->
 
 The official suite (`@modelcontextprotocol/conformance`, 0.2.0-alpha.12) runs **through the
-gateway**, with clients of either era in front of it and `bowline fixture` of either era behind it:
+gateway**, with clients of either era in front of it and `bowline-fixture` of either era behind it:
 the fixture of a leg speaks one era only, so whatever passes was translated. Required scenarios are
 those of `--requirements` with the client's revision; the suite runs others besides, which it does
 not score.
