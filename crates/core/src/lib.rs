@@ -24,7 +24,6 @@ pub mod lint;
 pub mod load;
 pub mod log_level;
 pub mod lru;
-pub mod mailbox;
 pub mod name;
 pub mod pending_table;
 pub mod pins;

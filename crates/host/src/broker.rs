@@ -24,13 +24,13 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use bowline_broker::frames::{
+    BrokerRequest, BrokerResponse, ManifestItem, MessageSender, SessionEvent,
+};
 use bowline_core::client_handle::ClientHandle;
 use bowline_core::error::{ExecutionStatus, FailureReport};
 use bowline_core::time::MonotonicTime;
 use bowline_link::{BoxFuture, Revision};
-use bowline_wire::broker::{
-    BrokerRequest, BrokerResponse, ManifestItem, MessageSender, SessionEvent,
-};
 use bytes::Bytes;
 
 pub use crate::credential_source::CredentialSource;
@@ -38,6 +38,7 @@ pub use backend::{
     Backend, BackendRequest, CallerMapping, CredentialRevocations, ExecutorBackend, HostBackend,
     TracePlacer,
 };
+pub use bowline_broker::{frames, mailbox};
 pub use broker_client::{
     BrokerClient, BrokerClientOptions, BrokerConnectError, DeliverError, HubRequestHandler,
     HubSender, ReconnectPolicy,
@@ -60,7 +61,7 @@ pub use server_offer::ServerOffer;
 pub use supervise::{ServeOptions, ServeSession, serve_supervised, serve_with};
 
 // Parameters of `PeerAuthenticator`: an authenticator needs no dependency beside this crate.
-pub use bowline_wire::broker::{BrokerHello, BrokerRefusal};
+pub use bowline_broker::frames::{BrokerHello, BrokerRefusal};
 
 /// Time to live of a request without an explicit TTL.
 pub const REQUEST_TTL: Duration = Duration::from_secs(300);

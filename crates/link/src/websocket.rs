@@ -27,6 +27,9 @@ pub use upgrade_accept::{UpgradeRequest, WebSocketAcceptError, accept_upgrade};
 pub use websocket_dial::{dial, dial_with_tls};
 use writer_task::WriterTask;
 
+/// Largest message, in bytes, by default: a result of 8 MiB with its envelope.
+pub const MESSAGE_BYTES_MAX: usize = 9 * 1024 * 1024;
+
 /// Limits of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct WebSocketLimits {
@@ -50,7 +53,7 @@ impl Default for WebSocketLimits {
     fn default() -> Self {
         Self {
             format: MessageFormat::Text,
-            message_bytes_max: bowline_wire::broker::FRAME_BYTES_MAX,
+            message_bytes_max: MESSAGE_BYTES_MAX,
             queue_max: 1_024,
             queue_bytes_max: 16 * 1024 * 1024,
             ping_interval: Duration::from_secs(10),

@@ -4,8 +4,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use bowline_core::mailbox::MailboxName;
 use bowline_core::policy::RoleAllowlist;
+use bowline_host::broker::mailbox::MailboxName;
 use bowline_host::broker::{
     AdmittedPeer, BrokerHello, BrokerRefusal, HostBackend, Hub, HubLimits, PeerAuthenticator,
     PeerRights, RequestLedger, ServeEngine, ServeLimits,

@@ -1,7 +1,6 @@
-//! Wire formats: JSON-RPC over raw bytes, MCP revisions and eras, broker and executor frames, SSE,
+//! Wire formats: JSON-RPC over raw bytes, MCP revisions and eras, executor frames, SSE,
 //! canonical JSON.
 
-pub mod broker;
 pub mod canonical;
 pub mod case_fold;
 pub mod era;
@@ -11,8 +10,8 @@ mod frame_error;
 pub mod jsonrpc;
 pub mod mcp;
 pub mod object;
-mod object_members;
-mod object_writer;
+pub mod object_members;
+pub mod object_writer;
 pub mod scan;
 pub mod span;
 pub mod splice;

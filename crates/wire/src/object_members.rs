@@ -13,7 +13,7 @@ use crate::string_literal::StringLiteral;
 
 /// The known members of one object.
 #[derive(Debug)]
-pub(crate) struct ObjectMembers<'a, const N: usize> {
+pub struct ObjectMembers<'a, const N: usize> {
     /// The text with the object; payloads become slices.
     source: &'a Bytes,
     /// Offset of the object in the text.
@@ -26,10 +26,7 @@ pub(crate) struct ObjectMembers<'a, const N: usize> {
 
 impl<'a, const N: usize> ObjectMembers<'a, N> {
     /// Parses a whole text: one valid object without duplicate members.
-    pub(crate) fn parse(
-        text: &'a Bytes,
-        names: &'static [&'static str; N],
-    ) -> Result<Self, FrameError> {
+    pub fn parse(text: &'a Bytes, names: &'static [&'static str; N]) -> Result<Self, FrameError> {
         let mut members = Self {
             source: text,
             base: 0,
@@ -48,7 +45,7 @@ impl<'a, const N: usize> ObjectMembers<'a, N> {
     }
 
     /// Parses an object inside validated text; `what` names the object in errors.
-    pub(crate) fn parse_at(
+    pub fn parse_at(
         text: &'a Bytes,
         span: ByteSpan,
         names: &'static [&'static str; N],
@@ -79,7 +76,7 @@ impl<'a, const N: usize> ObjectMembers<'a, N> {
     }
 
     /// Returns the span of a member in the text; null counts as absent.
-    pub(crate) fn span(&self, name: &str) -> Option<ByteSpan> {
+    pub fn span(&self, name: &str) -> Option<ByteSpan> {
         let mut named = self.names.iter().zip(&self.spans);
         let (_, span) = named.find(|(known, _)| **known == name)?;
         let span = span.as_ref()?.shift(self.base);
@@ -87,7 +84,7 @@ impl<'a, const N: usize> ObjectMembers<'a, N> {
     }
 
     /// Returns a member of any type.
-    pub(crate) fn required_value(&self, name: &'static str) -> Result<Bytes, FrameError> {
+    pub fn required_value(&self, name: &'static str) -> Result<Bytes, FrameError> {
         let mut named = self.names.iter().zip(&self.spans);
         let span = named.find(|(known, _)| **known == name);
         let span = span.and_then(|(_, span)| *span);
@@ -96,7 +93,7 @@ impl<'a, const N: usize> ObjectMembers<'a, N> {
     }
 
     /// Returns a member starting with `bracket`, if present.
-    pub(crate) fn optional_raw(
+    pub fn optional_raw(
         &self,
         name: &'static str,
         bracket: u8,
@@ -111,12 +108,12 @@ impl<'a, const N: usize> ObjectMembers<'a, N> {
     }
 
     /// Returns a string.
-    pub(crate) fn required_text(&self, name: &'static str) -> Result<Arc<str>, FrameError> {
+    pub fn required_text(&self, name: &'static str) -> Result<Arc<str>, FrameError> {
         self.optional_text(name)?.ok_or(FrameError::Member(name))
     }
 
     /// Returns a string, if present.
-    pub(crate) fn optional_text(&self, name: &'static str) -> Result<Option<Arc<str>>, FrameError> {
+    pub fn optional_text(&self, name: &'static str) -> Result<Option<Arc<str>>, FrameError> {
         let Some(span) = self.span(name) else {
             return Ok(None);
         };
@@ -127,7 +124,7 @@ impl<'a, const N: usize> ObjectMembers<'a, N> {
     }
 
     /// Returns a whole number, if present.
-    pub(crate) fn optional_number(&self, name: &'static str) -> Result<Option<u64>, FrameError> {
+    pub fn optional_number(&self, name: &'static str) -> Result<Option<u64>, FrameError> {
         let Some(span) = self.span(name) else {
             return Ok(None);
         };
@@ -139,7 +136,7 @@ impl<'a, const N: usize> ObjectMembers<'a, N> {
     }
 
     /// Returns a boolean, if present.
-    pub(crate) fn optional_flag(&self, name: &'static str) -> Result<Option<bool>, FrameError> {
+    pub fn optional_flag(&self, name: &'static str) -> Result<Option<bool>, FrameError> {
         match self.span(name).map(|span| span.slice(self.source)) {
             None => Ok(None),
             Some(b"true") => Ok(Some(true)),
@@ -164,7 +161,7 @@ impl<const N: usize> MemberSink for ObjectMembers<'_, N> {
 }
 
 /// Returns a slice of a text without a copy.
-pub(crate) fn slice_bytes(text: &Bytes, at: ByteSpan) -> Bytes {
+pub fn slice_bytes(text: &Bytes, at: ByteSpan) -> Bytes {
     match at.start <= at.end && at.end <= text.len() {
         true => text.slice(at.start..at.end),
         false => Bytes::new(),

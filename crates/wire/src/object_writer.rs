@@ -4,7 +4,7 @@ use crate::splice::write_string;
 
 /// An object in progress.
 #[derive(Debug)]
-pub(crate) struct ObjectWriter<'a> {
+pub struct ObjectWriter<'a> {
     out: &'a mut Vec<u8>,
     /// The byte before the next member.
     before: u8,
@@ -12,12 +12,12 @@ pub(crate) struct ObjectWriter<'a> {
 
 impl<'a> ObjectWriter<'a> {
     /// Begins a frame with a `kind`.
-    pub(crate) fn begin_frame(kind: &str, out: &'a mut Vec<u8>) -> Self {
+    pub fn begin_frame(kind: &str, out: &'a mut Vec<u8>) -> Self {
         Self::begin(out).text("kind", kind)
     }
 
     /// Begins an object.
-    pub(crate) fn begin(out: &'a mut Vec<u8>) -> Self {
+    pub fn begin(out: &'a mut Vec<u8>) -> Self {
         Self { out, before: b'{' }
     }
 
@@ -30,61 +30,61 @@ impl<'a> ObjectWriter<'a> {
     }
 
     /// Writes a member with a callback for the value.
-    pub(crate) fn value_with(self, name: &str, write: impl FnOnce(&mut Vec<u8>)) -> Self {
+    pub fn value_with(self, name: &str, write: impl FnOnce(&mut Vec<u8>)) -> Self {
         let this = self.write_key(name);
         write(this.out);
         this
     }
 
-    pub(crate) fn raw(self, name: &str, json: &[u8]) -> Self {
+    pub fn raw(self, name: &str, json: &[u8]) -> Self {
         let this = self.write_key(name);
         this.out.extend_from_slice(json);
         this
     }
 
-    pub(crate) fn text(self, name: &str, text: &str) -> Self {
+    pub fn text(self, name: &str, text: &str) -> Self {
         let this = self.write_key(name);
         write_string(this.out, text);
         this
     }
 
-    pub(crate) fn text_if(self, name: &str, text: Option<&str>) -> Self {
+    pub fn text_if(self, name: &str, text: Option<&str>) -> Self {
         match text {
             Some(text) => self.text(name, text),
             None => self,
         }
     }
 
-    pub(crate) fn number(self, name: &str, number: u64) -> Self {
+    pub fn number(self, name: &str, number: u64) -> Self {
         let this = self.write_key(name);
         let mut digits = itoa::Buffer::new();
         this.out.extend_from_slice(digits.format(number).as_bytes());
         this
     }
 
-    pub(crate) fn integer(self, name: &str, number: i64) -> Self {
+    pub fn integer(self, name: &str, number: i64) -> Self {
         let this = self.write_key(name);
         let mut digits = itoa::Buffer::new();
         this.out.extend_from_slice(digits.format(number).as_bytes());
         this
     }
 
-    pub(crate) fn number_if(self, name: &str, number: Option<u64>) -> Self {
+    pub fn number_if(self, name: &str, number: Option<u64>) -> Self {
         match number {
             Some(number) => self.number(name, number),
             None => self,
         }
     }
 
-    pub(crate) fn size(self, name: &str, size: usize) -> Self {
+    pub fn size(self, name: &str, size: usize) -> Self {
         self.number(name, u64::try_from(size).unwrap_or(u64::MAX))
     }
 
-    pub(crate) fn flag(self, name: &str, flag: bool) -> Self {
+    pub fn flag(self, name: &str, flag: bool) -> Self {
         self.raw(name, if flag { b"true" } else { b"false" })
     }
 
-    pub(crate) fn end(self) {
+    pub fn end(self) {
         if self.before == b'{' {
             self.out.push(b'{');
         }

@@ -124,6 +124,14 @@ pub(crate) fn scan_members(
     scan_within(bytes, keys, DEPTH_MAX, sink)
 }
 
+/// Checks that a text is valid JSON without duplicate keys in its own members.
+///
+/// # Errors
+/// The text is something else.
+pub fn check_carrier(bytes: &[u8]) -> Result<(), JsonError> {
+    scan_carrier(bytes, &mut ())
+}
+
 /// Validates a text that carries a second text of full depth; only the outermost object is checked
 /// for duplicate keys.
 pub(crate) fn scan_carrier(bytes: &[u8], sink: &mut impl MemberSink) -> Result<(), JsonError> {

@@ -55,8 +55,22 @@ const CRATE_RULES: &[CrateRule] = &[
         forbidden_paths: IO_PATHS,
     },
     CrateRule {
+        name: "bowline-broker",
+        own_crates: &[
+            "bowline-core",
+            "bowline-wire",
+            "bowline-journal",
+            "bowline-link",
+            "bowline-tools",
+            "bowline-runtime",
+        ],
+        forbidden_crates: &["axum", "clap", "toml"],
+        forbidden_paths: &[],
+    },
+    CrateRule {
         name: "bowline-host",
         own_crates: &[
+            "bowline-broker",
             "bowline-core",
             "bowline-wire",
             "bowline-journal",

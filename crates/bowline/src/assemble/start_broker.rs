@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use bowline_core::call::{Principal, Role};
-use bowline_core::mailbox::HUB;
 use bowline_host::Host;
+use bowline_host::broker::mailbox::HUB;
 use bowline_host::broker::{
     AcceptOffers, HostBackend, Hub, HubLimits, HubOptions, PeerRights, RequestLedger, ServeEngine,
     ServeLimits, WORKER_RETENTION,

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use bowline_core::call::{Principal, Role};
 use bowline_core::name;
+use bowline_host::broker::frames::BrokerRefusal;
 use bowline_host::events::EventKind;
 use bowline_host::executor::ExecutorAuthenticator;
 use bowline_link::BoxFuture;
-use bowline_wire::broker::BrokerRefusal;
 use bowline_wire::executor::ExecutorHello;
 
 use super::Edge;

@@ -12,15 +12,15 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use bowline_broker::frames::{BrokerFrame, BrokerRefusal, BrokerResponse, ManifestItem};
+use bowline_broker::mailbox::MailboxName;
 use bowline_core::backoff::Backoff;
 use bowline_core::hex::to_hex;
-use bowline_core::mailbox::MailboxName;
 use bowline_core::sync::lock;
 use bowline_core::time::MonotonicTime;
 use bowline_link::BoxFuture;
 use bowline_link::http::endpoint::{EndpointError, HttpEndpoint};
 use bowline_link::websocket::{DialError, DisconnectReason, WebSocketLimits};
-use bowline_wire::broker::{BrokerFrame, BrokerRefusal, BrokerResponse, ManifestItem};
 use bytes::Bytes;
 use thiserror::Error;
 use tokio::sync::{Notify, watch};
@@ -163,7 +163,7 @@ impl BrokerConnectError {
 /// use bowline_host::broker::{
 ///     BrokerCall, BrokerClient, BrokerClientOptions, CredentialSource, RemotePeer as _,
 /// };
-/// use bowline_wire::broker::{BrokerArguments, BrokerRequest, BrokerResponse};
+/// use bowline_host::broker::frames::{BrokerArguments, BrokerRequest, BrokerResponse};
 /// # use bowline_host::tools::Toolbox;
 /// # use bowline_host::ToolOutput;
 ///

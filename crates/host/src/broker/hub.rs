@@ -27,17 +27,17 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use bowline_broker::frames::{BrokerHello, BrokerRefusal};
+use bowline_broker::mailbox::MailboxName;
 use bowline_core::budget::{CallAllowance, RateRule, SpendingAccounts};
 use bowline_core::byte_rate::{ByteRate, ByteRateLimiter};
 use bowline_core::call::Principal;
-use bowline_core::mailbox::MailboxName;
 use bowline_core::policy::FeaturePattern;
 use bowline_core::sync::lock;
 use bowline_core::time::MonotonicTime;
 use bowline_journal::{Journal, JournalError, Timestamps};
 use bowline_link::BoxFuture;
 use bowline_link::websocket::WebSocketConnection;
-use bowline_wire::broker::{BrokerHello, BrokerRefusal};
 use tokio::sync::{Notify, OnceCell, Semaphore, watch};
 
 use self::hub_counts::HubCounters;
@@ -364,7 +364,7 @@ impl Hub {
     /// Returns a peer, connected or not, as a target of calls.
     #[must_use]
     pub fn remote_peer(&self, mailbox: &MailboxName) -> Option<Arc<dyn RemotePeer>> {
-        let is_own = mailbox.principal() == bowline_core::mailbox::HUB;
+        let is_own = mailbox.principal() == bowline_broker::mailbox::HUB;
         (!is_own).then(|| remote_peer::get_or_create(&self.shared, mailbox) as Arc<dyn RemotePeer>)
     }
 

@@ -15,19 +15,19 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
+use bowline_broker::frames::{
+    BrokerArguments, BrokerRequest, CallWithContext, CallerContext, MessageSender, SessionEvent,
+};
+use bowline_broker::mailbox::HUB;
 use bowline_core::call::BodyKind;
 use bowline_core::client_handle::SessionKey;
 use bowline_core::error::ExecutionStatus;
-use bowline_core::mailbox::HUB;
 use bowline_core::pending_table::SendState;
 use bowline_core::sync::lock;
 use bowline_core::time::MonotonicTime;
 use bowline_link::{
     BoxFuture, Link, LinkConnectError, LinkError, LinkEvent, LinkExit, LinkRequest, LinkResponse,
     ServerInfo,
-};
-use bowline_wire::broker::{
-    BrokerArguments, BrokerRequest, CallWithContext, CallerContext, MessageSender, SessionEvent,
 };
 use bowline_wire::mcp::{code, method};
 use bowline_wire::object;

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
+use bowline_broker::frames::{BrokerFrame, CallerContext, SessionEvent};
 use bowline_core::client_handle::{
     ClientCapabilities, ClientCapability, ClientHandle, ServerRequest, ServerRequestId, SessionKey,
 };
@@ -13,7 +14,6 @@ use bowline_core::era::Era;
 use bowline_core::log_level::LogLevel;
 use bowline_core::sync::lock;
 use bowline_core::time::MonotonicTime;
-use bowline_wire::broker::{BrokerFrame, CallerContext, SessionEvent};
 use bytes::Bytes;
 use foldhash::fast::RandomState;
 

@@ -5,17 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use bowline_broker::frames::{
+    BrokerArguments as Sent, BrokerRequest, BrokerResponse, CallerContext, ManifestItem,
+    TextArguments,
+};
+use bowline_broker::mailbox::{HUB, MailboxName};
 use bowline_core::error::{
     CallError, ExecutionStatus, FailureClass, FailureOrigin, FailureReport, RetryAdvice,
 };
-use bowline_core::mailbox::{HUB, MailboxName};
 use bowline_link::BoxFuture;
 use bowline_tools::{
     ExecuteContext, ExecuteError, ToolArguments, ToolExecutor, ToolOutput, ToolSchema,
-};
-use bowline_wire::broker::{
-    BrokerArguments as Sent, BrokerRequest, BrokerResponse, CallerContext, ManifestItem,
-    TextArguments,
 };
 
 use super::{

@@ -7,13 +7,13 @@ mod run_limiter;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_broker::frames::{BrokerRequest, BrokerResponse, MessageSender, ResultForm};
 use bowline_core::call::Principal;
 use bowline_core::client_handle::ClientHandle;
 use bowline_core::error::{ExecutionStatus, FailureReport};
 use bowline_core::time::MonotonicTime;
 use bowline_journal::{JournalError, Timestamps};
 use bowline_link::CLIENT_WAIT_MAX;
-use bowline_wire::broker::{BrokerRequest, BrokerResponse, MessageSender, ResultForm};
 use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
 

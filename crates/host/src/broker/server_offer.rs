@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use bowline_broker::frames::MessageSender;
 use bowline_core::call::{Principal, Role};
 use bowline_core::hex::to_hex;
 use bowline_core::policy::FeaturePattern;
 use bowline_link::Revision;
-use bowline_wire::broker::MessageSender;
 use bowline_wire::object;
 use bowline_wire::splice::write_string;
 use bytes::Bytes;

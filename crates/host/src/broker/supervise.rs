@@ -74,17 +74,19 @@ impl Default for ServeOptions {
 /// use bowline_host::broker::{BrokerCall, CredentialSource, serve_supervised};
 /// use bowline_host::tools::Toolbox;
 /// use bowline_host::{RoleAllowlist, ToolOutput};
-/// use bowline_wire::broker::{BrokerArguments, BrokerRequest, BrokerResponse, MessageSender};
+/// use bowline_host::broker::frames::{
+///     BrokerArguments, BrokerRequest, BrokerResponse, MessageSender,
+/// };
 /// use serde_json::json;
 /// # use std::time::Duration;
-/// # use bowline_core::mailbox::MailboxName;
+/// # use bowline_host::broker::mailbox::MailboxName;
 /// # use bowline_host::broker::{
 /// #     AdmittedPeer, HostBackend, Hub, HubLimits, PeerAuthenticator, PeerRights, RequestLedger,
 /// #     ServeEngine, ServeLimits,
 /// # };
 /// # use bowline_host::{BoxFuture, Host, Principal, Role};
 /// # use bowline_link::websocket::{WebSocketLimits, WebSocketRole, accept_key, open_websocket};
-/// # use bowline_wire::broker::{BrokerHello, BrokerRefusal};
+/// # use bowline_host::broker::frames::{BrokerHello, BrokerRefusal};
 /// # use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 /// # use tokio::net::TcpListener;
 /// #

@@ -10,6 +10,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
+use bowline_broker::frames::BrokerRefusal;
 use bowline_core::backoff::Backoff;
 use bowline_core::error::display_chain;
 use bowline_core::flow::FlowLimits;
@@ -22,7 +23,6 @@ use bowline_link::http::http_client::{HttpClient, HttpError};
 use bowline_link::websocket::{
     DisconnectReason, MessageFormat, WebSocketConnection, WebSocketLimits,
 };
-use bowline_wire::broker::BrokerRefusal;
 use bowline_wire::executor::{ExecutorHello, FRAME_BYTES_MAX, SecretHeader};
 use tokio::sync::watch;
 use tokio::time::Instant;

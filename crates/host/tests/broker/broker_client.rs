@@ -12,11 +12,11 @@ use bowline_core::error::{
     ExecutionStatus, FailureClass, FailureOrigin, FailureReport, RetryAdvice,
 };
 use bowline_core::time::MonotonicTime;
+use bowline_host::broker::frames::{
+    BrokerArguments, BrokerFrame, BrokerRefusal, BrokerRequest, BrokerResponse,
+};
 use bowline_host::broker::{
     BrokerCall, BrokerClient, BrokerConnectError, CredentialSource, RemotePeer as _,
-};
-use bowline_wire::broker::{
-    BrokerArguments, BrokerFrame, BrokerRefusal, BrokerRequest, BrokerResponse,
 };
 use tokio::time::timeout;
 

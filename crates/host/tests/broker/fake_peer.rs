@@ -8,8 +8,8 @@ use std::time::Duration;
 use bowline_core::era::Era;
 use bowline_core::sync::lock;
 use bowline_host::BoxFuture;
+use bowline_host::broker::frames::{BrokerResponse, ManifestItem};
 use bowline_host::broker::{BrokerCall, BrokerCallError, OfferedServer, PeerManifest, RemotePeer};
-use bowline_wire::broker::{BrokerResponse, ManifestItem};
 use bytes::Bytes;
 use tokio::sync::watch;
 

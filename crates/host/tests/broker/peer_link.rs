@@ -10,6 +10,7 @@ use bowline_core::era::Era;
 use bowline_core::error::{
     CallError, ExecutionStatus, FailureClass, FailureOrigin, FailureReport, RetryAdvice,
 };
+use bowline_host::broker::frames::{BrokerArguments, BrokerRequest, BrokerResponse};
 use bowline_host::broker::{BrokerCall, BrokerCallError, ListDigests, OfferedServer};
 use bowline_host::spec::PeerRole;
 use bowline_host::task_tracker::TaskTracker;
@@ -18,7 +19,6 @@ use bowline_link::Revision;
 use bowline_sim::{
     RecordingClient, SimWorld, reply_body, server_tool_call, tool_call, wait_for_state,
 };
-use bowline_wire::broker::{BrokerArguments, BrokerRequest, BrokerResponse};
 use bowline_wire::mcp::method;
 use bowline_wire::object;
 use bytes::Bytes;

@@ -10,10 +10,10 @@ use bowline_core::era::Era;
 use bowline_core::error::{
     CallError, ExecutionStatus, FailureClass, FailureOrigin as Where, FailureReport, RetryAdvice,
 };
-use bowline_host::tools::{ExecuteContext, ExecuteError, ToolArguments, ToolExecutor as _};
-use bowline_wire::broker::{
+use bowline_host::broker::frames::{
     BrokerArguments as Sent, BrokerFrame, BrokerRequest, BrokerResponse, ManifestItem,
 };
+use bowline_host::tools::{ExecuteContext, ExecuteError, ToolArguments, ToolExecutor as _};
 use bytes::Bytes;
 
 use crate::scripted_broker::{
@@ -27,7 +27,7 @@ fn arguments(text: &'static str) -> ToolArguments {
 /// Parses a stored call.
 async fn stored_call(
     peer: &mut ScriptedBrokerPeer,
-) -> (bowline_wire::broker::MailboxMessage, BrokerRequest) {
+) -> (bowline_host::broker::frames::MailboxMessage, BrokerRequest) {
     let letter = peer.delivery().await;
     let ask = BrokerRequest::parse(&letter.body).unwrap();
     (letter, ask)

@@ -5,6 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_core::era::Era;
+use bowline_host::broker::frames::{
+    BrokerFrame, BrokerHello, BrokerRequest, BrokerResponse, BrokerWelcome, LiveRequest,
+    MailboxMessage, ManifestItem, MessageDraft, MessageSender, REPLY_KIND, ResultForm,
+};
 use bowline_host::broker::{
     BrokerClient, BrokerClientOptions, CredentialSource, ReconnectPolicy, RemoteTools,
 };
@@ -12,10 +16,6 @@ use bowline_host::task_tracker::TaskTracker;
 use bowline_link::websocket::{
     DisconnectReason, WebSocketLimits, WebSocketReceiver, WebSocketRole, WebSocketSender,
     accept_key, open_websocket,
-};
-use bowline_wire::broker::{
-    BrokerFrame, BrokerHello, BrokerRequest, BrokerResponse, BrokerWelcome, LiveRequest,
-    MailboxMessage, ManifestItem, MessageDraft, MessageSender, REPLY_KIND, ResultForm,
 };
 use bytes::Bytes;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};

@@ -293,5 +293,5 @@ fn reply_id_is_unique_per_caller_and_request() {
         assert_ne!(name, reply_id(caller, id));
     }
     let long = "x".repeat(128);
-    bowline_core::mailbox::check_message_id(&reply_id("w#mcp", &long)).unwrap();
+    bowline_host::broker::mailbox::check_message_id(&reply_id("w#mcp", &long)).unwrap();
 }

@@ -10,6 +10,9 @@ use bowline_core::client_handle::{
 use bowline_core::era::Era;
 use bowline_core::error::{ExecutionStatus, FailureClass};
 use bowline_core::policy::RoleAllowlist;
+use bowline_host::broker::frames::{
+    BrokerArguments, BrokerRequest, BrokerResponse, CallerContext, ManifestItem, MessageSender,
+};
 use bowline_host::broker::{
     CallerMapping, CredentialRevocations, HostBackend, RemoteSessions, RequestLedger, ServeEngine,
     ServeLimits, ServeRequest,
@@ -20,9 +23,6 @@ use bowline_host::{
     Host, HostLimits, Principal, Role, Server, SpawnOptions, ToolOutput, ToolSchema,
 };
 use bowline_sim::{GenerationScript, ServerScript, SimWorld, server_spec, wait_for_state};
-use bowline_wire::broker::{
-    BrokerArguments, BrokerRequest, BrokerResponse, CallerContext, ManifestItem, MessageSender,
-};
 use bytes::Bytes;
 use serde_json::{Value, json};
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use bowline_core::error::FailureReport;
 use bowline_core::policy::RoleAllowlist;
 use bowline_core::time::MonotonicTime;
+use bowline_host::broker::frames::{BrokerArguments, BrokerRequest, BrokerResponse, MessageSender};
 use bowline_host::broker::{
     ExecutorBackend, ReplyError, ReplySink, RequestLedger, ServeEngine, ServeLimits, ServeRequest,
 };
@@ -13,7 +14,6 @@ use bowline_host::ports::{Clock, SystemClock};
 use bowline_host::tools::{ExecuteError, Toolbox};
 use bowline_host::{BoxFuture, ToolExecutor, ToolOutput, ToolSchema};
 use bowline_journal::{Journal, MemoryJournal};
-use bowline_wire::broker::{BrokerArguments, BrokerRequest, BrokerResponse, MessageSender};
 use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, Semaphore, watch};

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use bowline_core::call::Role;
+use bowline_host::broker::frames::MessageSender;
 use bowline_host::broker::{CallerMapping as _, Federation, ServerOffer};
 use bowline_host::spec::PeerRole;
 use bowline_host::{DefaultAction, FeaturePattern, Host, HostLimits, Policy, RoleRules};
 use bowline_sim::{
     GenerationScript, ServerScript, SimWorld, ToolBehaviour, server_spec, wait_for_state,
 };
-use bowline_wire::broker::MessageSender;
 
 use crate::fake_peer::FakePeer;
 

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use bowline_core::backoff::Backoff;
 use bowline_core::policy::RoleAllowlist;
-use bowline_host::broker::{BrokerConnectError, CredentialSource, ServeOptions, serve_with};
-use bowline_host::tools::Toolbox;
-use bowline_host::{BoxFuture, ToolExecutor, ToolOutput};
-use bowline_wire::broker::{
+use bowline_host::broker::frames::{
     BrokerFrame, BrokerRefusal, BrokerRequest, BrokerResponse, MailboxMessage, MessageDraft,
     MessageSender, REPLY_KIND, REQUEST_KIND,
 };
+use bowline_host::broker::{BrokerConnectError, CredentialSource, ServeOptions, serve_with};
+use bowline_host::tools::Toolbox;
+use bowline_host::{BoxFuture, ToolExecutor, ToolOutput};
 use bytes::Bytes;
 use serde_json::json;
 use tokio::sync::{Semaphore, oneshot};
@@ -312,7 +312,7 @@ async fn cancel_stops_only_the_senders_request() {
 }
 
 fn live(id: &str, body: Bytes) -> BrokerFrame {
-    BrokerFrame::Request(bowline_wire::broker::LiveRequest {
+    BrokerFrame::Request(bowline_host::broker::frames::LiveRequest {
         id: id.into(),
         body,
         ttl_ms: Some(60_000),

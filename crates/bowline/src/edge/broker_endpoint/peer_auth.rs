@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bowline_core::call::{Principal, Role};
-use bowline_core::mailbox::{HUB, MailboxName};
 use bowline_core::policy::FeaturePattern;
+use bowline_host::broker::frames::{BrokerHello, BrokerRefusal};
+use bowline_host::broker::mailbox::{HUB, MailboxName};
 use bowline_host::broker::{AdmittedPeer, PeerAuthenticator, PeerRights};
 use bowline_host::events::EventKind;
 use bowline_link::BoxFuture;
-use bowline_wire::broker::{BrokerHello, BrokerRefusal};
 
 use crate::config::PeerConfig;
 use crate::edge::Edge;

@@ -3,11 +3,11 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use bowline_broker::frames::BrokerArguments;
 use bowline_core::call::{CallSubject, TaskOperation};
 use bowline_core::era::{Era, StatelessContext};
 use bowline_core::error::FailureReport;
 use bowline_core::lane::KEY_META;
-use bowline_wire::broker::BrokerArguments;
 use bowline_wire::mcp::method;
 use bowline_wire::object;
 use bowline_wire::span::ByteSpan;

@@ -3,6 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use bowline_broker::frames::{BrokerRequest, BrokerResponse, ManifestItem, MessageSender};
 use bowline_core::call::{EndpointScope, FeatureKind, Principal, Role};
 use bowline_core::era::Era;
 use bowline_core::error::{ExecutionStatus, FailureReport};
@@ -10,7 +11,6 @@ use bowline_core::policy::{Policy, PolicyTarget, RoleAllowlist};
 use bowline_core::{hex::to_hex, name};
 use bowline_link::BoxFuture;
 use bowline_tools::{ExecuteContext, ExecuteError, ToolExecutor, ToolSchema, execute_caught};
-use bowline_wire::broker::{BrokerRequest, BrokerResponse, ManifestItem, MessageSender};
 use bowline_wire::splice::write_string;
 use bytes::Bytes;
 

@@ -3,6 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
+use bowline_broker::frames::{
+    BrokerRequest, BrokerResponse, CallerContext, ManifestItem, MessageSender,
+};
 use bowline_core::call::{
     BodyKind, CallReply, CallRequest, CallSubject, EndpointScope, Principal, Route,
 };
@@ -10,9 +13,6 @@ use bowline_core::era::Era;
 use bowline_core::error::FailureReport;
 use bowline_core::trace::CallTrace;
 use bowline_link::BoxFuture;
-use bowline_wire::broker::{
-    BrokerRequest, BrokerResponse, CallerContext, ManifestItem, MessageSender,
-};
 use bytes::Bytes;
 
 use super::call_params::BackendCallParams;

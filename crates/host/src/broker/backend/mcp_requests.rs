@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
+use bowline_broker::frames::{BrokerResponse, MessageSender};
+use bowline_broker::mailbox::HUB;
 use bowline_core::cache::CacheScope;
 use bowline_core::call::{EndpointScope, Principal, Role};
 use bowline_core::era::Era;
 use bowline_core::error::{CallError, FailureReport};
 use bowline_core::log_level::LogLevel;
-use bowline_core::mailbox::HUB;
 use bowline_core::time::to_millis;
-use bowline_wire::broker::{BrokerResponse, MessageSender};
 use bowline_wire::mcp::{code, method};
 use bowline_wire::object;
 use bowline_wire::splice::write_string;

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_broker::frames::{BrokerRefusal, BrokerResponse};
 use bowline_core::error::{
     ExecutionStatus, FailureClass, FailureOrigin, FailureReport, RetryAdvice,
 };
 use bowline_core::time::MonotonicTime;
-use bowline_wire::broker::{BrokerRefusal, BrokerResponse};
 use tokio::time::{sleep, timeout_at};
 
 use super::super::{BrokerCall, BrokerCallError};

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use bowline_core::error::ExecutionStatus;
-use bowline_link::websocket::{self, DisconnectReason, WebSocketConnection, WebSocketReceiver};
-use bowline_wire::broker::{
+use bowline_broker::frames::{
     BrokerFrame, BrokerHello, BrokerRefusal, BrokerRequest, BrokerResponse, BrokerWelcome,
     FrameError,
 };
+use bowline_core::error::ExecutionStatus;
+use bowline_link::websocket::{self, DisconnectReason, WebSocketConnection, WebSocketReceiver};
 use bytes::Bytes;
 use tokio::time::Instant;
 

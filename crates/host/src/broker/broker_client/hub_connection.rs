@@ -4,14 +4,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_broker::frames::{
+    BrokerFrame, BrokerRefusal, BrokerWelcome, LiveRequest, MailboxMessage,
+};
 use bowline_core::client_handle::ClientHandle;
 use bowline_core::error::ExecutionStatus;
 use bowline_core::pending_table::{PendingTable, SendState};
 use bowline_core::sync::lock;
 use bowline_link::websocket::{DisconnectReason, WebSocketSender};
-use bowline_wire::broker::{
-    BrokerFrame, BrokerRefusal, BrokerWelcome, LiveRequest, MailboxMessage,
-};
 use bytes::Bytes;
 use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::time::{Instant, timeout, timeout_at};

@@ -5,8 +5,8 @@ use std::hash::{Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_broker::frames::BrokerFrame;
 use bowline_core::sync::lock;
-use bowline_wire::broker::BrokerFrame;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::connect::CLOSE_NORMAL;

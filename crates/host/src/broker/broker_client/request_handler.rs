@@ -3,8 +3,10 @@
 use std::fmt;
 use std::sync::Arc;
 
+use bowline_broker::frames::{
+    BrokerFrame, BrokerRefusal, LiveRequest, MailboxMessage, SessionEvent,
+};
 use bowline_link::websocket::DisconnectReason;
-use bowline_wire::broker::{BrokerFrame, BrokerRefusal, LiveRequest, MailboxMessage, SessionEvent};
 use bytes::Bytes;
 use tokio::time::Instant;
 

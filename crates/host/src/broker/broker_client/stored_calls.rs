@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_broker::frames::{
+    BrokerFrame, BrokerResponse, MailboxMessage, MessageDraft, REPLY_KIND, REQUEST_KIND,
+};
+use bowline_broker::mailbox::HUB;
 use bowline_core::client_handle::ClientHandle;
 use bowline_core::error::ExecutionStatus;
 use bowline_core::hex::to_hex;
-use bowline_core::mailbox::HUB;
 use bowline_core::sync::lock;
-use bowline_wire::broker::{
-    BrokerFrame, BrokerResponse, MailboxMessage, MessageDraft, REPLY_KIND, REQUEST_KIND,
-};
 use tokio::sync::oneshot;
 use tokio::time::timeout_at;
 

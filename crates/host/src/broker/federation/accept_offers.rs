@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bowline_core::mailbox::MailboxName;
+use bowline_broker::mailbox::MailboxName;
 use bowline_core::sync::lock;
 
 use super::{FederatedPeer, Federation};

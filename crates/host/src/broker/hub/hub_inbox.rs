@@ -9,8 +9,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
+use bowline_broker::frames::{
+    BrokerResponse, MailboxMessage, MessageDraft, REPLY_KIND, REQUEST_KIND, ResultForm,
+};
+use bowline_broker::mailbox::MailboxName;
 use bowline_core::error::ExecutionStatus;
-use bowline_core::mailbox::MailboxName;
 use bowline_core::sync::lock;
 use bowline_core::time::MonotonicTime;
 use bowline_journal::{
@@ -18,9 +21,6 @@ use bowline_journal::{
     MessageId, PublishOutcome, Timestamps,
 };
 use bowline_link::BoxFuture;
-use bowline_wire::broker::{
-    BrokerResponse, MailboxMessage, MessageDraft, REPLY_KIND, REQUEST_KIND, ResultForm,
-};
 use bytes::Bytes;
 
 use super::inbox_scheduler::InboxScan;

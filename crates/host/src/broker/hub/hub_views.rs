@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use bowline_core::mailbox::MailboxName;
+use bowline_broker::mailbox::MailboxName;
 use bowline_core::sync::lock;
 use bowline_journal::{JournalError, MessageFilter, MessageId, MessageStatus, MessageView};
 use bowline_wire::splice::write_string;

@@ -4,14 +4,14 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use bowline_broker::frames::{BrokerFrame, BrokerResponse, LiveRequest, MessageSender};
+use bowline_broker::mailbox::{MailboxName, check_message_id};
 use bowline_core::client_handle::{ClientCapability, ClientHandle, SessionKey};
 use bowline_core::error::{
     ExecutionStatus, FailureClass, FailureOrigin, FailureReport, RetryAdvice,
 };
-use bowline_core::mailbox::{MailboxName, check_message_id};
 use bowline_core::sync::lock;
 use bowline_core::time::{MonotonicTime, to_millis};
-use bowline_wire::broker::{BrokerFrame, BrokerResponse, LiveRequest, MessageSender};
 use bytes::Bytes;
 use tokio::sync::oneshot;
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bowline_core::mailbox::{HUB, MailboxName, MailboxNameError};
+use bowline_broker::mailbox::{HUB, MailboxName, MailboxNameError};
 
 /// Names of the hub's own mailbox, beside `hub`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

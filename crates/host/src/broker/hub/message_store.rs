@@ -3,19 +3,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_broker::frames::{MailboxMessage, MessageSender, REPLY_KIND, REQUEST_KIND};
+use bowline_broker::mailbox::{HUB, MailboxName};
 use bowline_core::call::{Principal, Role};
 use bowline_core::hex::to_hex;
-use bowline_core::mailbox::{HUB, MailboxName};
 use bowline_core::sync::lock;
 use bowline_journal::{ExpectedRevision, JournalError, MessageDraft, PublishOutcome};
-use bowline_wire::broker::{MailboxMessage, MessageSender, REPLY_KIND, REQUEST_KIND};
 use bytes::Bytes;
 
 use super::message_address::MessageAddress;
 use super::stored_message::{self, mailbox_lane, message_digest};
 use super::{HubShared, rights};
 use crate::broker::REQUEST_TTL;
-use bowline_wire::broker::BrokerRefusal;
+use bowline_broker::frames::BrokerRefusal;
 
 /// TTL of a reply without an explicit TTL.
 const REPLY_TTL: Duration = Duration::from_secs(60 * 60);
@@ -199,6 +199,6 @@ mod tests {
         let parts: Vec<_> = one.split('-').map(str::len).collect();
         assert_eq!(parts, [8, 4, 4, 4, 12]);
         assert_eq!((one.get(14..15), one.get(19..20)), (Some("4"), Some("a")));
-        assert_eq!(bowline_core::mailbox::check_message_id(&one), Ok(()));
+        assert_eq!(bowline_broker::mailbox::check_message_id(&one), Ok(()));
     }
 }

@@ -7,8 +7,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use bowline_broker::mailbox::MailboxName;
 use bowline_core::call::Principal;
-use bowline_core::mailbox::MailboxName;
 use bowline_core::sync::lock;
 use bowline_core::time::MonotonicTime;
 use bowline_journal::{ExpectedRevision, JournalError};

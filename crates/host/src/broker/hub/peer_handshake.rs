@@ -3,12 +3,12 @@
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
-use bowline_core::mailbox::MailboxName;
+use bowline_broker::frames::{BrokerFrame, BrokerRefusal, BrokerWelcome};
+use bowline_broker::mailbox::MailboxName;
 use bowline_core::sync::lock;
 use bowline_core::time::to_millis;
 use bowline_link::BoxFuture;
 use bowline_link::websocket::{WebSocketConnection, WebSocketReceiver, WebSocketSender};
-use bowline_wire::broker::{BrokerFrame, BrokerRefusal, BrokerWelcome};
 use tokio::sync::{Notify, Semaphore};
 
 use super::hub_counts::increment;

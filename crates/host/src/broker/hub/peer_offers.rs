@@ -6,9 +6,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_broker::frames::{BrokerRefusal, ManifestItem};
 use bowline_core::sync::lock;
 use bowline_link::Revision;
-use bowline_wire::broker::{BrokerRefusal, ManifestItem};
 use bowline_wire::object;
 use bytes::Bytes;
 

@@ -4,13 +4,13 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, Weak};
 
+use bowline_broker::frames::{BrokerFrame, BrokerRefusal, MessageSender};
+use bowline_broker::mailbox::MailboxName;
 use bowline_core::client_handle::ClientHandle;
-use bowline_core::mailbox::MailboxName;
 use bowline_core::sync::lock;
 use bowline_core::time::MonotonicTime;
 use bowline_journal::LeaseReceipt;
 use bowline_link::websocket::WebSocketSender;
-use bowline_wire::broker::{BrokerFrame, BrokerRefusal, MessageSender};
 use bytes::Bytes;
 use foldhash::fast::RandomState;
 use tokio::sync::{Notify, Semaphore, oneshot, watch};

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_broker::frames::{BrokerFrame, MailboxMessage};
 use bowline_core::sync::lock;
 use bowline_core::time::{MonotonicTime, to_millis};
 use bowline_journal::{LaneName, LeaseOrder, LeaseReceipt, LeasedMessage};
-use bowline_wire::broker::{BrokerFrame, MailboxMessage};
 
 use super::hub_counts::increment;
 use super::peer_registry::{ConnectedPeer, PushedMessage, SubscribeOutcome};

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_broker::mailbox::MailboxName;
 use bowline_core::budget::{BudgetRefusal, CallCost};
 use bowline_core::call::{Principal, Role};
-use bowline_core::mailbox::MailboxName;
 use bowline_core::rate_limiter::{RateDecision, RequestCost, WAIT_MAX};
 use bowline_core::shares::SharedResource;
 use bowline_core::sync::lock;

@@ -6,13 +6,15 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use bowline_core::mailbox::{HUB, MailboxName, check_message_id};
+use bowline_broker::frames::{
+    BrokerFrame, BrokerRefusal, FrameError, MailboxMessage, REQUEST_KIND,
+};
+use bowline_broker::mailbox::{HUB, MailboxName, check_message_id};
 use bowline_core::rate_limiter::RequestCost;
 use bowline_core::sync::lock;
 use bowline_journal::{Duplicate, PublishOutcome};
 use bowline_link::BoxFuture;
 use bowline_link::websocket::WebSocketReceiver;
-use bowline_wire::broker::{BrokerFrame, BrokerRefusal, FrameError, MailboxMessage, REQUEST_KIND};
 use bytes::Bytes;
 use tokio::task::{AbortHandle, JoinSet};
 
@@ -337,7 +339,7 @@ impl<'a> PeerReader<'a> {
         to: &str,
         message: &MailboxMessage,
     ) -> Result<(MessageAddress, MailboxMessage), BrokerRefusal> {
-        let bad = |name: bowline_core::mailbox::MailboxNameError, id| {
+        let bad = |name: bowline_broker::mailbox::MailboxNameError, id| {
             refusal("bad_name", &name.to_string(), id)
         };
         // Never echo an invalid id.

@@ -4,18 +4,18 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
 
 use arc_swap::ArcSwap;
+use bowline_broker::frames::{
+    BrokerFrame, BrokerResponse, MailboxMessage, MessageDraft, MessageSender, REQUEST_KIND,
+    SessionEvent,
+};
+use bowline_broker::mailbox::{HUB, MailboxName};
 use bowline_core::error::{
     ExecutionStatus, FailureClass, FailureOrigin, FailureReport, RetryAdvice,
 };
-use bowline_core::mailbox::{HUB, MailboxName};
 use bowline_core::sync::lock;
 use bowline_core::time::to_millis;
 use bowline_journal::{Duplicate, LeaseReceipt, MessageId, PublishOutcome};
 use bowline_link::BoxFuture;
-use bowline_wire::broker::{
-    BrokerFrame, BrokerResponse, MailboxMessage, MessageDraft, MessageSender, REQUEST_KIND,
-    SessionEvent,
-};
 use bytes::Bytes;
 use tokio::sync::{oneshot, watch};
 

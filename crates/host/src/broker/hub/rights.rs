@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use bowline_broker::frames::{BrokerHello, BrokerRefusal, MessageSender, REPLY_KIND, REQUEST_KIND};
+use bowline_broker::mailbox::{HUB, MailboxName};
 use bowline_core::call::Role;
-use bowline_core::mailbox::{HUB, MailboxName};
-use bowline_wire::broker::{BrokerHello, BrokerRefusal, MessageSender, REPLY_KIND, REQUEST_KIND};
 
 use super::AdmittedPeer;
 

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use bowline_broker::frames::MailboxMessage;
+use bowline_broker::mailbox::{HUB, MailboxName};
 use bowline_core::call::Principal;
-use bowline_core::mailbox::{HUB, MailboxName};
 use bowline_journal::{JournalError, LaneName};
-use bowline_wire::broker::MailboxMessage;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -123,8 +123,8 @@ pub(super) fn decode_message(body: &Bytes) -> Option<StoredMessage> {
 
 #[cfg(test)]
 mod tests {
+    use bowline_broker::frames::{MessageDraft, MessageSender, REQUEST_KIND};
     use bowline_core::call::{ContextSet, PeerAddress, Role};
-    use bowline_wire::broker::{MessageDraft, MessageSender, REQUEST_KIND};
 
     use super::*;
 

@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use bowline_broker::frames::{BrokerFrame, BrokerResponse, REQUEST_KIND, ResultForm};
+use bowline_broker::mailbox::MailboxName;
 use bowline_core::call::EndpointScope;
-use bowline_core::mailbox::MailboxName;
 use bowline_core::sync::lock;
 use bowline_journal::MessageView;
-use bowline_wire::broker::{BrokerFrame, BrokerResponse, REQUEST_KIND, ResultForm};
 
 use super::hub_counts::increment;
 use super::peer_registry::ConnectedPeer;

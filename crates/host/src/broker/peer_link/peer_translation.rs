@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use bowline_broker::frames::BrokerResponse;
 use bowline_core::call::BodyKind;
 use bowline_core::era::Era;
 use bowline_link::{LinkError, LinkRequest, LinkResponse};
-use bowline_wire::broker;
 use bowline_wire::span::ByteSpan;
 use bowline_wire::splice::{replace_span, write_string};
 use bytes::Bytes;
@@ -29,21 +29,21 @@ pub(super) fn renamed_params(request: &LinkRequest) -> Option<Bytes> {
 
 pub(super) fn to_link_response(
     request: &LinkRequest,
-    response: broker::BrokerResponse,
+    response: BrokerResponse,
 ) -> Result<LinkResponse, LinkError> {
     match response {
-        broker::BrokerResponse::Output {
+        BrokerResponse::Output {
             result: body, era, ..
         } => Ok(LinkResponse {
             era,
             ..result_response(request, &body)
         }),
-        broker::BrokerResponse::RpcError { error, era } => Ok(LinkResponse {
+        BrokerResponse::RpcError { error, era } => Ok(LinkResponse {
             era,
             ..peer_error_response(request, &error)
         }),
-        broker::BrokerResponse::Failed(failure) => Err(LinkError::RemoteFailure(Arc::new(failure))),
-        broker::BrokerResponse::Manifest { .. } => Err(LinkError::BadResponse(
+        BrokerResponse::Failed(failure) => Err(LinkError::RemoteFailure(Arc::new(failure))),
+        BrokerResponse::Manifest { .. } => Err(LinkError::BadResponse(
             "it lists tools in place of a result".into(),
         )),
     }

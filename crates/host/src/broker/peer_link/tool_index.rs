@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use arc_swap::ArcSwap;
+use bowline_broker::frames::ManifestItem;
 use bowline_core::sync::lock;
-use bowline_wire::broker::ManifestItem;
 use bowline_wire::object;
 use bowline_wire::splice::{replace_span, write_string};
 use foldhash::fast::RandomState;

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex};
 
+use bowline_broker::frames::BrokerResponse;
 use bowline_core::sync::lock;
-use bowline_wire::broker::BrokerResponse;
 use tokio::sync::watch;
 
 /// Key of a request: the sender's mailbox and the request id.

@@ -5,17 +5,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use bowline_core::client_handle::{
-    ClientCapability, ClientHandle, NullClient, ServerRequest, ServerRequestId, SessionKey,
-};
-use bowline_core::mailbox::HUB;
-use bowline_core::sync::lock;
-use bowline_core::time::MonotonicTime;
-use bowline_link::BoxFuture;
-use bowline_wire::broker::{
+use bowline_broker::frames::{
     BrokerFrame, BrokerResponse, FRAME_BYTES_MAX, LiveRequest, MailboxMessage, MessageDraft,
     MessageSender, REPLY_KIND, REQUEST_KIND, ResultForm, SessionEvent,
 };
+use bowline_broker::mailbox::HUB;
+use bowline_core::client_handle::{
+    ClientCapability, ClientHandle, NullClient, ServerRequest, ServerRequestId, SessionKey,
+};
+use bowline_core::sync::lock;
+use bowline_core::time::MonotonicTime;
+use bowline_link::BoxFuture;
 use bytes::Bytes;
 use tokio::sync::Notify;
 

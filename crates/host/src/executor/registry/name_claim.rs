@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use bowline_broker::frames::BrokerRefusal;
 use bowline_core::time::MonotonicTime;
 use bowline_link::BoxFuture;
 use bowline_link::executor_client::{
     CREDENTIAL_OVER, ExecutorSession, FENCED, GOING_DOWN, SessionAttachment,
 };
 use bowline_link::websocket::DisconnectReason;
-use bowline_wire::broker::BrokerRefusal;
 use bowline_wire::executor::ExecutorHello;
 
 use super::executor_entry::{CurrentConnection, ExecutorEntry};

@@ -8,8 +8,8 @@ use bowline_core::client_handle::{
 };
 use bowline_core::error::{ExecutionStatus, FailureClass, FailureReport};
 use bowline_core::time::MonotonicTime;
+use bowline_host::broker::frames::{BrokerFrame, BrokerRefusal, BrokerRequest, BrokerResponse};
 use bowline_host::broker::{BrokerCallError, BrokerClient, RemotePeer as _};
-use bowline_wire::broker::{BrokerFrame, BrokerRefusal, BrokerRequest, BrokerResponse};
 use bytes::Bytes;
 
 use super::{broker_call, until};

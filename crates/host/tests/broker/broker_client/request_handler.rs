@@ -2,11 +2,11 @@
 
 use std::sync::{Arc, Mutex};
 
+use bowline_host::broker::frames::{
+    BrokerFrame, BrokerRefusal, LiveRequest, MailboxMessage, MessageDraft, REPLY_KIND, REQUEST_KIND,
+};
 use bowline_host::broker::{
     BrokerClient, CredentialSource, DeliverError, HubRequestHandler, HubSender, RemotePeer as _,
-};
-use bowline_wire::broker::{
-    BrokerFrame, BrokerRefusal, LiveRequest, MailboxMessage, MessageDraft, REPLY_KIND, REQUEST_KIND,
 };
 use bytes::Bytes;
 use tokio::sync::mpsc;

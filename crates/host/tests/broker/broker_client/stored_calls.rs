@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use bowline_core::error::{ExecutionStatus, FailureClass};
 use bowline_core::time::MonotonicTime;
+use bowline_host::broker::frames::{BrokerFrame, BrokerRefusal, REQUEST_KIND, ResultForm};
 use bowline_host::broker::{BrokerCallError, BrokerClient, RemotePeer as _};
-use bowline_wire::broker::{BrokerFrame, BrokerRefusal, REQUEST_KIND, ResultForm};
 use bytes::Bytes;
 
 use super::live_calls::NotificationRecorder;

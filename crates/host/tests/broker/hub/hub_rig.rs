@@ -8,9 +8,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bowline_core::call::{Principal, Role};
-use bowline_core::mailbox::MailboxName;
 use bowline_core::policy::RoleAllowlist;
 use bowline_core::time::MonotonicTime;
+use bowline_host::broker::frames::{BrokerHello, BrokerRefusal};
+use bowline_host::broker::mailbox::MailboxName;
 use bowline_host::broker::{
     AdmittedPeer, DeadLetterView, HostBackend, Hub, HubLimits, OfferHandler, PeerAuthenticator,
     PeerRights, RejectOffers, RequestLedger, ServeEngine, ServeLimits,
@@ -24,7 +25,6 @@ use bowline_link::websocket::{
     open_websocket,
 };
 use bowline_sim::{poll_for, poll_until};
-use bowline_wire::broker::{BrokerHello, BrokerRefusal};
 use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite};

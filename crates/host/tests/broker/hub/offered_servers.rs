@@ -8,8 +8,8 @@ use bowline_core::client_handle::{
     ClientCapabilities, ClientCapability, ClientHandle, ServerRequest, ServerRequestId, SessionKey,
 };
 use bowline_core::error::{CallError, FailureClass};
-use bowline_core::mailbox::MailboxName;
 use bowline_core::policy::FeaturePattern;
+use bowline_host::broker::mailbox::MailboxName;
 use bowline_host::broker::{AdmittedPeer, OfferHandler, PeerManifest, PeerRights, RemotePeer};
 use bowline_host::spec::PeerRole;
 use bowline_sim::{reply_body, subject_call, tool_call, wait_for_state};

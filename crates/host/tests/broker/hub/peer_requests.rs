@@ -4,8 +4,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bowline_core::error::ExecutionStatus;
-use bowline_core::mailbox::MailboxName;
 use bowline_core::policy::FeaturePattern;
+use bowline_host::broker::frames::{BrokerRequest, BrokerResponse, MessageSender};
+use bowline_host::broker::mailbox::MailboxName;
 use bowline_host::broker::{
     AdmittedPeer, BrokerCall, BrokerCallError, HubLimits, OfferHandler, PeerManifest, PeerRights,
     RemotePeer,
@@ -13,7 +14,6 @@ use bowline_host::broker::{
 use bowline_host::tools::Toolbox;
 use bowline_host::{Server, SpawnOptions, ToolOutput};
 use bowline_sim::poll_for;
-use bowline_wire::broker::{BrokerRequest, BrokerResponse, MessageSender};
 use serde_json::{Value, json};
 
 use super::hub_rig::{HubRig, HubRigOptions, RawPeer, call, message_json, request};

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use bowline_wire::broker::BrokerResponse;
+use bowline_host::broker::frames::BrokerResponse;
 use serde_json::{Value, json};
 
 use super::broker_world::BrokerWorld;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bowline_core::policy::Policy;
 use bowline_core::sync::lock;
+use bowline_host::broker::frames::{BrokerHello, BrokerRefusal};
 use bowline_host::broker::{
     AdmittedPeer, HostBackend, Hub, HubLimits, PeerAuthenticator, RequestLedger, ServeEngine,
     ServeLimits,
@@ -16,7 +17,6 @@ use bowline_journal::MemoryJournal;
 use bowline_link::websocket::{
     WebSocketLimits, WebSocketReceiver, WebSocketRole, WebSocketSender, open_websocket,
 };
-use bowline_wire::broker::{BrokerHello, BrokerRefusal};
 use bytes::Bytes;
 use fastrand::Rng;
 use serde_json::{Value, json};

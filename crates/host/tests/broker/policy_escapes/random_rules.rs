@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use bowline_core::call::{ContextSet, EndpointScope, FeatureKind, Principal, Role};
-use bowline_core::mailbox::MailboxName;
 use bowline_core::policy::{DefaultAction, FeaturePattern, Policy, PolicyTarget, RoleRules};
+use bowline_host::broker::mailbox::MailboxName;
 use bowline_host::broker::{AdmittedPeer, PeerRights};
 use fastrand::Rng;
 

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bowline_core::backoff::Backoff;
+use bowline_host::broker::frames::BrokerRefusal;
 use bowline_host::executor::{ExecutorAuthenticator, ExecutorRegistry, ExecutorRegistryOptions};
 use bowline_host::ports::{Clock, SystemClock};
 use bowline_host::task_tracker::TaskTracker;
@@ -19,7 +20,6 @@ use bowline_link::websocket::{
     WebSocketSender, accept_upgrade, dial,
 };
 use bowline_sim::poll_until;
-use bowline_wire::broker::BrokerRefusal;
 use bowline_wire::executor::{
     ExecutorFrame, ExecutorHello, OpenSession, OpenSessionReply, ResponseHead, VERSION,
 };

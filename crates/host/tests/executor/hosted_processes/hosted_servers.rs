@@ -6,6 +6,7 @@ use std::time::Duration;
 use bowline_core::backoff::Backoff;
 use bowline_core::error::FailureClass;
 use bowline_core::restart_budget::RestartPolicy;
+use bowline_host::broker::frames::BrokerRefusal;
 use bowline_host::executor::{
     ExecutorAuthenticator, ExecutorOffer, ExecutorRegistry, ExecutorRegistryOptions,
     ExecutorService,
@@ -17,7 +18,6 @@ use bowline_host::{ExecuteError, Host, Principal, Role, ServerSpec};
 use bowline_link::BoxFuture;
 use bowline_link::websocket::{WebSocketRole, open_websocket};
 use bowline_sim::wait_for_state;
-use bowline_wire::broker::BrokerRefusal;
 use bowline_wire::executor::ExecutorHello;
 use bytes::Bytes;
 use serde_json::json;

@@ -10,12 +10,12 @@ use bowline_core::trace::{CallTrace, TRACEPARENT, TRACESTATE};
 use bytes::Bytes;
 
 use super::encode_frame::write_array;
-use crate::frame_error::FrameError;
-use crate::object;
-use crate::object_members::ObjectMembers;
-use crate::object_writer::ObjectWriter;
-use crate::span::ByteSpan;
-use crate::splice::write_string;
+use bowline_wire::FrameError;
+use bowline_wire::object;
+use bowline_wire::object_members::ObjectMembers;
+use bowline_wire::object_writer::ObjectWriter;
+use bowline_wire::span::ByteSpan;
+use bowline_wire::splice::write_string;
 
 /// Bytes of a session name.
 const SESSION_BYTES_MAX: usize = 128;

@@ -2,7 +2,7 @@
 
 use super::body_tests::all_responses;
 use super::*;
-use crate::testing::fuzz;
+use crate::fuzz;
 
 /// Frames of every kind with bodies of every kind, as texts to start from.
 fn corpus() -> Vec<String> {
@@ -46,7 +46,7 @@ fn parse_bodies(body: &Bytes) {
     if let Ok(answer) = BrokerResponse::parse(body) {
         for said in [ResultForm::Whole, ResultForm::Brief] {
             let written = answer.to_bytes(said);
-            assert!(crate::scan::check_json(&written, crate::KeyPolicy::Any).is_ok());
+            assert!(bowline_wire::scan::check_json(&written, bowline_wire::KeyPolicy::Any).is_ok());
             assert_eq!(BrokerResponse::parse(&written), Ok(answer.clone()));
         }
     }

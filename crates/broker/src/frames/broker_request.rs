@@ -5,11 +5,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::caller_context::CallerContext;
-use crate::frame_error::FrameError;
-use crate::object;
-use crate::object_members::ObjectMembers;
-use crate::object_writer::ObjectWriter;
-use crate::scan::{self, KeyPolicy};
+use bowline_wire::FrameError;
+use bowline_wire::object;
+use bowline_wire::object_members::ObjectMembers;
+use bowline_wire::object_writer::ObjectWriter;
+use bowline_wire::scan::{self, KeyPolicy};
 
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -22,7 +22,7 @@ fn parse_response(body: &str) -> Result<BrokerResponse, FrameError> {
 
 fn quoted(text: &str) -> String {
     let mut out = Vec::new();
-    crate::splice::write_string(&mut out, text);
+    bowline_wire::splice::write_string(&mut out, text);
     String::from_utf8(out).unwrap()
 }
 

@@ -5,8 +5,8 @@ use super::{
     BrokerFrame, BrokerHello, BrokerRefusal, BrokerWelcome, FRAME_BYTES_MAX, LiveRequest,
     MessageSender,
 };
-use crate::object_writer::ObjectWriter;
-use crate::splice::write_string;
+use bowline_wire::object_writer::ObjectWriter;
+use bowline_wire::splice::write_string;
 
 /// Approximate overhead of a payload, in bytes.
 const FRAME_OVERHEAD_BYTES: usize = 160;

@@ -295,7 +295,7 @@ fn with_ttl_changes_only_ttl() {
 #[test]
 fn deepest_result_fits_frame() {
     let nested = |depth: usize| "[".repeat(depth) + &"]".repeat(depth);
-    let deepest = nested(crate::scan::DEPTH_MAX - 2);
+    let deepest = nested(bowline_wire::scan::DEPTH_MAX - 2);
     let result = Bytes::from(format!(r#"{{"content":{deepest}}}"#));
     let answer = BrokerResponse::Output {
         result,

@@ -14,8 +14,8 @@ mod mailbox_message;
 use std::fmt;
 use std::sync::Arc;
 
-pub use crate::frame_error::FrameError;
 use bowline_core::client_handle::ClientCapability;
+pub use bowline_wire::FrameError;
 use bytes::Bytes;
 
 pub use broker_request::{BrokerArguments, BrokerRequest, CallWithContext, TextArguments};

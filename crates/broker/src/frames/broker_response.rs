@@ -14,10 +14,10 @@ use bytes::Bytes;
 use super::caller_context::{parse_era, write_era};
 use super::encode_frame::{self, write_array};
 use super::{FRAME_BYTES_MAX, FrameError};
-use crate::object_members::ObjectMembers;
-use crate::object_writer::ObjectWriter;
-use crate::span::ByteSpan;
-use crate::{object, tool_result};
+use bowline_wire::object_members::ObjectMembers;
+use bowline_wire::object_writer::ObjectWriter;
+use bowline_wire::span::ByteSpan;
+use bowline_wire::{object, tool_result};
 
 mod manifest_item;
 pub use manifest_item::ManifestItem;

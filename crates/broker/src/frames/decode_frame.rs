@@ -7,8 +7,8 @@ use super::{
     BrokerFrame, BrokerHello, BrokerRefusal, BrokerWelcome, FrameError, LiveRequest,
     MailboxMessage, MessageSender, SessionEvent,
 };
-use crate::object;
-use crate::object_members::ObjectMembers;
+use bowline_wire::object;
+use bowline_wire::object_members::ObjectMembers;
 
 /// The number of `NAMES`.
 const MEMBER_COUNT: usize = 34;

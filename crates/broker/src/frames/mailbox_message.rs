@@ -6,12 +6,12 @@ use bytes::Bytes;
 
 use super::FrameError;
 use super::encode_frame;
-use crate::object;
-use crate::object_members::{ObjectMembers, slice_bytes};
-use crate::object_writer::ObjectWriter;
-use crate::scan;
-use crate::span::ByteSpan;
-use crate::splice::{ByteEdit, EditedText};
+use bowline_wire::object;
+use bowline_wire::object_members::{ObjectMembers, slice_bytes};
+use bowline_wire::object_writer::ObjectWriter;
+use bowline_wire::scan;
+use bowline_wire::span::ByteSpan;
+use bowline_wire::splice::{ByteEdit, EditedText};
 
 /// The sender of a message. Set by the hub.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -117,7 +117,7 @@ impl MailboxMessage {
     /// # Errors
     /// The message is invalid.
     pub fn parse(raw: &Bytes) -> Result<Self, FrameError> {
-        scan::scan_carrier(raw, &mut ()).map_err(|_| FrameError::NoObject)?;
+        scan::check_carrier(raw).map_err(|_| FrameError::NoObject)?;
         let start = raw.len() - raw.trim_ascii_start().len();
         let end = raw.trim_ascii_end().len();
         Self::parse_at(raw, ByteSpan { start, end })
