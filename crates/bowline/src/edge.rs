@@ -5,6 +5,7 @@ pub mod api;
 pub mod auth;
 mod auth_failures;
 mod broker_endpoint;
+mod call;
 pub mod call_errors;
 pub mod client_session;
 pub mod connection;
@@ -14,7 +15,6 @@ pub mod endpoints;
 pub mod event_stream;
 mod executor_endpoint;
 pub mod http_listener;
-mod idempotency_key;
 pub mod large_response;
 mod linger;
 pub mod mcp;
@@ -24,10 +24,8 @@ pub mod owner_token;
 mod rate_limit;
 pub mod readiness;
 pub mod response_body;
-mod run_claim;
 pub mod seal;
 pub mod strict_framing;
-mod trace_context;
 mod upgrade;
 mod upgraded_connection;
 pub mod watcher_body;
@@ -172,7 +170,11 @@ impl Edge {
     }
 
     /// Returns the run of a call by this principal.
-    fn enter_run(&self, principal: &Principal, run: &run_claim::RunClaim<'_>) -> Arc<AgentRun> {
+    fn enter_run(
+        &self,
+        principal: &Principal,
+        run: &call::call_params::RunClaim<'_>,
+    ) -> Arc<AgentRun> {
         let now = self.host.clock().now();
         lock(&self.runs).enter_run(&principal.name, &run.id, run.calls, now)
     }

@@ -2,13 +2,11 @@
 //! 2024-11-05.
 
 mod batch;
-mod downgrade;
 mod http_sse;
 pub(super) mod initialize;
 pub(super) mod legacy_headers;
 pub(super) mod list_pages;
 mod local_requests;
-pub(super) mod mcp_call;
 mod message_parser;
 pub(super) mod outbox_resource;
 pub(super) mod request_body;
@@ -18,7 +16,6 @@ pub(super) use request_body::{BodyAccount, accepts_type, is_json_content};
 use std::sync::Arc;
 
 use bowline_core::call::{EndpointScope, Principal};
-use bowline_core::client_handle::ClientHandle;
 use bowline_core::error::{CallError, ExecutionStatus};
 use bowline_core::shares::ShareError;
 use bowline_wire::jsonrpc::{write_error, write_notification, write_result};
@@ -30,8 +27,10 @@ use http::{HeaderValue, Method, StatusCode, header};
 use hyper::body::Incoming;
 
 use self::message_parser::ParseFailure;
+use super::call::call_params::CallKind;
+use super::call::session_call;
 use super::call_errors::TooManyRequests;
-use super::client_session::{ClientSession, ReplayCoverage, SessionCallHandle};
+use super::client_session::{ClientSession, ReplayCoverage};
 use super::event_stream::{EventBody, EventId};
 use super::modern_mcp::{self, VersionHeader};
 use super::response_body::{self, EdgeResponse, SESSION_HEADER};
@@ -228,26 +227,11 @@ async fn handle_request(
     session: &Arc<ClientSession>,
     message: &RpcMessage,
 ) -> EdgeResponse {
-    let Some(kind) = message.method().and_then(mcp_call::CallKind::from_method) else {
-        let response = Box::pin(local_requests::handle_local(caller, session, message)).await;
-        return response_body::json_response(StatusCode::OK, response);
-    };
-    // A client that does not accept SSE gets no notifications or server requests, but the call
-    // still belongs to its session; otherwise a server request would be attributed to a different
-    // session.
-    let streams = accepts_type(caller.parts, "text/event-stream");
-    let handle = streams.then(|| {
-        let id = Bytes::copy_from_slice(message.id().unwrap_or_default());
-        SessionCallHandle::new(session, id, Vec::new())
-    });
-    let client: Arc<dyn ClientHandle> = match &handle {
-        Some(handle) => Arc::clone(handle) as Arc<dyn ClientHandle>,
-        None => session.handle_without_stream(),
-    };
-    match mcp_call::start_call(caller, session, message, kind, client) {
-        Ok(running) => mcp_call::respond_when_ready(caller.edge, running, handle).await,
-        Err(refused) => response_body::json_response(StatusCode::OK, refused),
+    if let Some(kind) = message.method().and_then(CallKind::from_method) {
+        return session_call::handle_call(caller, session, message, kind).await;
     }
+    let response = Box::pin(local_requests::handle_local(caller, session, message)).await;
+    response_body::json_response(StatusCode::OK, response)
 }
 
 /// Handles messages without a response: notifications, and responses to server requests.
@@ -341,14 +325,9 @@ pub(super) fn share_exceeded_response(id: Option<&[u8]>, cause: ShareError) -> E
         execution: ExecutionStatus::NotStarted,
     };
     let text = call_errors::error_response(id.unwrap_or(b"null"), &error);
-    let mut response = response_body::json_response(status, text);
-    if let Some(seconds) =
-        TooManyRequests::from_error(&error).and_then(TooManyRequests::retry_after_seconds)
-    {
-        let wait = HeaderValue::from(seconds);
-        response.headers_mut().insert(header::RETRY_AFTER, wait);
-    }
-    response
+    let limit = TooManyRequests::from_error(&error);
+    let retry_after_s = limit.and_then(TooManyRequests::retry_after_seconds);
+    response_body::retry_response(status, text, retry_after_s)
 }
 
 fn delete_session(caller: McpCaller<'_>) -> EdgeResponse {

@@ -1,20 +1,17 @@
 //! Modern era (2026-07-28): stateless requests, each complete in itself.
 
-mod http_status;
-mod modern_call;
-mod modern_call_handle;
 mod modern_headers;
 mod modern_lists;
-mod modern_result;
-mod modern_tasks;
-mod parked_calls;
-mod request_check;
-mod request_state;
+pub(super) mod modern_tasks;
+pub(super) mod request_check;
 mod server_discover;
-mod sessionless_clients;
+pub(super) mod sessionless_clients;
 pub(super) mod subscriptions_listen;
 
+use std::sync::{Arc, Mutex};
+
 use bowline_core::call::TaskOperation;
+use bowline_core::sync::lock;
 use bowline_host::catalog::ListKind;
 use bowline_wire::jsonrpc::MessageError;
 use bowline_wire::mcp::{Revision, code, meta, method};
@@ -22,12 +19,70 @@ use bowline_wire::{MessageKind, RpcMessage, object};
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 
-use super::mcp::mcp_call::CallKind;
+use super::Edge;
+use super::call::call_params::CallKind;
+use super::call::modern_call;
+use super::call::modern_call_handle::ModernCallHandle;
+use super::call::parked_calls::ParkedCallTable;
 use super::mcp::{McpCaller, error_http_response, error_response};
 use super::response_body::{self, EdgeResponse, REVISION_HEADER, SESSION_HEADER};
+use modern_tasks::TaskWaiters;
+use sessionless_clients::SessionlessClients;
 
-pub(super) use modern_call::ModernCalls;
-pub(super) use modern_result::GATEWAY_INFO;
+/// State shared by all calls without a session.
+#[derive(Debug)]
+pub(in crate::edge) struct ModernCalls {
+    /// Recently active clients.
+    pub(in crate::edge) clients: SessionlessClients,
+    /// Calls waiting for input from their clients.
+    pub(in crate::edge) parked: Mutex<ParkedCallTable<Arc<ModernCallHandle>>>,
+    /// Pending `tasks/result` requests on behalf of polling clients.
+    pub(in crate::edge) task_waiters: TaskWaiters,
+    /// Random id of this process; tells its parked calls from an earlier process's.
+    pub(in crate::edge) boot_id: u64,
+}
+
+impl Default for ModernCalls {
+    fn default() -> Self {
+        let mut boot = [0; 8];
+        // Without randomness no state is sealed, so none can be mistaken for an earlier process's.
+        let _ = getrandom::fill(&mut boot);
+        Self {
+            clients: SessionlessClients::default(),
+            parked: Mutex::default(),
+            task_waiters: TaskWaiters::default(),
+            boot_id: u64::from_ne_bytes(boot),
+        }
+    }
+}
+
+impl ModernCalls {
+    /// Cancels parked calls past their deadline and removes idle clients.
+    pub(in crate::edge) fn sweep(&self, edge: &Edge) {
+        let now = edge.host.clock().now();
+        let late = lock(&self.parked).take_expired(now);
+        for end in late {
+            end.cancel();
+        }
+        self.task_waiters.sweep(now);
+        for client in self.clients.sweep(now) {
+            edge.host.end_session(client);
+        }
+    }
+
+    /// Cancels everything started with an ended credential.
+    pub(in crate::edge) fn cancel_by_credential(&self, edge: &Edge, credential: &str) {
+        let waiting =
+            lock(&self.parked).take_matching(|end| end.client().has_credential(credential));
+        for end in waiting {
+            end.cancel();
+        }
+        self.task_waiters.cancel_by_credential(credential);
+        for client in self.clients.remove_by_credential(credential) {
+            edge.host.end_session(client);
+        }
+    }
+}
 
 /// Era given by the `MCP-Protocol-Version` header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -88,15 +88,8 @@ pub(super) fn too_fast_response(principal: &Principal, after: Duration) -> EdgeR
         principal: Arc::clone(&principal.name),
         after,
     };
-    let mut response = response_body::json_response(
-        StatusCode::TOO_MANY_REQUESTS,
-        call_errors::error_response(b"null", &error),
-    );
-    if let Some(seconds) =
-        TooManyRequests::from_error(&error).and_then(TooManyRequests::retry_after_seconds)
-    {
-        let wait = HeaderValue::from(seconds);
-        response.headers_mut().insert(header::RETRY_AFTER, wait);
-    }
-    response
+    let text = call_errors::error_response(b"null", &error);
+    let limit = TooManyRequests::from_error(&error);
+    let retry_after_s = limit.and_then(TooManyRequests::retry_after_seconds);
+    response_body::retry_response(StatusCode::TOO_MANY_REQUESTS, text, retry_after_s)
 }

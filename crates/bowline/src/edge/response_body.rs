@@ -101,6 +101,21 @@ pub fn json_response(status: StatusCode, text: impl Into<Bytes>) -> EdgeResponse
     response
 }
 
+/// Returns a JSON response that states after how many seconds a retry may succeed, if any does.
+#[must_use]
+pub fn retry_response(
+    status: StatusCode,
+    text: impl Into<Bytes>,
+    retry_after_s: Option<u64>,
+) -> EdgeResponse {
+    let mut response = json_response(status, text);
+    if let Some(seconds) = retry_after_s {
+        let wait = HeaderValue::from(seconds);
+        response.headers_mut().insert(header::RETRY_AFTER, wait);
+    }
+    response
+}
+
 /// Returns a plain text response.
 #[must_use]
 pub fn text_response(status: StatusCode, line: impl Into<Bytes>) -> EdgeResponse {

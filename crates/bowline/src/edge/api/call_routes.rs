@@ -19,7 +19,8 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::{ApiError, EdgeState, upgrade_edge};
-use crate::edge::{Edge, idempotency_key, run_claim, trace_context};
+use crate::edge::Edge;
+use crate::edge::call::call_params::{self, InvalidKey, InvalidRun};
 
 /// Body of `POST /api/v1/call`.
 #[derive(Debug, Deserialize)]
@@ -61,20 +62,16 @@ pub(super) async fn call_tool(
     edge.host
         .server(request.server)
         .map_err(|error| ApiError::from_call_error(&edge, &error, None))?;
-    let run = run_claim::read_run(&headers, None).map_err(|run_claim::InvalidRun| {
-        ApiError::new(StatusCode::BAD_REQUEST, "invalid", run_claim::INVALID_RUN)
+    let run = call_params::read_run(&headers, None).map_err(|InvalidRun| {
+        ApiError::new(StatusCode::BAD_REQUEST, "invalid", call_params::INVALID_RUN)
     })?;
     let key = request
         .idempotency_key
         .as_deref()
-        .map(idempotency_key::parse_key)
+        .map(call_params::parse_key)
         .transpose();
-    let key = key.map_err(|idempotency_key::InvalidKey| {
-        ApiError::new(
-            StatusCode::BAD_REQUEST,
-            "invalid",
-            idempotency_key::INVALID_KEY,
-        )
+    let key = key.map_err(|InvalidKey| {
+        ApiError::new(StatusCode::BAD_REQUEST, "invalid", call_params::INVALID_KEY)
     })?;
     let run = run.map(|run| edge.enter_run(&owner, &run));
     let clock = edge.host.clock();
@@ -129,7 +126,7 @@ fn to_call(
         trace: edge
             .call_tracing
             .tracer
-            .assign_trace(trace_context::read_trace(headers, None)),
+            .assign_trace(call_params::read_trace(headers, None)),
         run: None,
         idempotency_key: None,
         stateless: None,

@@ -1,13 +1,16 @@
 //! Calls in flight of a session, by JSON-RPC request id.
 
 use std::collections::HashMap;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Poll};
 
 use bowline_core::error::{CallError, ExecutionStatus};
 use bowline_core::sync::lock;
 use bytes::Bytes;
 use foldhash::fast::RandomState;
 use tokio::sync::oneshot;
+use tokio::sync::oneshot::error::RecvError;
 
 /// Calls in flight. Request ids are unique only within a session, so each session has its own.
 #[derive(Clone, Debug, Default)]
@@ -35,13 +38,12 @@ impl CancelReason {
     }
 }
 
-/// Registration of a call; removed on drop.
+/// Registration of a call, which resolves when the call is cancelled; removed on drop.
 #[derive(Debug)]
 pub struct InFlightCall {
     calls: CallsInFlight,
     id: Bytes,
-    /// Resolves when the call is cancelled.
-    pub signal: oneshot::Receiver<CancelReason>,
+    pub(super) signal: oneshot::Receiver<CancelReason>,
 }
 
 impl CallsInFlight {
@@ -95,6 +97,14 @@ impl CallsInFlight {
         &self,
     ) -> MutexGuard<'_, HashMap<Bytes, oneshot::Sender<CancelReason>, RandomState>> {
         lock(&self.calls)
+    }
+}
+
+impl Future for InFlightCall {
+    type Output = Result<CancelReason, RecvError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.signal).poll(cx)
     }
 }
 

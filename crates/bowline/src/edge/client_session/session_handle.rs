@@ -12,6 +12,7 @@ use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
 
 use super::ClientSession;
+use crate::edge::call::CallStream;
 use crate::edge::event_stream::{
     EventBody, EventBuffer, EventSource, ReaderId, StreamDelivery, StreamLabel, StreamName,
     StreamOpening,
@@ -53,34 +54,6 @@ impl SessionCallHandle {
         StreamLabel(self.serial)
     }
 
-    /// Opens the event stream of past and future events.
-    #[must_use]
-    pub fn open_stream(self: &Arc<Self>) -> EventBody {
-        let source = Arc::clone(self) as Arc<dyn EventSource>;
-        if !self.session.is_resumable() {
-            return EventBody::new(
-                source,
-                self.buffer.attach_reader(),
-                None,
-                StreamOpening::Plain,
-            );
-        }
-        self.buffer
-            .enable_replay(self.session.shared.replay_budget.clone());
-        self.session.streams.insert(self);
-        let opening = if self.session.has_primed_streams() {
-            StreamOpening::Primed { after: 0 }
-        } else {
-            StreamOpening::Plain
-        };
-        EventBody::new(
-            source,
-            self.buffer.attach_reader(),
-            Some(self.stream_name()),
-            opening,
-        )
-    }
-
     /// Returns the stream name used in event ids: the same for every reader.
     fn stream_name(&self) -> StreamName {
         let name = self.name.get_or_init(|| {
@@ -97,13 +70,6 @@ impl SessionCallHandle {
         let source = Arc::clone(self) as Arc<dyn EventSource>;
         let name = Some(self.stream_name());
         Some(EventBody::new(source, reader, name, StreamOpening::Comment))
-    }
-
-    /// Sends the response and ends the stream.
-    pub fn finish(&self, response: Bytes, now: MonotonicTime) {
-        self.refuse_open();
-        self.buffer.finish(response);
-        self.session.streams.mark_ended(self.label(), now);
     }
 
     fn refuse_open(&self) {
@@ -168,6 +134,31 @@ impl EventSource for SessionCallHandle {
         for id in std::iter::once(&self.call_id).chain(&self.batch_ids) {
             self.session.in_flight.cancel(id);
         }
+    }
+}
+
+impl CallStream for SessionCallHandle {
+    fn open_stream(self: Arc<Self>) -> EventBody {
+        let (name, opening) = if self.session.is_resumable() {
+            self.buffer
+                .enable_replay(self.session.shared.replay_budget.clone());
+            self.session.streams.insert(&self);
+            let opening = match self.session.has_primed_streams() {
+                true => StreamOpening::Primed { after: 0 },
+                false => StreamOpening::Plain,
+            };
+            (Some(self.stream_name()), opening)
+        } else {
+            (None, StreamOpening::Plain)
+        };
+        let reader = self.buffer.attach_reader();
+        EventBody::new(self, reader, name, opening)
+    }
+
+    fn finish(&self, response: Bytes, now: MonotonicTime) {
+        self.refuse_open();
+        self.buffer.finish(response);
+        self.session.streams.mark_ended(self.label(), now);
     }
 }
 

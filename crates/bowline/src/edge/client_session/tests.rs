@@ -16,6 +16,7 @@ use bowline_wire::RpcMessage;
 
 use super::call_streams::{ENDED_STREAMS_MAX, STREAM_TTL};
 use super::*;
+use crate::edge::call::CallStream as _;
 use crate::edge::event_stream::WAITING_EVENTS_MAX;
 
 /// A fixed clock.
@@ -240,7 +241,7 @@ async fn call_stream_is_kept_for_its_session() {
     let (_, other) = open_session(&sessions);
     let end = SessionCallHandle::new(&session, Bytes::from_static(b"1"), Vec::new());
     end.notify("{\"p\":1}".into());
-    let mut stream = end.open_stream();
+    let mut stream = Arc::clone(&end).open_stream();
     let text = read_events(&mut stream).unwrap();
     assert!(text.contains("{\"p\":1}"), "{text}");
     let place = last_event_id(&text);
@@ -264,7 +265,7 @@ async fn call_stream_is_kept_for_its_session() {
     assert_eq!(read_events(&mut back), None);
     for id in 0..ENDED_STREAMS_MAX {
         let end = SessionCallHandle::new(&session, id.to_string().into(), Vec::new());
-        let _stream = end.open_stream();
+        let _stream = Arc::clone(&end).open_stream();
         end.finish("{}".into(), MonotonicTime(0));
     }
     assert!(is_lost(MonotonicTime(0)), "others came after");
@@ -290,7 +291,7 @@ async fn leaving_before_first_event_cancels_call() {
         let cancelled = session.in_flight.register(&id).unwrap();
         let end = SessionCallHandle::new(&session, id.clone(), Vec::new());
         end.notify("{}".into());
-        let mut stream = end.open_stream();
+        let mut stream = Arc::clone(&end).open_stream();
         if reads {
             read_events(&mut stream).unwrap();
         }
@@ -321,7 +322,7 @@ async fn server_request_answered_by_own_session() {
     let end = SessionCallHandle::new(&session, Bytes::from_static(b"1"), Vec::new());
     let (id, heard) = send_request(&end);
     let id = id.unwrap().0;
-    let mut stream = end.open_stream();
+    let mut stream = Arc::clone(&end).open_stream();
     let text = read_events(&mut stream).unwrap();
     assert!(text.contains(&format!("{{\"id\":{id},")), "{text}");
     let answer = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"roots":[]}}}}"#);
@@ -354,7 +355,7 @@ async fn server_requests_end_with_call_and_session() {
     assert_eq!(dropped.try_recv(), Ok(None));
     let end = SessionCallHandle::new(&session, Bytes::from_static(b"3"), Vec::new());
     let (_, with_session) = send_request(&end);
-    let mut stream = end.open_stream();
+    let mut stream = Arc::clone(&end).open_stream();
     read_events(&mut stream);
     let mut cancelled = session
         .in_flight
@@ -401,7 +402,7 @@ async fn log_messages_below_level_are_dropped() {
         assert!(sessions.deliver(session.key, say(level)));
     }
     end.notify(r#"{"method":"notifications/progress"}"#.into());
-    let mut called = end.open_stream();
+    let mut called = Arc::clone(&end).open_stream();
     for text in [
         read_events(&mut stream).unwrap(),
         read_events(&mut called).unwrap(),

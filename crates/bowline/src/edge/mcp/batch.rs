@@ -4,18 +4,18 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
 
-use bowline_core::client_handle::ClientHandle;
 use bowline_wire::jsonrpc::MessageError;
 use bowline_wire::mcp::{Revision, code, method};
 use bowline_wire::{MessageKind, RpcMessage};
 use bytes::Bytes;
 use http::StatusCode;
 
-use super::mcp_call::{self, CallKind, LegacyCallFuture, LegacyResponse};
 use super::{
     McpCaller, error_http_response, handle_one_way, legacy_headers, local_requests, message_parser,
     no_session_response, reject_unknown_revision, request_body, require_session,
 };
+use crate::edge::call::call_params::CallKind;
+use crate::edge::call::{self, CallResponse, CallStream, ResponseFuture, session_call};
 use crate::edge::client_session::{ClientSession, SessionCallHandle};
 use crate::edge::modern_mcp::VersionHeader;
 use crate::edge::rate_limit;
@@ -29,7 +29,7 @@ enum BatchPart {
     /// Response is ready.
     Done(Bytes),
     /// Call in flight.
-    Running(LegacyCallFuture),
+    Running(ResponseFuture),
 }
 
 /// Handles a batch, if the session's revision supports batches.
@@ -93,7 +93,8 @@ pub(super) async fn handle_batch(caller: McpCaller<'_>, text: Bytes) -> EdgeResp
     if parts.is_empty() {
         return response_body::empty_response(StatusCode::ACCEPTED);
     }
-    mcp_call::respond_when_ready(caller.edge, Box::pin(join_parts(parts)), handle).await
+    let stream = handle.map(|handle| handle as Arc<dyn CallStream>);
+    call::respond(caller.edge, Box::pin(join_parts(parts)), stream).await
 }
 
 fn supports_batches(caller: McpCaller<'_>, session: &ClientSession) -> bool {
@@ -133,12 +134,9 @@ async fn handle_part(
             local_requests::handle_local(caller, session, message).await,
         ));
     };
-    let client: Arc<dyn ClientHandle> = match handle {
-        Some(handle) => Arc::clone(handle) as Arc<dyn ClientHandle>,
-        None => session.handle_without_stream(),
-    };
+    let client = session_call::client_handle(session, handle);
     Some(
-        match mcp_call::start_call(caller, session, message, kind, client) {
+        match session_call::start_call(caller, session, message, kind, client) {
             Ok(running) => BatchPart::Running(running),
             Err(refused) => BatchPart::Done(refused),
         },
@@ -146,14 +144,14 @@ async fn handle_part(
 }
 
 /// Waits for all responses concurrently and writes them as an array.
-async fn join_parts(mut parts: Vec<BatchPart>) -> LegacyResponse {
+async fn join_parts(mut parts: Vec<BatchPart>) -> CallResponse {
     poll_fn(|cx| {
         let mut waits = false;
         for part in &mut parts {
             if let BatchPart::Running(running) = part {
                 match running.as_mut().poll(cx) {
                     // A rate limit affects only the message's own response.
-                    Poll::Ready(outcome) => *part = BatchPart::Done(outcome.response),
+                    Poll::Ready(outcome) => *part = BatchPart::Done(outcome.text),
                     Poll::Pending => waits = true,
                 }
             }

@@ -11,13 +11,14 @@ use bowline_wire::{MessageKind, RpcMessage};
 use http::StatusCode;
 use hyper::body::Incoming;
 
-use super::mcp_call::{self, CallKind, LegacyCallFuture};
 use super::message_parser::{self, ParseFailure};
 use super::{
     McpCaller, find_session, handle_one_way, initialize, local_requests, no_session_response,
     request_body, share_exceeded_response,
 };
 use crate::edge::Edge;
+use crate::edge::call::call_params::CallKind;
+use crate::edge::call::{ResponseFuture, session_call};
 use crate::edge::client_session::{ClientSession, OpenSessionError, SessionHandle, SessionTerms};
 use crate::edge::event_stream::{self, StreamGuard};
 use crate::edge::rate_limit;
@@ -130,7 +131,7 @@ async fn handle_request(caller: McpCaller<'_>, session: &Arc<ClientSession>, mes
         initialize::initialize_session(caller, session, message).await
     } else if let Some(kind) = message.method().and_then(CallKind::from_method) {
         let handle = SessionHandle::for_session(session) as Arc<dyn ClientHandle>;
-        match mcp_call::start_call(caller, session, message, kind, handle) {
+        match session_call::start_call(caller, session, message, kind, handle) {
             Ok(running) => return respond_later(caller.edge, session, running),
             Err(refused) => refused,
         }
@@ -141,10 +142,10 @@ async fn handle_request(caller: McpCaller<'_>, session: &Arc<ClientSession>, mes
 }
 
 /// Sends the response when ready; ending the session cancels the call.
-fn respond_later(edge: &Edge, session: &Arc<ClientSession>, running: LegacyCallFuture) {
+fn respond_later(edge: &Edge, session: &Arc<ClientSession>, running: ResponseFuture) {
     let session = Arc::clone(session);
     edge.host.tasks().spawn("http+sse call", async move {
-        session.push_response(running.await.response);
+        session.push_response(running.await.text);
     });
 }
 

@@ -15,8 +15,8 @@ use super::{
     share_exceeded_response,
 };
 use crate::edge::announcer;
+use crate::edge::call::modern_response::GATEWAY_INFO;
 use crate::edge::client_session::{ClientSession, OpenSessionError, SessionTerms};
-use crate::edge::modern_mcp::GATEWAY_INFO;
 use crate::edge::response_body::{self, EdgeResponse, SESSION_HEADER};
 
 /// Handles `initialize` by opening a session.

@@ -1,14 +1,16 @@
 //! `bowline://outbox/{id}`: state of a queued call, readable by the calling principal.
 
-use bowline_core::call::{EndpointScope, Principal};
+use bowline_core::call::{BodyKind, CallReply, CallRequest, EndpointScope, ReplyOrigin};
+use bowline_core::era::Era;
 use bowline_core::error::CallError;
 use bowline_host::outbox::{OUTBOX_URI_PREFIX, OutboxError};
+use bowline_wire::RpcMessage;
 use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::result_response;
+use crate::edge::Edge;
 use crate::edge::client_session::ClientSession;
-use crate::edge::{Edge, call_errors};
 
 /// Returns whether a URI names a queued call. URIs of a server named `outbox` contain a scheme
 /// after the slash, so never digits only.
@@ -17,22 +19,30 @@ pub(in crate::edge) fn is_outbox_uri(uri: &str) -> bool {
     id.is_some_and(|id| !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// Handles `resources/read`.
+/// Handles `resources/read`: the gateway replies in the place of a server.
 pub(in crate::edge) async fn read_outbox(
     edge: &Edge,
-    principal: &Principal,
-    scope: &EndpointScope,
+    call: &CallRequest,
     uri: &str,
-    id: &[u8],
-) -> Bytes {
-    match edge.host.outbox().read_uri(principal, scope, uri).await {
-        Ok(Some(text)) => {
-            let contents = json!({"uri": uri, "mimeType": "application/json", "text": text});
-            result_response(id, json!({"contents": [contents]}).to_string().as_bytes())
-        }
-        Ok(None) => call_errors::error_response(id, &unknown_resource(uri)),
-        Err(error) => call_errors::error_response(id, &to_call_error(&error)),
-    }
+) -> Result<CallReply, CallError> {
+    let outbox = edge.host.outbox();
+    let read = outbox.read_uri(&call.principal, &call.scope, uri).await;
+    let text = read.map_err(|error| to_call_error(&error))?;
+    let text = text.ok_or_else(|| unknown_resource(uri))?;
+    let contents = json!({"uri": uri, "mimeType": "application/json", "text": text});
+    let result = json!({"contents": [contents]}).to_string();
+    let response = result_response(&call.id, result.as_bytes());
+    let message = RpcMessage::parse_from_server(response.clone()).ok();
+    let body_at = message.and_then(|message| message.result_span());
+    let body_at = body_at.ok_or(CallError::ShuttingDown)?;
+    Ok(CallReply {
+        response,
+        body_at: body_at.start..body_at.end,
+        body_kind: BodyKind::Result,
+        origin: ReplyOrigin::Live,
+        era: Era::Legacy,
+        server: None,
+    })
 }
 
 /// Subscribes a session to the completion of a queued call.

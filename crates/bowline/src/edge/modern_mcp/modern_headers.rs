@@ -16,7 +16,7 @@ const PARAM_PREFIX: &str = "mcp-param-";
 
 /// Header with the original transport. The stdio shim writes all headers and adds none for
 /// arguments.
-pub(in crate::edge) const CARRIED_HEADER: HeaderName = HeaderName::from_static("bowline-carried");
+pub(crate) const CARRIED_HEADER: HeaderName = HeaderName::from_static("bowline-carried");
 
 /// Checks the headers against the request, and returns the argument headers.
 pub(super) fn check_headers(

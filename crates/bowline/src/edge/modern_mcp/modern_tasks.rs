@@ -1,6 +1,6 @@
 //! Tasks of modern clients: status, input requests, result and cancellation.
 
-pub(super) mod task_id;
+pub(crate) mod task_id;
 mod task_support;
 pub(super) mod task_waiters;
 
@@ -21,21 +21,21 @@ use bowline_wire::object;
 use bowline_wire::splice::{replace_span, write_string};
 use bytes::Bytes;
 
-use super::modern_call::modern_response::ModernResponse;
-use super::modern_call::{ModernResponder, enter_client, round_options};
-use super::modern_call_handle::{CallResult, ModernCallHandle, RoundOptions};
-use super::modern_result::endpoint_info;
 use super::request_check::ModernRequest;
 use super::sessionless_clients::SessionlessClient;
-use crate::edge::mcp::mcp_call::{CallKind, CallParams as Named, parse_params};
+use crate::edge::call::call_params::{CallKind, CallParams as Named, parse_params};
+use crate::edge::call::modern_call::{enter_client, round_options};
+use crate::edge::call::modern_call_handle::{ModernCallHandle, RoundOptions};
+use crate::edge::call::modern_response::{ModernResponder, endpoint_info};
+use crate::edge::call::{CallResponse, CallResult};
 use crate::edge::response_body::EdgeResponse;
 use task_id::TaskId;
 
-pub(super) use task_support::{is_task_required, rewrite_task_param};
-pub(super) use task_waiters::TaskWaiters;
+pub(crate) use task_support::{is_task_required, rewrite_task_param};
+pub(crate) use task_waiters::TaskWaiters;
 
 /// Capability of clients that accept tasks as results.
-pub(super) const TASKS_CAPABILITY: &[u8] =
+pub(crate) const TASKS_CAPABILITY: &[u8] =
     br#"{"extensions":{"io.modelcontextprotocol/tasks":{}}}"#;
 
 /// Empty acknowledgement.
@@ -115,7 +115,9 @@ pub(super) async fn handle_task(
         return responder.missing_capabilities(TASKS_CAPABILITY).into_http();
     }
     let Some(named) = named else {
-        return responder.invalid_params_http(kind.missing_target_text());
+        return responder
+            .invalid_params(kind.missing_target_text())
+            .into_http();
     };
     let sealed = named.subject.name().as_ref().to_owned();
     let Some(request) = TaskRequest::open(&modern_request, responder, &named, operation) else {
@@ -125,7 +127,7 @@ pub(super) async fn handle_task(
             named.subject.clone(),
             Bytes::new(),
         );
-        return failed.call_error_http(&unknown_task(&sealed));
+        return failed.call_error(&unknown_task(&sealed)).into_http();
     };
     let response = match operation {
         TaskOperation::Get | TaskOperation::Result => request.get_task().await,
@@ -197,7 +199,7 @@ impl TaskRequest {
 
     /// Fetches the task from its server. After a gateway restart the id may name a different task,
     /// since a server may reuse ids.
-    async fn fetch_task(&self) -> Result<CallReply, ModernResponse> {
+    async fn fetch_task(&self) -> Result<CallReply, CallResponse> {
         let reply = match self.call_server(TaskOperation::Get).await {
             Ok(reply) if reply.body_kind == BodyKind::Error => {
                 return Err(self.responder.server_error(&self.handle, &reply));
@@ -219,7 +221,7 @@ impl TaskRequest {
     }
 
     /// Ensures that a request changes only the caller's own task.
-    async fn check_ownership(&self) -> Result<(), ModernResponse> {
+    async fn check_ownership(&self) -> Result<(), CallResponse> {
         match self.task.origin.origin_process {
             OriginProcess::Current => Ok(()),
             OriginProcess::Earlier => self.fetch_task().await.map(|_| ()),
@@ -257,7 +259,7 @@ impl TaskRequest {
         })
     }
 
-    async fn get_task(&self) -> ModernResponse {
+    async fn get_task(&self) -> CallResponse {
         let reply = match self.fetch_task().await {
             Ok(reply) => reply,
             Err(refused) => return refused,
@@ -270,7 +272,7 @@ impl TaskRequest {
     }
 
     /// Writes a modern server's task with the client's id and the server's name in input requests.
-    fn modern_status(&self, task: &[u8]) -> ModernResponse {
+    fn modern_status(&self, task: &[u8]) -> CallResponse {
         let server = Arc::clone(&self.task.origin.server);
         let marked = match object::field(task, "inputRequests") {
             Some(at) => relay_input_requests(&server, self.options.capabilities, task, at),
@@ -293,7 +295,7 @@ impl TaskRequest {
     }
 
     /// Writes the state of a legacy server's task, with its result or input requests.
-    async fn legacy_status(&self, task: &[u8]) -> ModernResponse {
+    async fn legacy_status(&self, task: &[u8]) -> CallResponse {
         let Some(status) = ParsedTask::parse(task).map(|task| task.status) else {
             return self.responder.result_response(&self.with_caller_id(task));
         };
@@ -360,14 +362,13 @@ impl TaskRequest {
         }
     }
 
-    async fn update_task(&self) -> ModernResponse {
+    async fn update_task(&self) -> CallResponse {
         let answers = object::field(&self.responder.params, "inputResponses");
         let answers = answers.map(|at| at.slice(&self.responder.params));
         let Some(answers) = answers.filter(|answers| answers.starts_with(b"{")) else {
-            return ModernResponse::invalid_params(
-                &self.responder,
-                "tasks/update needs an object inputResponses",
-            );
+            return self
+                .responder
+                .invalid_params("tasks/update needs an object inputResponses");
         };
         if self.answer_waiter(answers) {
             return self.responder.result_response(ACKNOWLEDGED_RESULT);
@@ -387,7 +388,7 @@ impl TaskRequest {
         }
     }
 
-    async fn cancel_task(&self) -> ModernResponse {
+    async fn cancel_task(&self) -> CallResponse {
         if let Err(refused) = self.check_ownership().await {
             return refused;
         }
@@ -403,7 +404,7 @@ impl TaskRequest {
     }
 
     /// Relays a modern server's reply.
-    fn relay_reply(&self, reply: &CallReply) -> ModernResponse {
+    fn relay_reply(&self, reply: &CallReply) -> CallResponse {
         match reply.body_kind {
             BodyKind::Error => self.responder.server_error(&self.handle, reply),
             BodyKind::Result => {
@@ -415,7 +416,7 @@ impl TaskRequest {
     }
 
     /// Acknowledges if the server knows the task.
-    async fn acknowledge_known(&self) -> ModernResponse {
+    async fn acknowledge_known(&self) -> CallResponse {
         match self.fetch_task().await {
             Ok(_) => self.responder.result_response(ACKNOWLEDGED_RESULT),
             Err(refused) => refused,

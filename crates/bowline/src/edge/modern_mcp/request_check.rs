@@ -33,40 +33,40 @@ const MODERN_METHODS: [&str; 13] = [
 
 /// A validated request.
 #[derive(Debug)]
-pub(in crate::edge) struct ModernRequest<'a> {
+pub(crate) struct ModernRequest<'a> {
     /// Caller and endpoint.
-    pub(in crate::edge) caller: McpCaller<'a>,
+    pub(crate) caller: McpCaller<'a>,
     /// The complete message.
-    pub(in crate::edge) message: &'a RpcMessage,
+    pub(crate) message: &'a RpcMessage,
     /// The method.
-    pub(in crate::edge) method: &'a str,
+    pub(crate) method: &'a str,
     /// Capabilities of the client.
-    pub(in crate::edge) abilities: ClientCapabilities,
+    pub(crate) abilities: ClientCapabilities,
     /// Span of the client's capabilities within the parameters.
-    pub(in crate::edge) capabilities_at: ByteSpan,
+    pub(crate) capabilities_at: ByteSpan,
     /// Span of the client info within the parameters, if present.
-    pub(in crate::edge) client_info_at: Option<ByteSpan>,
+    pub(crate) client_info_at: Option<ByteSpan>,
     /// Minimum log level; no log messages if absent.
-    pub(in crate::edge) log_level: Option<LogLevel>,
+    pub(crate) log_level: Option<LogLevel>,
     /// Arguments claimed in headers; absent for requests without headers of their own.
-    pub(in crate::edge) claims: Option<Vec<HeaderClaim>>,
+    pub(crate) claims: Option<Vec<HeaderClaim>>,
 }
 
 impl ModernRequest<'_> {
     /// Returns the request id as written.
-    pub(in crate::edge) fn id(&self) -> &[u8] {
+    pub(crate) fn id(&self) -> &[u8] {
         self.message.id().unwrap_or(b"null")
     }
 
     /// Returns the parameters.
-    pub(in crate::edge) fn params(&self) -> &[u8] {
+    pub(crate) fn params(&self) -> &[u8] {
         self.message.params().unwrap_or_default()
     }
 }
 
 /// Reason for rejecting a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::edge) enum ModernRequestError {
+pub(crate) enum ModernRequestError {
     /// This header contradicts the body.
     Header(&'static str),
     /// A required `_meta` member is missing.
@@ -79,7 +79,7 @@ pub(in crate::edge) enum ModernRequestError {
 
 impl ModernRequestError {
     /// Returns the error response.
-    pub(in crate::edge) fn to_response(&self, id: Option<&[u8]>) -> EdgeResponse {
+    pub(crate) fn to_response(&self, id: Option<&[u8]>) -> EdgeResponse {
         let mut data = None;
         let (status, number, text) = match self {
             Self::Header(name) => (

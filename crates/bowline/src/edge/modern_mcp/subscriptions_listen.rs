@@ -22,8 +22,8 @@ use http::StatusCode;
 
 use self::listen_filter::ListenFilter;
 use self::subscription_tag::{subscription_member, tag_notification};
-use super::modern_result::server_info;
 use super::request_check::ModernRequest;
+use crate::edge::call::modern_response::server_info;
 use crate::edge::client_session::{ListChange, ListFingerprints};
 use crate::edge::event_stream::{
     self, EventBody, EventBuffer, EventSource, ReaderId, StreamDelivery, StreamGuard, StreamOpening,
@@ -33,7 +33,7 @@ use crate::edge::mcp::{McpCaller, error_http_response, outbox_resource, share_ex
 use crate::edge::response_body::{self, EdgeResponse};
 use crate::edge::{Edge, announcer};
 
-pub(in crate::edge) use self::modern_listeners::ModernListeners;
+pub(crate) use self::modern_listeners::ModernListeners;
 
 /// Maximum wait for servers to confirm resource subscriptions. Unconfirmed resources are not
 /// acknowledged.
@@ -44,7 +44,7 @@ const SUBSCRIBE_CONCURRENCY: usize = 32;
 
 /// An open listen stream.
 #[derive(Debug)]
-pub(in crate::edge) struct ModernListener {
+pub(crate) struct ModernListener {
     /// Session key towards servers; ends with the stream.
     key: SessionKey,
     /// Id of the opening request, as written.
@@ -191,12 +191,12 @@ async fn subscribe_one(caller: McpCaller<'_>, key: SessionKey, uri: &str) -> boo
 
 impl ModernListener {
     /// Returns principal and scope of the stream.
-    pub(in crate::edge) const fn principal_and_scope(&self) -> (&Arc<Principal>, &EndpointScope) {
+    pub(crate) const fn principal_and_scope(&self) -> (&Arc<Principal>, &EndpointScope) {
         (&self.principal, &self.scope)
     }
 
     /// Announces changed lists, as far as subscribed.
-    pub(in crate::edge) fn announce_changes(&self, lists: &ListFingerprints) {
+    pub(crate) fn announce_changes(&self, lists: &ListFingerprints) {
         let mut known = lock(&self.known_lists);
         let included = ListChange::ALL
             .into_iter()

@@ -8,8 +8,8 @@ use bowline_wire::object;
 use bytes::Bytes;
 
 use super::write_without_member;
-use crate::edge::mcp::mcp_call::CallKind;
-use crate::edge::modern_mcp::modern_call::ModernResponder;
+use crate::edge::call::call_params::CallKind;
+use crate::edge::call::modern_response::ModernResponder;
 
 /// Task support declared by a tool of a legacy server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,14 +51,14 @@ fn task_support(responder: &ModernResponder) -> Option<(TaskSupport, Arc<Route>)
 }
 
 /// Returns whether the called tool runs only as a task.
-pub(in crate::edge::modern_mcp) fn is_task_required(responder: &ModernResponder) -> bool {
+pub(crate) fn is_task_required(responder: &ModernResponder) -> bool {
     matches!(task_support(responder), Some((TaskSupport::Required, _)))
 }
 
 /// Returns parameters with the `task` member added or removed, if a change is needed: modern
 /// clients never send the member, and legacy servers need it. A queueable call outlives its server
 /// and so does not become a task unless required.
-pub(in crate::edge::modern_mcp) fn rewrite_task_param(
+pub(crate) fn rewrite_task_param(
     responder: &ModernResponder,
     has_task_param: bool,
 ) -> Option<Bytes> {

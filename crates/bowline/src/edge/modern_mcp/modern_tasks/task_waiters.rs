@@ -15,9 +15,10 @@ use bowline_wire::object;
 use foldhash::fast::RandomState;
 
 use super::TaskRequest;
-use crate::edge::modern_mcp::modern_call::{input_required, run_call};
-use crate::edge::modern_mcp::modern_call_handle::ModernCallHandle;
-use crate::edge::modern_mcp::request_state::STATE_TTL;
+use crate::edge::call::call_rounds::{self, OwnedInputRequest};
+use crate::edge::call::modern_call_handle::ModernCallHandle;
+use crate::edge::call::request_state::STATE_TTL;
+use crate::edge::call::run_call;
 
 /// Maximum number of pending `tasks/result` requests; requests of further tasks are not received.
 const WAITERS_MAX: usize = 1_024;
@@ -183,10 +184,10 @@ impl TaskRequest {
         while !end.has_open_requests() && clock.now() < until {
             tokio::time::sleep(POLL_INTERVAL).await;
         }
-        let open = input_required::open_requests(&end);
+        let open = call_rounds::open_requests(&end);
         let requests: Vec<_> = open
             .iter()
-            .map(input_required::OwnedInputRequest::as_input_request)
+            .map(OwnedInputRequest::as_input_request)
             .collect();
         (!requests.is_empty()).then(|| write_input_requests(&requests))
     }
@@ -204,12 +205,9 @@ impl TaskRequest {
             WaiterRegistration::Existing(other) => return Some(other),
             WaiterRegistration::Full => return None,
         }
-        let (running, waiter_handle) = (
-            run_call(Arc::clone(edge), call, cancelled),
-            Arc::clone(&end),
-        );
+        let (waiter_edge, waiter_handle) = (Arc::clone(edge), Arc::clone(&end));
         edge.host.tasks().spawn("task result wait", async move {
-            let outcome = running.await;
+            let outcome = run_call(&waiter_edge, &call, cancelled).await;
             waiter_handle.finish(outcome);
         });
         Some(end)
@@ -223,15 +221,17 @@ mod tests {
     use tokio::sync::oneshot;
 
     use super::*;
-    use crate::edge::client_session::ClientSessions;
-    use crate::edge::modern_mcp::modern_call_handle::RoundOptions;
+    use crate::edge::call::modern_call_handle::RoundOptions;
+    use crate::edge::client_session::{CancelReason, ClientSessions};
     use crate::edge::modern_mcp::sessionless_clients::{ClientDeclaration, SessionlessClients};
 
     fn test_handle() -> Arc<ModernCallHandle> {
         handle_with_credential("").0
     }
 
-    fn handle_with_credential(credential: &str) -> (Arc<ModernCallHandle>, oneshot::Receiver<()>) {
+    fn handle_with_credential(
+        credential: &str,
+    ) -> (Arc<ModernCallHandle>, oneshot::Receiver<CancelReason>) {
         let ann = Principal {
             credential: credential.into(),
             ..Principal::new("ann", Role::Owner)
@@ -283,7 +283,7 @@ mod tests {
         attended.cancel_by_credential("another");
         assert!(cancelled.try_recv().is_err());
         attended.cancel_by_credential("token");
-        assert_eq!(cancelled.try_recv(), Ok(()));
+        assert_eq!(cancelled.try_recv(), Ok(CancelReason::Caller));
         assert!(lock(&attended.tasks).is_empty());
     }
 

@@ -11,7 +11,7 @@ use super::ModernListener;
 
 /// All open streams; bounded by stream permits.
 #[derive(Debug, Default)]
-pub(in crate::edge) struct ModernListeners(Mutex<ListenerTable>);
+pub(crate) struct ModernListeners(Mutex<ListenerTable>);
 
 #[derive(Debug, Default)]
 struct ListenerTable {
@@ -35,23 +35,23 @@ impl ModernListeners {
     }
 
     /// Forwards a notification to a stream; `false` if no such stream is open.
-    pub(in crate::edge) fn notify_listener(&self, key: SessionKey, notification: &Bytes) -> bool {
+    pub(crate) fn notify_listener(&self, key: SessionKey, notification: &Bytes) -> bool {
         let listener = self.lock_table().open.get(&key).cloned();
         listener.is_some_and(|listener| listener.forward_notification(notification))
     }
 
     /// Returns all streams.
-    pub(in crate::edge) fn snapshot(&self) -> Vec<Arc<ModernListener>> {
+    pub(crate) fn snapshot(&self) -> Vec<Arc<ModernListener>> {
         self.lock_table().open.values().cloned().collect()
     }
 
     /// Returns the number of streams.
-    pub(in crate::edge) fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.lock_table().open.len()
     }
 
     /// Ends the streams of a credential.
-    pub(in crate::edge) fn finish_by_credential(&self, credential: &str) {
+    pub(crate) fn finish_by_credential(&self, credential: &str) {
         for listener in self.snapshot() {
             if *listener.principal.credential == *credential {
                 listener.finish();
@@ -60,14 +60,14 @@ impl ModernListeners {
     }
 
     /// Ends all streams, so that clients reconnect with their current permissions.
-    pub(in crate::edge) fn finish_all(&self) {
+    pub(crate) fn finish_all(&self) {
         for listener in self.snapshot() {
             listener.finish();
         }
     }
 
     /// Ends all streams on shutdown.
-    pub(in crate::edge) fn close(&self) {
+    pub(crate) fn close(&self) {
         self.lock_table().closed = true;
         for listener in self.snapshot() {
             listener.finish();

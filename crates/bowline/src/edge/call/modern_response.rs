@@ -1,14 +1,18 @@
-//! Responses of modern calls, written under the id of the waiting request.
+//! Responses of the modern era (2026-07-28): results complete with server info and cache hints, and
+//! errors with the HTTP status of their code.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use bowline_core::call::{BodyKind, CallReply};
+use bowline_core::cache::{CacheHint, CacheScope};
+use bowline_core::call::{BodyKind, CallReply, CallSubject, EndpointScope, Principal};
 use bowline_core::client_handle::{ClientCapability, ClientHandle as _};
 use bowline_core::era::Era;
 use bowline_core::error::CallError;
 use bowline_link::{RelayError, relay_input_requests};
 use bowline_wire::era::error_translation as era_error;
 use bowline_wire::era::input_required::{self, InputRequest, InputRequired};
+use bowline_wire::era::request_meta::supports_tasks;
 use bowline_wire::era::result_translation::{ResultContext, ResultKind, result_kind, to_modern};
 use bowline_wire::era::task_translation::{ParsedTask, created_to_modern};
 use bowline_wire::jsonrpc::write_error;
@@ -16,82 +20,98 @@ use bowline_wire::mcp::{code, method};
 use bowline_wire::object;
 use bowline_wire::splice::{replace_span, write_string};
 use bytes::Bytes;
-use http::{HeaderValue, StatusCode, header};
+use http::StatusCode;
 
-use super::{CallResult, ModernCallHandle, ModernResponder};
-use crate::edge::call_errors::{self, TooManyRequests};
-use crate::edge::mcp::mcp_call::CallKind as Asks;
-use crate::edge::mcp::{error_response, result_response};
-use crate::edge::modern_mcp::http_status;
-use crate::edge::modern_mcp::modern_result::endpoint_info;
+use super::call_params::CallKind;
+use super::modern_call_handle::ModernCallHandle;
+use super::request_state::{self, RequestState};
+use super::{CallResponse, CallResult};
+use crate::edge::mcp::{accepts_type, error_response, result_response};
 use crate::edge::modern_mcp::modern_tasks::{self, TASKS_CAPABILITY, task_id};
-use crate::edge::modern_mcp::request_state::{self, RequestState};
-use crate::edge::response_body::{self, EdgeResponse};
+use crate::edge::modern_mcp::request_check::ModernRequest;
+use crate::edge::{Edge, call_errors};
 
-/// A JSON-RPC response with its HTTP status.
+/// Data for writing the response to a request after the request itself is gone.
 #[derive(Debug)]
-pub(in crate::edge::modern_mcp) struct ModernResponse {
-    pub(in crate::edge::modern_mcp) response: Bytes,
-    status: StatusCode,
-    /// Set if a rate, budget or share limit refused the call.
-    too_many_requests: Option<TooManyRequests>,
-}
-
-impl ModernResponse {
-    fn new(status: StatusCode, response: Bytes) -> Self {
-        Self {
-            response,
-            status,
-            too_many_requests: None,
-        }
-    }
-
-    /// Returns an error for invalid parameters.
-    pub(in crate::edge::modern_mcp) fn invalid_params(
-        responder: &ModernResponder,
-        text: &str,
-    ) -> Self {
-        let refused = error_response(Some(&responder.id), code::INVALID_PARAMS, text);
-        Self::new(StatusCode::OK, refused)
-    }
-
-    /// Returns a JSON response without preceding notifications.
-    pub(in crate::edge::modern_mcp) fn into_http(self) -> EdgeResponse {
-        let mut response = response_body::json_response(self.status, self.response);
-        let seconds = self
-            .too_many_requests
-            .and_then(TooManyRequests::retry_after_seconds);
-        if let Some(seconds) = seconds {
-            let wait = HeaderValue::from(seconds);
-            response.headers_mut().insert(header::RETRY_AFTER, wait);
-        }
-        response
-    }
+pub(crate) struct ModernResponder {
+    pub(crate) edge: Arc<Edge>,
+    pub(crate) principal: Arc<Principal>,
+    pub(crate) scope: EndpointScope,
+    pub(crate) kind: CallKind,
+    /// Target of the call.
+    pub(crate) subject: CallSubject,
+    pub(crate) params: Bytes,
+    /// Request id.
+    pub(crate) id: Bytes,
+    /// Whether the client accepts SSE.
+    pub(crate) accepts_streams: bool,
+    /// Whether the client accepts tasks as results.
+    pub(crate) accepts_tasks: bool,
+    /// Whether the call asks a legacy server for a task.
+    pub(crate) makes_task: bool,
 }
 
 impl ModernResponder {
-    /// Returns an error response for invalid parameters.
-    pub(in crate::edge::modern_mcp) fn invalid_params_http(&self, text: &str) -> EdgeResponse {
-        let refused = error_response(Some(&self.id), code::INVALID_PARAMS, text);
-        response_body::json_response(StatusCode::OK, refused)
+    /// Copies the needed data from a request.
+    pub(crate) fn from_request(
+        request: &ModernRequest<'_>,
+        kind: CallKind,
+        subject: CallSubject,
+        params: Bytes,
+    ) -> Self {
+        let caller = request.caller;
+        Self {
+            edge: Arc::clone(caller.edge),
+            principal: Arc::clone(caller.principal),
+            scope: caller.scope.clone(),
+            kind,
+            subject,
+            params,
+            id: Bytes::copy_from_slice(request.id()),
+            accepts_streams: accepts_type(caller.parts, "text/event-stream"),
+            accepts_tasks: supports_tasks(request.capabilities_at.slice(request.params())),
+            makes_task: false,
+        }
     }
 
-    /// Returns an error response for a failed call.
-    pub(in crate::edge::modern_mcp) fn call_error_http(&self, failed: &CallError) -> EdgeResponse {
-        self.call_error(failed).into_http()
+    /// Returns the digest that binds a request state to this request.
+    pub(crate) fn request_digest(&self) -> [u8; 32] {
+        let arguments = object::field(&self.params, "arguments");
+        let arguments = arguments.map(|at| at.slice(&self.params));
+        request_state::request_digest(self.subject.method(), self.subject.name(), arguments)
+    }
+
+    pub(crate) fn state_binding<'a>(
+        &'a self,
+        request: &'a [u8; 32],
+    ) -> request_state::StateBinding<'a> {
+        request_state::StateBinding {
+            principal: &self.principal,
+            scope: &self.scope,
+            request_digest: request,
+        }
+    }
+
+    /// Writes an error for invalid parameters.
+    pub(crate) fn invalid_params(&self, text: &str) -> CallResponse {
+        self.error(code::INVALID_PARAMS, text)
+    }
+
+    fn error(&self, number: i64, text: &str) -> CallResponse {
+        error_response(Some(&self.id), number, text).into()
     }
 
     /// Writes a modern result.
-    pub(in crate::edge::modern_mcp) fn result_response(&self, whole: &[u8]) -> ModernResponse {
-        ModernResponse::new(StatusCode::OK, result_response(&self.id, whole))
+    pub(crate) fn result_response(&self, whole: &[u8]) -> CallResponse {
+        result_response(&self.id, whole).into()
     }
 
     /// Writes the outcome of a call.
-    pub(in crate::edge::modern_mcp) fn outcome_response(
+    pub(crate) fn outcome_response(
         &self,
         handle: &ModernCallHandle,
         outcome: CallResult,
-    ) -> ModernResponse {
+    ) -> CallResponse {
         // A server that needed a missing capability failed for lack of the capability. Without a
         // reply the outcome is unknown, and the client must learn about the unknown outcome
         // instead.
@@ -109,7 +129,7 @@ impl ModernResponder {
         }
     }
 
-    fn server_result(&self, handle: &ModernCallHandle, reply: CallReply) -> ModernResponse {
+    fn server_result(&self, handle: &ModernCallHandle, reply: CallReply) -> CallResponse {
         let inside = reply.response.slice(reply.body_at.clone());
         if reply.era == Era::Legacy {
             if self.makes_task
@@ -130,7 +150,7 @@ impl ModernResponder {
             // Rewritten, because the reply carries the id of an earlier request.
             _ if handle.parked_handle().is_some() => self.result_response(&inside),
             ResultKind::Complete | ResultKind::Unknown | ResultKind::Absent => {
-                ModernResponse::new(StatusCode::OK, reply.response)
+                reply.response.into()
             }
         }
     }
@@ -142,7 +162,7 @@ impl ModernResponder {
         handle: &ModernCallHandle,
         reply: &CallReply,
         inside: &[u8],
-    ) -> ModernResponse {
+    ) -> CallResponse {
         let server = reply.server.clone().unwrap_or_default();
         let marked = match object::field(inside, "inputRequests") {
             Some(at) => relay_input_requests(&server, handle.capabilities(), inside, at),
@@ -169,8 +189,7 @@ impl ModernResponder {
         let Some(sealed) =
             request_state::seal_state(seal, self.state_binding(&digest), now_ms, &inner)
         else {
-            let refused = error_response(Some(&self.id), code::INTERNAL, "no state can be sealed");
-            return ModernResponse::new(StatusCode::OK, refused);
+            return self.error(code::INTERNAL, "no state can be sealed");
         };
         let mut literal = Vec::new();
         write_string(&mut literal, &sealed);
@@ -178,11 +197,11 @@ impl ModernResponder {
     }
 
     /// Refuses to relay a server request that the client must not receive.
-    pub(in crate::edge::modern_mcp) fn refuse_server_request(
+    pub(crate) fn refuse_server_request(
         &self,
         server: Arc<str>,
         error: &RelayError,
-    ) -> ModernResponse {
+    ) -> CallResponse {
         let reason = error.to_string().into();
         tracing::warn!(%server, %reason, "server request not relayed");
         match error {
@@ -195,7 +214,7 @@ impl ModernResponder {
     }
 
     /// Writes a task result with a sealed task id that names its owner.
-    fn task_created(&self, handle: &ModernCallHandle, result: &[u8]) -> ModernResponse {
+    fn task_created(&self, handle: &ModernCallHandle, result: &[u8]) -> CallResponse {
         let sealed = ParsedTask::parse(result).and_then(|task| {
             let made = handle.task().filter(|made| *made.id == *task.id)?;
             let (seal, boot) = (self.edge.sessions.seal(), self.edge.modern_calls.boot_id);
@@ -208,22 +227,22 @@ impl ModernResponder {
         if let Some(whole) = sealed {
             return self.result_response(&whole);
         }
-        let text = "the server made a task that cannot be named";
-        let refused = error_response(Some(&self.id), code::INTERNAL, text);
-        ModernResponse::new(StatusCode::OK, refused)
+        self.error(
+            code::INTERNAL,
+            "the server made a task that cannot be named",
+        )
     }
 
     /// Writes a server's error.
-    pub(in crate::edge::modern_mcp) fn server_error(
+    pub(crate) fn server_error(
         &self,
         handle: &ModernCallHandle,
         reply: &CallReply,
-    ) -> ModernResponse {
+    ) -> CallResponse {
         let inside = reply.response.slice(reply.body_at.clone());
         if reply.era == Era::Modern {
-            let status =
-                era_error::error_code(&inside).map_or(StatusCode::OK, http_status::status_for_code);
-            return ModernResponse::new(status, reply.response.clone());
+            let status = era_error::error_code(&inside).map_or(StatusCode::OK, status_for_code);
+            return CallResponse::new(status, reply.response.clone());
         }
         if let Some(addresses) = input_required::url_elicitations(&inside)
             && self.can_relay_requests()
@@ -234,27 +253,29 @@ impl ModernResponder {
         if !self.accepts_tasks && modern_tasks::is_task_required(self) {
             return self.missing_capabilities(TASKS_CAPABILITY);
         }
-        let uri = (self.kind == Asks::Resource).then(|| self.subject.name().as_ref());
+        let uri = (self.kind == CallKind::Resource).then(|| self.subject.name().as_ref());
         let inside = era_error::to_modern(&inside, uri);
-        let status =
-            era_error::error_code(&inside).map_or(StatusCode::OK, http_status::status_for_code);
+        let status = era_error::error_code(&inside).map_or(StatusCode::OK, status_for_code);
         let mut out = Vec::with_capacity(self.id.len() + inside.len() + 40);
         out.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
         out.extend_from_slice(&self.id);
         out.extend_from_slice(b",\"error\":");
         out.extend_from_slice(&inside);
         out.push(b'}');
-        ModernResponse::new(status, out.into())
+        CallResponse::new(status, out.into())
     }
 
     /// Returns whether servers may send requests during this call.
-    pub(super) const fn can_relay_requests(&self) -> bool {
-        matches!(self.kind, Asks::Tool | Asks::Prompt | Asks::Resource)
+    pub(crate) const fn can_relay_requests(&self) -> bool {
+        matches!(
+            self.kind,
+            CallKind::Tool | CallKind::Prompt | CallKind::Resource
+        )
     }
 
     /// Asks the user to open URLs before the request is retried. The server has done nothing and
     /// keeps no state, so no state is sealed.
-    fn url_elicitation(&self, handle: &ModernCallHandle, addresses: &[Vec<u8>]) -> ModernResponse {
+    fn url_elicitation(&self, handle: &ModernCallHandle, addresses: &[Vec<u8>]) -> CallResponse {
         if !handle
             .capabilities()
             .supports(ClientCapability::ElicitationUrl)
@@ -277,7 +298,7 @@ impl ModernResponder {
     }
 
     /// Refuses a request that needs an undeclared capability.
-    fn missing_capability(&self, capability: ClientCapability) -> ModernResponse {
+    fn missing_capability(&self, capability: ClientCapability) -> CallResponse {
         let required: &[u8] = match capability {
             ClientCapability::Sampling => br#"{"sampling":{}}"#,
             ClientCapability::SamplingTools => br#"{"sampling":{"tools":{}}}"#,
@@ -289,36 +310,26 @@ impl ModernResponder {
     }
 
     /// Refuses a request that needs these undeclared capabilities.
-    pub(in crate::edge::modern_mcp) fn missing_capabilities(
-        &self,
-        required: &[u8],
-    ) -> ModernResponse {
+    pub(crate) fn missing_capabilities(&self, required: &[u8]) -> CallResponse {
         let data = [b"{\"requiredCapabilities\":", required, b"}"].concat();
         let text = "the client did not declare a capability that this request needs";
         let mut out = Vec::new();
         let number = code::MISSING_CAPABILITY;
         write_error(&mut out, Some(&self.id), number, text, Some(&data));
-        ModernResponse::new(http_status::status_for_code(number), out.into())
+        CallResponse::new(status_for_code(number), out.into())
     }
 
-    pub(in crate::edge::modern_mcp) fn call_error(&self, failed: &CallError) -> ModernResponse {
+    /// Writes the error of a failed call.
+    pub(crate) fn call_error(&self, failed: &CallError) -> CallResponse {
         let text = call_errors::error_response(&self.id, failed);
-        let too_much = TooManyRequests::from_error(failed);
-        let plain = || {
-            let at = object::field(&text, "error").map(|at| at.slice(&text));
-            at.and_then(era_error::error_code)
-                .map_or(StatusCode::OK, http_status::status_for_code)
-        };
-        let status = too_much.map_or_else(plain, |_| StatusCode::TOO_MANY_REQUESTS);
+        let error = object::field(&text, "error").map(|at| at.slice(&text));
+        let number = error.and_then(era_error::error_code);
+        let status = number.map_or(StatusCode::OK, status_for_code);
         let text = match failed {
             CallError::UnknownResource { uri } => self.to_modern_not_found(&text, uri),
             _ => text,
         };
-        ModernResponse {
-            response: text,
-            status,
-            too_many_requests: too_much,
-        }
+        CallResponse::new(status, text).limited_by(failed)
     }
 
     /// Rewrites an unknown-resource error for the modern era.
@@ -340,4 +351,54 @@ fn has_failed(reply: &CallReply) -> bool {
     let is_error =
         || object::field(inside, "isError").is_some_and(|at| at.slice(inside) == b"true");
     reply.body_kind == BodyKind::Error || is_error()
+}
+
+/// Returns the HTTP status for a JSON-RPC error code.
+pub(crate) const fn status_for_code(number: i64) -> StatusCode {
+    match number {
+        code::METHOD_NOT_FOUND => StatusCode::NOT_FOUND,
+        code::HEADER_MISMATCH | code::MISSING_CAPABILITY | code::UNSUPPORTED_VERSION => {
+            StatusCode::BAD_REQUEST
+        }
+        _ => StatusCode::OK,
+    }
+}
+
+/// Info of the gateway, for endpoints of several servers.
+pub(crate) const GATEWAY_INFO: &str = concat!(
+    r#"{"name":"bowline","title":"Bowline","version":""#,
+    env!("CARGO_PKG_VERSION"),
+    r#""}"#,
+);
+
+/// Returns the info of an endpoint: its single server's, or the gateway's.
+pub(crate) fn server_info(request: &ModernRequest<'_>) -> Bytes {
+    let caller = request.caller;
+    endpoint_info(caller.edge, caller.principal, caller.scope)
+}
+
+/// The same without a request.
+pub(crate) fn endpoint_info(edge: &Edge, principal: &Principal, scope: &EndpointScope) -> Bytes {
+    let own = edge.host.server_info(principal, scope);
+    own.unwrap_or(Bytes::from_static(GATEWAY_INFO.as_bytes()))
+}
+
+/// Not cacheable and private: the safe default.
+pub(crate) const NOT_CACHED: CacheHint = CacheHint {
+    ttl: Duration::ZERO,
+    scope: CacheScope::Private,
+};
+
+/// Completes a legacy result for the modern era.
+pub(crate) fn complete_result(
+    request: &ModernRequest<'_>,
+    result: &[u8],
+    hint: Option<CacheHint>,
+) -> Vec<u8> {
+    let info = server_info(request);
+    let context = ResultContext {
+        server_info: Some(&info),
+        hint,
+    };
+    to_modern(result, request.method, &context)
 }

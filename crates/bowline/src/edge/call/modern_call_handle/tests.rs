@@ -3,6 +3,7 @@
 use std::sync::mpsc;
 
 use bowline_core::call::{EndpointScope, Principal, Role};
+use bowline_core::error::CallError;
 use bowline_core::time::MonotonicTime;
 
 use super::*;
@@ -19,7 +20,11 @@ fn test_options() -> RoundOptions {
     }
 }
 
-fn new_handle() -> (Arc<ModernCallHandle>, Arc<CallRound>, oneshot::Receiver<()>) {
+fn new_handle() -> (
+    Arc<ModernCallHandle>,
+    Arc<CallRound>,
+    oneshot::Receiver<CancelReason>,
+) {
     let ann = Principal::new("ann", Role::Owner);
     let (clients, sessions) = (SessionlessClients::default(), ClientSessions::new(&[1; 32]));
     let what = ClientDeclaration::default();
@@ -103,7 +108,7 @@ fn unaskable_requests_are_refused() {
     assert_eq!(open[0].try_recv(), Ok(None));
     assert!(open[1].try_recv().is_err());
     end.cancel();
-    assert_eq!(cancelled.try_recv(), Ok(()));
+    assert_eq!(cancelled.try_recv(), Ok(CancelReason::Caller));
     assert!(open[1..].iter().all(|heard| heard.try_recv() == Ok(None)));
 }
 
@@ -155,5 +160,5 @@ fn leaving_before_response_cancels_call() {
     let (_end, round, mut cancelled) = new_handle();
     let reader = round.buffer.attach_reader();
     round.reader_left(reader, StreamDelivery::Nothing);
-    assert_eq!(cancelled.try_recv(), Ok(()));
+    assert_eq!(cancelled.try_recv(), Ok(CancelReason::Caller));
 }

@@ -4,14 +4,13 @@
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::task::{Context, Poll, Waker};
 
-use bowline_core::call::CallReply;
 use bowline_core::client_handle::{
     ClientCapabilities, ClientCapability, ClientHandle, ServerRequest, ServerRequestId, SessionKey,
 };
-use bowline_core::error::CallError;
 use bowline_core::log_level::LogLevel;
 use bowline_core::sync::lock;
 use bowline_core::task_table::TaskRecord;
+use bowline_core::time::MonotonicTime;
 use bowline_wire::jsonrpc::write_result;
 use bowline_wire::mcp::method;
 use bowline_wire::object;
@@ -19,19 +18,18 @@ use bowline_wire::splice::replace_span;
 use bytes::Bytes;
 use tokio::sync::oneshot;
 
-use super::sessionless_clients::SessionlessClient;
+use super::{CallResult, CallStream};
+use crate::edge::client_session::CancelReason;
 use crate::edge::event_stream::{
     EventBody, EventBuffer, EventSource, ReaderId, StreamDelivery, StreamOpening,
 };
+use crate::edge::modern_mcp::sessionless_clients::SessionlessClient;
 
 /// Maximum number of open server requests per call; further requests are refused.
 pub(crate) const SERVER_REQUESTS_MAX: usize = 16;
 
 /// Maximum length of a server's request id used as key.
 const KEY_BYTES_MAX: usize = 128;
-
-/// Outcome of a call.
-pub(crate) type CallResult = Result<CallReply, CallError>;
 
 /// Delivery options of a single client request.
 #[derive(Clone, Debug, Default)]
@@ -71,7 +69,7 @@ struct ModernCallState {
     /// meanwhile.
     is_away: bool,
     /// Cancels the call.
-    cancel: Option<oneshot::Sender<()>>,
+    cancel: Option<oneshot::Sender<CancelReason>>,
     waker: Option<Waker>,
 }
 
@@ -106,7 +104,7 @@ impl ModernCallHandle {
     pub(crate) fn new(
         client: Arc<SessionlessClient>,
         options: RoundOptions,
-    ) -> (Arc<Self>, Arc<CallRound>, oneshot::Receiver<()>) {
+    ) -> (Arc<Self>, Arc<CallRound>, oneshot::Receiver<CancelReason>) {
         let (cancel, cancelled) = oneshot::channel();
         let end = Arc::new_cyclic(|end| {
             let round = CallRound::new(options, true, end.clone());
@@ -218,7 +216,7 @@ impl ModernCallHandle {
         drop(refused);
         if let Some(cancel) = cancel {
             // A finished call no longer listens.
-            let _ = cancel.send(());
+            let _ = cancel.send(CancelReason::Caller);
         }
     }
 
@@ -403,17 +401,6 @@ impl CallRound {
         }
     }
 
-    /// Opens the event stream of past and future notifications.
-    pub(crate) fn open_stream(self: &Arc<Self>) -> EventBody {
-        let source = Arc::clone(self) as Arc<dyn EventSource>;
-        EventBody::new(
-            source,
-            self.buffer.attach_reader(),
-            None,
-            StreamOpening::Plain,
-        )
-    }
-
     fn push_notification(&self, notification: Bytes) {
         let Some(kind) = object::text_field(&notification, "method") else {
             return;
@@ -470,6 +457,17 @@ impl EventSource for CallRound {
         {
             end.cancel();
         }
+    }
+}
+
+impl CallStream for CallRound {
+    fn open_stream(self: Arc<Self>) -> EventBody {
+        let reader = self.buffer.attach_reader();
+        EventBody::new(self, reader, None, StreamOpening::Plain)
+    }
+
+    fn finish(&self, response: Bytes, _: MonotonicTime) {
+        self.buffer.finish(response);
     }
 }
 

@@ -1,15 +1,105 @@
-//! Translates replies of modern servers for legacy sessions.
+//! Calls of sessions (2024-11-05 to 2025-11-25): reads the request, and writes the outcome in the
+//! legacy era.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use bowline_core::call::{BodyKind, CallReply, CallRequest, CallSubject, TaskOperation};
+use bowline_core::client_handle::ClientHandle;
 use bowline_core::era::Era;
+use bowline_wire::RpcMessage;
 use bowline_wire::era::error_translation;
 use bowline_wire::era::result_translation::{self, ResultKind};
 use bowline_wire::era::task_translation::{self, ParsedTask, TaskStatus};
 use bowline_wire::jsonrpc::write_result;
 use bowline_wire::mcp::{code, method};
 use bytes::Bytes;
+use http::StatusCode;
+
+use super::call_params::{self, CallKind};
+use super::{CallResponse, CallResult, CallStream, ResponseFuture};
+use crate::edge::call_errors;
+use crate::edge::client_session::{ClientSession, SessionCallHandle};
+use crate::edge::mcp::{McpCaller, accepts_type, error_response};
+use crate::edge::response_body::{self, EdgeResponse};
+
+/// Handles a request that servers answer.
+pub(crate) async fn handle_call(
+    caller: McpCaller<'_>,
+    session: &Arc<ClientSession>,
+    message: &RpcMessage,
+    kind: CallKind,
+) -> EdgeResponse {
+    // A client that does not accept SSE gets no notifications or server requests, but the call
+    // still belongs to its session; otherwise a server request would be attributed to a different
+    // session.
+    let handle = accepts_type(caller.parts, "text/event-stream").then(|| {
+        let id = Bytes::copy_from_slice(message.id().unwrap_or_default());
+        SessionCallHandle::new(session, id, Vec::new())
+    });
+    let client = client_handle(session, handle.as_ref());
+    match start_call(caller, session, message, kind, client) {
+        Ok(running) => {
+            let stream = handle.map(|handle| handle as Arc<dyn CallStream>);
+            super::respond(caller.edge, running, stream).await
+        }
+        Err(refused) => response_body::json_response(StatusCode::OK, refused),
+    }
+}
+
+/// Returns the handle of a call whose client accepts SSE, or a handle that takes only the reply.
+pub(crate) fn client_handle(
+    session: &ClientSession,
+    handle: Option<&Arc<SessionCallHandle>>,
+) -> Arc<dyn ClientHandle> {
+    match handle {
+        Some(handle) => Arc::clone(handle) as Arc<dyn ClientHandle>,
+        None => session.handle_without_stream(),
+    }
+}
+
+/// Starts a call on the host; `Err` holds the error response for an invalid request.
+pub(crate) fn start_call(
+    caller: McpCaller<'_>,
+    session: &ClientSession,
+    message: &RpcMessage,
+    kind: CallKind,
+    client: Arc<dyn ClientHandle>,
+) -> Result<ResponseFuture, Bytes> {
+    let id = message.id_span().map_or(Bytes::from_static(b"null"), |at| {
+        message.bytes().slice(at.start..at.end)
+    });
+    let invalid = |text| error_response(Some(&id), code::INVALID_PARAMS, text);
+    let missing_target = || invalid(kind.missing_target_text());
+    let params_at = message.params_span().ok_or_else(missing_target)?;
+    let params = message.bytes().slice(params_at.start..params_at.end);
+    let call_params = call_params::parse_params(&params, kind).ok_or_else(missing_target)?;
+    let call = call_params::build_call(caller, id.clone(), params, call_params).map_err(invalid)?;
+    let Some(cancelled) = session.in_flight.register(&id) else {
+        let text = "a request with this id is under way in this session";
+        return Err(error_response(Some(&id), code::INVALID_REQUEST, text));
+    };
+    let call = CallRequest {
+        client: Some(client),
+        ..call
+    };
+    let edge = Arc::clone(caller.edge);
+    Ok(Box::pin(async move {
+        let outcome = super::run_call(&edge, &call, cancelled).await;
+        write_outcome(&call, outcome)
+    }))
+}
+
+/// Writes the outcome of a call for its session.
+fn write_outcome(call: &CallRequest, outcome: CallResult) -> CallResponse {
+    match outcome {
+        Ok(reply) => downgrade_reply(call, reply).into(),
+        Err(error) => {
+            let text = call_errors::error_response(&call.id, &error);
+            CallResponse::from(text).limited_by(&error)
+        }
+    }
+}
 
 /// Reply body in the legacy era.
 #[derive(Debug, PartialEq, Eq)]
@@ -21,7 +111,7 @@ enum LegacyReply<'a> {
 }
 
 /// Returns the reply in the legacy era.
-pub(super) fn downgrade_reply(call: &CallRequest, reply: CallReply) -> Bytes {
+fn downgrade_reply(call: &CallRequest, reply: CallReply) -> Bytes {
     if reply.era == Era::Legacy {
         return reply.response;
     }
@@ -48,9 +138,7 @@ pub(super) fn downgrade_reply(call: &CallRequest, reply: CallReply) -> Bytes {
             out.into()
         }
         LegacyReply::Error(error) => error_with_object(&call.id, &error),
-        LegacyReply::Unsupported(words) => {
-            super::error_response(Some(&call.id), code::INTERNAL, words)
-        }
+        LegacyReply::Unsupported(words) => error_response(Some(&call.id), code::INTERNAL, words),
     }
 }
 
