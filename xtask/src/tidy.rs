@@ -13,6 +13,7 @@ mod file_shape;
 mod file_stems;
 mod function_signatures;
 mod machine_words;
+mod rpc_envelopes;
 mod scrub;
 mod statics;
 mod test_names;
@@ -176,7 +177,7 @@ pub(crate) fn run(root: &Path) -> Result<ExitCode> {
 }
 
 fn collect_findings(tree: &SourceTree) -> Vec<TidyFinding> {
-    let rules: [fn(&SourceTree) -> Vec<TidyFinding>; 13] = [
+    let rules: [fn(&SourceTree) -> Vec<TidyFinding>; 14] = [
         crate_rules::check_tree,
         file_shape::check_tree,
         banned_code::check_tree,
@@ -190,6 +191,7 @@ fn collect_findings(tree: &SourceTree) -> Vec<TidyFinding> {
         test_names::check_tree,
         comment_pronouns::check_tree,
         file_stems::check_tree,
+        rpc_envelopes::check_tree,
     ];
     let found = rules.into_iter().flat_map(|rule| rule(tree)).collect();
     allow_list::apply_allow_list(tree, found)

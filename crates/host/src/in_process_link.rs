@@ -295,12 +295,10 @@ fn to_error_response(request: &LinkRequest, failure: &ExecuteError) -> LinkRespo
 
 pub(crate) fn result_response(request: &LinkRequest, body: &[u8]) -> LinkResponse {
     let mut bytes = Vec::new();
-    write_result(&mut bytes, &request.reply_id, body);
-    // The result is the last member, before the closing brace.
-    let end = bytes.len().saturating_sub(1);
+    let body_at = write_result(&mut bytes, &request.reply_id, body);
     LinkResponse {
         body: BodyKind::Result,
-        body_at: end.saturating_sub(body.len())..end,
+        body_at,
         bytes: bytes.into(),
         era: Era::Legacy,
     }
@@ -313,11 +311,10 @@ pub(crate) fn error_response(
     data: Option<&[u8]>,
 ) -> LinkResponse {
     let mut bytes = Vec::new();
-    write_error(&mut bytes, Some(&request.reply_id), code, message, data);
-    let at = object::field(&bytes, "error");
+    let body_at = write_error(&mut bytes, Some(&request.reply_id), code, message, data);
     LinkResponse {
         body: BodyKind::Error,
-        body_at: at.map_or(0..0, |at| at.start..at.end),
+        body_at,
         bytes: bytes.into(),
         era: Era::Legacy,
     }

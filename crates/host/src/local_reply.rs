@@ -2,6 +2,7 @@
 
 use bowline_core::call::{BodyKind, CallReply, ReplyOrigin};
 use bowline_core::era::Era;
+use bowline_wire::jsonrpc::Envelope;
 use bowline_wire::splice::write_string;
 use bytes::Bytes;
 
@@ -23,13 +24,9 @@ pub(crate) fn error_reply(message: &str, id: &Bytes) -> CallReply {
 
 /// Writes a result as the response to `id`.
 pub(crate) fn result_reply(result: &[u8], id: &Bytes, origin: ReplyOrigin) -> CallReply {
-    let mut response = br#"{"jsonrpc":"2.0","id":"#.to_vec();
-    response.extend_from_slice(id);
-    response.extend_from_slice(br#","result":"#);
-    let start = response.len();
-    response.extend_from_slice(result);
-    let body_at = start..response.len();
-    response.push(b'}');
+    let envelope = Envelope::Result { id };
+    let mut response = Vec::with_capacity(envelope.capacity(result.len()));
+    let body_at = envelope.write(&mut response, |out| out.extend_from_slice(result));
     CallReply {
         response: response.into(),
         body_at,

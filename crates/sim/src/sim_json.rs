@@ -1,11 +1,12 @@
 //! Minimal JSON for scripted servers.
 
 use std::fmt::Write as _;
-use std::ops::Range;
 
 use bowline_core::call::BodyKind;
 use bowline_core::era::Era;
 use bowline_link::{LinkRequest, LinkResponse};
+use bowline_wire::jsonrpc::Envelope;
+use bowline_wire::mcp::method;
 
 /// Returns `text` as a JSON string.
 #[must_use]
@@ -90,20 +91,16 @@ pub(crate) fn parse_cursor(params: &str) -> &str {
 
 /// Wraps a result or error into a response to `request`.
 pub(crate) fn to_response(request: &LinkRequest, body: BodyKind, text: &str) -> LinkResponse {
-    let key = match body {
-        BodyKind::Result => "result",
-        BodyKind::Error => "error",
-    };
-    let id = String::from_utf8_lossy(&request.reply_id);
-    let start = format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"{key}\":");
-    let body_at: Range<usize> = start.len()..start.len() + text.len();
+    let mut bytes = Vec::new();
+    let body_at = Envelope::from_body(&request.reply_id, body)
+        .write(&mut bytes, |out| out.extend_from_slice(text.as_bytes()));
     // Only modern results have a `resultType`.
     let era = match body == BodyKind::Result && text.contains("\"resultType\"") {
         true => Era::Modern,
         false => Era::Legacy,
     };
     LinkResponse {
-        bytes: format!("{start}{text}}}").into(),
+        bytes: bytes.into(),
         body,
         body_at,
         era,
@@ -111,12 +108,11 @@ pub(crate) fn to_response(request: &LinkRequest, body: BodyKind, text: &str) -> 
 }
 
 /// Returns a progress notification with the client's token, if requested.
-pub(crate) fn progress_notification(request: &LinkRequest, done: u32) -> Option<String> {
+pub(crate) fn progress_notification(request: &LinkRequest, done: u32) -> Option<Vec<u8>> {
     let params = request.params.as_ref()?;
     let token = params.get(request.progress_at.clone()?)?;
     let token = String::from_utf8_lossy(token);
-    Some(format!(
-        "{{\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\",\
-         \"params\":{{\"progressToken\":{token},\"progress\":{done}}}}}"
-    ))
+    let params = format!("{{\"progressToken\":{token},\"progress\":{done}}}");
+    let method = method::PROGRESS;
+    Some(Envelope::Notification { method }.to_vec(params.as_bytes()))
 }

@@ -8,8 +8,10 @@ use crate::scan::{self, JsonError, KeyPolicy};
 use crate::span::ByteSpan;
 use crate::string_literal::StringLiteral;
 
-mod write_message;
-pub use write_message::{write_error, write_notification, write_request, write_result};
+mod envelope;
+pub use envelope::{
+    Envelope, flatten_lines, write_error, write_notification, write_request, write_result,
+};
 
 /// A validated message with the spans of its envelope.
 #[derive(Clone, Debug)]

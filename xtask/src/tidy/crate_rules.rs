@@ -102,6 +102,7 @@ const CRATE_RULES: &[CrateRule] = &[
         name: SIM_CRATE,
         own_crates: &[
             "bowline-core",
+            "bowline-wire",
             "bowline-journal",
             "bowline-link",
             "bowline-host",

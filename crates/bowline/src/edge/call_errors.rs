@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bowline_core::error::{CallError, ExecutionStatus, FailureClass, FailureOrigin, RetryAdvice};
 use bowline_core::time::to_millis;
-use bowline_wire::jsonrpc::write_error;
+use bowline_wire::jsonrpc::{Envelope, write_error};
 use bowline_wire::mcp::code;
 use bytes::Bytes;
 use http::StatusCode;
@@ -379,7 +379,7 @@ pub fn error_data(error: &CallError) -> Map<String, Value> {
 pub fn error_response(id: &[u8], error: &CallError) -> Bytes {
     let number = match error {
         // Server errors are relayed unchanged.
-        CallError::Refused { error, .. } => return relay_server_error(id, error),
+        CallError::Refused { error, .. } => return server_error_response(id, error),
         // The protocol's code for unknown names.
         CallError::UnknownTool { .. }
         | CallError::UnknownServer { .. }
@@ -423,14 +423,9 @@ pub fn outcome_unknown_response(id: &[u8]) -> Bytes {
 }
 
 /// Writes a server's error object as the response to the request `id`.
-fn relay_server_error(id: &[u8], error: &[u8]) -> Bytes {
-    let mut out = Vec::with_capacity(id.len() + error.len() + 40);
-    out.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
-    out.extend_from_slice(id);
-    out.extend_from_slice(b",\"error\":");
-    out.extend_from_slice(error);
-    out.push(b'}');
-    out.into()
+#[must_use]
+pub fn server_error_response(id: &[u8], error: &[u8]) -> Bytes {
+    Envelope::Error { id: Some(id) }.to_vec(error).into()
 }
 
 /// Returns an error in the API format.

@@ -10,6 +10,8 @@ use bowline_core::log_level::LogLevel;
 use bowline_core::sync::lock;
 use bowline_journal::MessageId;
 use bowline_journal::audit::AuditRowKind;
+use bowline_wire::jsonrpc::Envelope;
+use bowline_wire::mcp::method;
 use bowline_wire::splice::write_string;
 
 use super::deliver::ServedCounts;
@@ -227,19 +229,19 @@ impl OutboxShared {
 }
 
 fn log_notification(level: LogLevel, data: &str) -> Vec<u8> {
-    format!(
-        "{{\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":{{\"level\":\"{}\",\
-         \"logger\":\"{LOGGER}\",\"data\":{data}}}}}",
-        level.as_str()
-    )
-    .into_bytes()
+    let level = level.as_str();
+    let params = format!("{{\"level\":\"{level}\",\"logger\":\"{LOGGER}\",\"data\":{data}}}");
+    let method = method::MESSAGE;
+    Envelope::Notification { method }.to_vec(params.as_bytes())
 }
 
 fn updated_notification(uri: &str) -> Vec<u8> {
-    let mut notification = b"{\"jsonrpc\":\"2.0\",\"method\":\"notifications/resources/updated\",\
-        \"params\":{\"uri\":"
-        .to_vec();
-    write_string(&mut notification, uri);
-    notification.extend_from_slice(b"}}");
+    let method = method::RESOURCES_UPDATED;
+    let mut notification = Vec::new();
+    Envelope::Notification { method }.write(&mut notification, |out| {
+        out.extend_from_slice(b"{\"uri\":");
+        write_string(out, uri);
+        out.push(b'}');
+    });
     notification
 }

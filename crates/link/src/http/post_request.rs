@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_wire::jsonrpc::Envelope;
 use bowline_wire::{RpcMessage, object};
 use bytes::Bytes;
 use http::StatusCode;
@@ -374,10 +375,7 @@ pub(super) fn with_request_id(status: StatusCode, body: Bytes, id: u64) -> Bytes
     let Some(error) = message.error().filter(|_| nameless) else {
         return body;
     };
-    let mut out = br#"{"jsonrpc":"2.0","id":"#.to_vec();
-    out.extend_from_slice(itoa::Buffer::new().format(id).as_bytes());
-    out.extend_from_slice(br#","error":"#);
-    out.extend_from_slice(error);
-    out.push(b'}');
-    out.into()
+    let mut digits = itoa::Buffer::new();
+    let id = Some(digits.format(id).as_bytes());
+    Envelope::Error { id }.to_vec(error).into()
 }

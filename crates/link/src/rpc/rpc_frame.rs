@@ -1,7 +1,7 @@
 //! Serializes messages to a server as whole lines.
 
 use bowline_wire::ByteSpan;
-use bowline_wire::jsonrpc::{write_notification, write_request};
+use bowline_wire::jsonrpc::{flatten_lines, write_notification, write_request};
 use bowline_wire::mcp::method;
 use bowline_wire::splice::{ByteEdit, EditedText, write_string};
 
@@ -89,11 +89,7 @@ pub(crate) fn write_cancelled(out: &mut Vec<u8>, id: u64, reason: &str) {
 
 /// Makes the message one line: replaces line breaks in its whitespace and appends the line end.
 pub(super) fn finish_line(message: &mut Vec<u8>) {
-    for byte in message.iter_mut() {
-        if matches!(byte, b'\n' | b'\r') {
-            *byte = b' ';
-        }
-    }
+    flatten_lines(message);
     message.push(b'\n');
 }
 

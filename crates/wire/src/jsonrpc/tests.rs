@@ -1,5 +1,6 @@
 //! Tests of messages, with `serde_json` as the oracle.
 
+use bowline_core::call::BodyKind;
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -341,6 +342,34 @@ fn written_request_is_one_line() {
     let mut out = Vec::new();
     write_request(&mut out, 0, "ping", None);
     assert_eq!(out, br#"{"jsonrpc":"2.0","id":0,"method":"ping"}"#);
+}
+
+#[test]
+fn envelope_keeps_payload_and_tells_its_range() {
+    let payload = b"{\n\"a\" : 1.50 }";
+    for (envelope, member) in [
+        (
+            Envelope::Request {
+                id: b"\"x\"",
+                method: "m",
+            },
+            "params",
+        ),
+        (Envelope::Notification { method: "m" }, "params"),
+        (Envelope::from_body(b"7", BodyKind::Result), "result"),
+        (Envelope::from_body(b"7", BodyKind::Error), "error"),
+        (Envelope::Error { id: None }, "error"),
+    ] {
+        let mut out = Vec::with_capacity(envelope.capacity(payload.len()));
+        let room = out.capacity();
+        let range = envelope.write(&mut out, |out| out.extend_from_slice(payload));
+        assert_eq!(out.capacity(), room, "{member}");
+        assert_eq!(&out[range.clone()], payload);
+        assert_eq!(out, envelope.to_vec(payload));
+        let at = object::field(&out, member).unwrap();
+        assert_eq!(at.start..at.end, range);
+        RpcMessage::parse_from_client(out.into()).unwrap();
+    }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use bowline_wire::jsonrpc::{flatten_lines, write_error};
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -111,36 +112,28 @@ impl ShimFailure {
             ShimExecution::Unknown => "unknown",
         };
         let data = serde_json::json!({"execution": execution, "origin": "shim"});
-        write_error(id, self.code, &self.message, &data)
+        error_message(Some(id), self.code, &self.message, &data)
     }
 }
 
 /// Builds the response to a line that is no message.
 pub(super) fn malformed_response(code: i64, message: &str) -> Bytes {
     let data = serde_json::json!({"execution": "not_started", "origin": "shim"});
-    write_error("null", code, message, &data)
+    error_message(None, code, message, &data)
 }
 
-fn write_error(id: &str, code: i64, message: &str, data: &serde_json::Value) -> Bytes {
-    let error = serde_json::json!({"code": code, "message": message, "data": data});
-    format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"error\":{error}}}").into()
+fn error_message(id: Option<&str>, code: i64, message: &str, data: &serde_json::Value) -> Bytes {
+    let (id, data) = (id.map(str::as_bytes), data.to_string());
+    let mut out = Vec::new();
+    write_error(&mut out, id, code, message, Some(data.as_bytes()));
+    out.into()
 }
 
 /// Puts a message on one line: in JSON a raw line end is only whitespace.
 pub(super) fn flatten_line(message: &[u8]) -> Bytes {
-    let flat = |byte: &u8| {
-        if matches!(byte, b'\n' | b'\r') {
-            b' '
-        } else {
-            *byte
-        }
-    };
-    message
-        .trim_ascii()
-        .iter()
-        .map(flat)
-        .collect::<Vec<u8>>()
-        .into()
+    let mut line = message.trim_ascii().to_vec();
+    flatten_lines(&mut line);
+    line.into()
 }
 
 #[cfg(test)]
@@ -189,8 +182,8 @@ mod tests {
             answer,
             concat!(
                 r#"{"jsonrpc":"2.0","id":"x","error":{"code":-32000,"#,
-                r#""data":{"execution":"unknown","origin":"shim"},"#,
-                r#""message":"It \"may\" have run."}}"#
+                r#""message":"It \"may\" have run.","#,
+                r#""data":{"execution":"unknown","origin":"shim"}}}"#
             )
         );
     }

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use bowline_core::sync::lock;
 use bowline_link::http::http_client::HttpResponse;
+use bowline_wire::jsonrpc::write_notification;
+use bowline_wire::mcp::method;
 use bowline_wire::sse::SseLimits;
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, StatusCode};
@@ -228,9 +230,9 @@ impl StdioShim {
         if renewed.epoch == epoch {
             return Err(lost());
         }
-        let initialized = br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
-        let initialized = Bytes::from_static(initialized);
-        self.send_message(&initialized, ShimRequestHead::Session(&renewed))
+        let mut initialized = Vec::new();
+        write_notification(&mut initialized, method::INITIALIZED, None);
+        self.send_message(&initialized.into(), ShimRequestHead::Session(&renewed))
             .await
             .map(|_response| ())
     }

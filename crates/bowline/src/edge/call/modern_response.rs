@@ -256,13 +256,8 @@ impl ModernResponder {
         let uri = (self.kind == CallKind::Resource).then(|| self.subject.name().as_ref());
         let inside = era_error::to_modern(&inside, uri);
         let status = era_error::error_code(&inside).map_or(StatusCode::OK, status_for_code);
-        let mut out = Vec::with_capacity(self.id.len() + inside.len() + 40);
-        out.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
-        out.extend_from_slice(&self.id);
-        out.extend_from_slice(b",\"error\":");
-        out.extend_from_slice(&inside);
-        out.push(b'}');
-        CallResponse::new(status, out.into())
+        let response = call_errors::server_error_response(&self.id, &inside);
+        CallResponse::new(status, response)
     }
 
     /// Returns whether servers may send requests during this call.

@@ -137,7 +137,7 @@ fn downgrade_reply(call: &CallRequest, reply: CallReply) -> Bytes {
             write_result(&mut out, &call.id, &result);
             out.into()
         }
-        LegacyReply::Error(error) => error_with_object(&call.id, &error),
+        LegacyReply::Error(error) => call_errors::server_error_response(&call.id, &error),
         LegacyReply::Unsupported(words) => error_response(Some(&call.id), code::INTERNAL, words),
     }
 }
@@ -202,12 +202,6 @@ fn downgrade_task(verb: TaskOperation, body: &[u8]) -> LegacyReply<'_> {
             LegacyReply::Unsupported("the task has no result yet")
         }
     }
-}
-
-/// Writes a response around an error object.
-fn error_with_object(id: &[u8], error: &[u8]) -> Bytes {
-    let head = &br#"{"jsonrpc":"2.0","id":"#[..];
-    [head, id, br#","error":"#, error, b"}"].concat().into()
 }
 
 #[cfg(test)]

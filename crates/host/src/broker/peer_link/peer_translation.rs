@@ -6,6 +6,7 @@ use bowline_broker::frames::BrokerResponse;
 use bowline_core::call::BodyKind;
 use bowline_core::era::Era;
 use bowline_link::{LinkError, LinkRequest, LinkResponse};
+use bowline_wire::jsonrpc::Envelope;
 use bowline_wire::span::ByteSpan;
 use bowline_wire::splice::{replace_span, write_string};
 use bytes::Bytes;
@@ -51,16 +52,14 @@ pub(super) fn to_link_response(
 
 /// Wraps a server error under the caller's id, byte for byte.
 fn peer_error_response(request: &LinkRequest, error: &[u8]) -> LinkResponse {
-    let mut bytes = Vec::from(&b"{\"jsonrpc\":\"2.0\",\"id\":"[..]);
-    bytes.extend_from_slice(&request.reply_id);
-    bytes.extend_from_slice(b",\"error\":");
-    let start = bytes.len();
-    bytes.extend_from_slice(error);
-    let end = bytes.len();
-    bytes.push(b'}');
+    let envelope = Envelope::Error {
+        id: Some(&request.reply_id),
+    };
+    let mut bytes = Vec::with_capacity(envelope.capacity(error.len()));
+    let body_at = envelope.write(&mut bytes, |out| out.extend_from_slice(error));
     LinkResponse {
         body: BodyKind::Error,
-        body_at: start..end,
+        body_at,
         bytes: bytes.into(),
         era: Era::Legacy,
     }

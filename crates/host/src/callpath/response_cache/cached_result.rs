@@ -6,6 +6,7 @@ use bowline_core::cache::{CacheHint, CacheHit, CachedResult};
 use bowline_core::call::{BodyKind, CallReply, ReplyOrigin};
 use bowline_core::era::Era;
 use bowline_core::time::to_millis;
+use bowline_wire::jsonrpc::Envelope;
 use bowline_wire::object;
 use bowline_wire::span::ByteSpan;
 use bowline_wire::splice::{ByteEdit, EditedText};
@@ -98,15 +99,9 @@ pub(super) fn to_reply(hit: &CacheHit, id: &Bytes) -> CallReply {
         source: result,
         edits: &edits,
     };
-    let (head, middle) = (&br#"{"jsonrpc":"2.0","id":"#[..], &br#","result":"#[..]);
-    let envelope = head.len() + id.len() + middle.len();
-    let mut response = Vec::with_capacity(envelope + result.len() + ttl_ms.len() + 1);
-    response.extend_from_slice(head);
-    response.extend_from_slice(id);
-    response.extend_from_slice(middle);
-    edited.write(&mut response);
-    let body_at = envelope..response.len();
-    response.push(b'}');
+    let envelope = Envelope::Result { id };
+    let mut response = Vec::with_capacity(envelope.capacity(result.len() + ttl_ms.len()));
+    let body_at = envelope.write(&mut response, |out| edited.write(out));
     CallReply {
         response: response.into(),
         body_at,
