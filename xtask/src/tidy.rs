@@ -18,6 +18,7 @@ mod scrub;
 mod statics;
 mod test_names;
 mod type_names;
+mod unused_dependencies;
 
 use std::{fmt, ops::Range, path::Path, process::ExitCode};
 
@@ -179,6 +180,7 @@ pub(crate) fn run(root: &Path) -> Result<ExitCode> {
 fn collect_findings(tree: &SourceTree) -> Vec<TidyFinding> {
     let rules: [fn(&SourceTree) -> Vec<TidyFinding>; 14] = [
         crate_rules::check_tree,
+        unused_dependencies::check_tree,
         file_shape::check_tree,
         banned_code::check_tree,
         statics::check_tree,

@@ -121,14 +121,9 @@ const CRATE_RULES: &[CrateRule] = &[
 pub(super) fn check_tree(tree: &SourceTree) -> Vec<TidyFinding> {
     let mut found = Vec::new();
     for file in &tree.files {
-        let Some(folder) = file.path.strip_suffix("/Cargo.toml") else {
+        let Some(folder) = member_folder(&file.path) else {
             continue;
         };
-        // Deeper manifests belong to programs that tests build outside the workspace.
-        let name = folder.strip_prefix("crates/");
-        if folder != "xtask" && name.is_none_or(|name| name.contains('/')) {
-            continue;
-        }
         let complain = |message: String| TidyFinding::error(RULE, &file.path, 0, message);
         match toml::from_str::<Table>(&file.text) {
             Ok(manifest) => match rule_for_manifest(&manifest) {
@@ -142,6 +137,15 @@ pub(super) fn check_tree(tree: &SourceTree) -> Vec<TidyFinding> {
         }
     }
     found
+}
+
+/// Returns the folder of a workspace member, if `path` is its manifest. Deeper manifests belong to
+/// programs that tests build outside the workspace.
+pub(super) fn member_folder(path: &str) -> Option<&str> {
+    let folder = path.strip_suffix("/Cargo.toml")?;
+    let name = folder.strip_prefix("crates/");
+    let is_member = folder == "xtask" || name.is_some_and(|name| !name.contains('/'));
+    is_member.then_some(folder)
 }
 
 fn rule_for_manifest(manifest: &Table) -> Result<&'static CrateRule, String> {
@@ -194,7 +198,7 @@ fn manifest_errors(room: &CrateRule, manifest: &Table) -> Vec<String> {
 }
 
 /// Returns every dependency with its section, including platform-specific sections.
-fn dependencies(manifest: &Table) -> Vec<(&'static str, &str, &Value)> {
+pub(super) fn dependencies(manifest: &Table) -> Vec<(&'static str, &str, &Value)> {
     let platforms = manifest.get("target").and_then(Value::as_table);
     let platforms = platforms
         .into_iter()
