@@ -178,7 +178,7 @@ pub(crate) fn run(root: &Path) -> Result<ExitCode> {
 }
 
 fn collect_findings(tree: &SourceTree) -> Vec<TidyFinding> {
-    let rules: [fn(&SourceTree) -> Vec<TidyFinding>; 14] = [
+    let rules: [fn(&SourceTree) -> Vec<TidyFinding>; 15] = [
         crate_rules::check_tree,
         unused_dependencies::check_tree,
         file_shape::check_tree,
