@@ -25,7 +25,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
-use crate::{process, running_gateway::build_release};
+use crate::{process, running_gateway::build_dist};
 use broker_faults::BrokerFaults;
 use broker_setup::BrokerChaosSetup;
 use broker_tally::BrokerCallRecord;
@@ -75,7 +75,7 @@ pub(crate) fn run(root: &Path, rest: &[String]) -> Result<ExitCode> {
 pub(crate) fn run_plan(root: &Path, plan: &BrokerChaosPlan) -> Result<bool> {
     let binary = match &plan.binary {
         Some(binary) => binary.clone(),
-        None => build_release(root)?,
+        None => build_dist(root)?,
     };
     let start = process::now();
     let mut world = BrokerChaosSetup::start(root, &binary, plan)?;

@@ -16,7 +16,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-use crate::running_gateway::build_release;
+use crate::running_gateway::build_dist;
 
 use chaos_gateway::ChaosGateway;
 use chaos_load::ChaosLoad;
@@ -56,7 +56,7 @@ pub(crate) fn run(root: &Path, rest: &[String]) -> Result<ExitCode> {
 pub(crate) fn run_plan(root: &Path, plan: &ChaosPlan) -> Result<ChaosReport> {
     let binary = match &plan.binary {
         Some(binary) => binary.clone(),
-        None => build_release(root)?,
+        None => build_dist(root)?,
     };
     let gateway = ChaosGateway::start(root, &binary)?;
     let mut report = ChaosReport::default();

@@ -135,7 +135,7 @@ fn part_arguments(plan: &CrashTestPlan) -> Vec<Vec<String>> {
     .collect()
 }
 
-/// Builds the journal's crash program with optimization but without LTO, which takes minutes.
+/// Builds the journal's crash program with the release profile.
 pub(crate) fn build_crash_program(root: &Path) -> Result<PathBuf> {
     let mut cargo = Command::new("cargo");
     cargo.args([
@@ -145,11 +145,8 @@ pub(crate) fn build_crash_program(root: &Path) -> Result<PathBuf> {
         "--package",
         "bowline-journal",
     ]);
-    cargo.env("CARGO_PROFILE_RELEASE_LTO", "off");
-    cargo.env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
     process::run_inherited(cargo.args(["--example", "crash_test"]).current_dir(root))?;
-    let targets =
-        process::env_var("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+    let targets = process::target_folder(root);
     Ok(targets.join("release/examples/crash_test"))
 }
 

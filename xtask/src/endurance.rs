@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 use crate::{
     http_fixture::HttpFixture,
     process,
-    running_gateway::{RunningGateway, build_release},
+    running_gateway::{RunningGateway, build_dist},
 };
 use endurance_faults::EnduranceFaults;
 use endurance_load::EnduranceLoad;
@@ -53,7 +53,7 @@ pub(crate) fn run(root: &Path, rest: &[String]) -> Result<ExitCode> {
     let plan = parse_plan(rest)?;
     let binary = match &plan.binary {
         Some(binary) => binary.clone(),
-        None => build_release(root)?,
+        None => build_dist(root)?,
     };
     let report = run_plan(root, &binary, &plan)?;
     if plan.json {

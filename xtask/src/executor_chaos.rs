@@ -16,7 +16,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-use crate::{broker_chaos::seeded_random::SeededRandom, process, running_gateway::build_release};
+use crate::{broker_chaos::seeded_random::SeededRandom, process, running_gateway::build_dist};
 use executor_setup::ExecutorChaosSetup;
 
 /// Cuts of a full run and of the short form.
@@ -53,7 +53,7 @@ pub(crate) fn run(root: &Path, rest: &[String]) -> Result<ExitCode> {
 pub(crate) fn run_plan(root: &Path, plan: &ExecutorChaosPlan) -> Result<bool> {
     let binary = match &plan.binary {
         Some(binary) => binary.clone(),
-        None => build_release(root)?,
+        None => build_dist(root)?,
     };
     let start = process::now();
     let mut world = ExecutorChaosSetup::start(root, &binary, plan.seed)?;

@@ -22,7 +22,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
 use crate::process;
-use crate::running_gateway::build_release;
+use crate::running_gateway::build_dist;
 
 use flood_attacks::{ATTACKS, FloodAttack, FloodSize};
 use flood_gateway::FloodGateway;
@@ -151,7 +151,7 @@ pub(crate) fn run(root: &Path, rest: &[String]) -> Result<ExitCode> {
 pub(crate) fn run_plan(root: &Path, plan: &FloodPlan) -> Result<bool> {
     let binary = match &plan.binary {
         Some(binary) => binary.clone(),
-        None => build_release(root)?,
+        None => build_dist(root)?,
     };
     process::raise_descriptor_limit()?;
     let cores = CoreLayout::detect();

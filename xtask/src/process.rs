@@ -104,6 +104,11 @@ pub(crate) fn free_port() -> Result<u16> {
         .port())
 }
 
+/// Returns the folder that Cargo builds a workspace into.
+pub(crate) fn target_folder(root: &Path) -> PathBuf {
+    env_var("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from)
+}
+
 /// Returns the CPU time of all live threads of a process.
 pub(crate) fn thread_cpu_us(pid: u32) -> u64 {
     let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {

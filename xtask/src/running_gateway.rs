@@ -104,17 +104,15 @@ fn read_ready_line(child: &mut Child) -> Result<(SocketAddr, String)> {
     Ok((address, owner))
 }
 
-/// Builds the gateway and the test server beside it with the release profile, and returns the path
-/// of the gateway's binary.
-pub(crate) fn build_release(root: &Path) -> Result<PathBuf> {
+/// Builds the gateway and the test server beside it as packages have them, and returns the path of
+/// the gateway's binary.
+pub(crate) fn build_dist(root: &Path) -> Result<PathBuf> {
     eprintln!("building bowline");
     process::run_inherited(
         Command::new("cargo")
-            .args(["build", "--quiet", "--release"])
+            .args(["build", "--quiet", "--profile", "dist"])
             .args(["--package", "bowline", "--package", "bowline-fixture"])
             .current_dir(root),
     )?;
-    let targets =
-        process::env_var("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
-    Ok(targets.join("release/bowline"))
+    Ok(process::target_folder(root).join("dist/bowline"))
 }

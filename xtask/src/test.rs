@@ -3,7 +3,7 @@
 
 use std::{
     io::{BufRead, BufReader, Read},
-    path::{Path, PathBuf},
+    path::Path,
     process::{Command, ExitCode, Stdio},
 };
 
@@ -45,8 +45,7 @@ pub(crate) fn run(root: &Path) -> Result<ExitCode> {
             .current_dir(root),
     )?;
     let (count, ended_well) = run_cargo_test(root)?;
-    let targets =
-        process::env_var("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+    let targets = process::target_folder(root);
     let binary = targets.join("debug/bowline");
     let fleet = broker_chaos::run_plan(
         root,

@@ -9,15 +9,15 @@ use std::{
 
 use anyhow::{Context, Result};
 
-use crate::process;
-use crate::running_gateway::build_release;
+use crate::running_gateway::build_dist;
+use crate::{load_generator, process};
 
 /// Paths of the programs, and a scratch folder.
 #[derive(Debug)]
 pub(super) struct BenchTools {
     pub(super) mcpbench: PathBuf,
     pub(super) bowline: PathBuf,
-    /// Release build of this tool, used as relay and body server; see `build_floor_programs`.
+    /// Optimised build of this tool, used as relay and body server; see `build_floor_programs`.
     pub(super) xtask: PathBuf,
     /// The host example that reads bodies; see `build_floor_programs`.
     pub(super) bodies: PathBuf,
@@ -30,44 +30,26 @@ pub(super) struct BenchTools {
 }
 
 impl BenchTools {
-    /// Builds all programs; `None` if the source of the load generator is missing.
-    pub(super) fn build_programs(root: &Path) -> Result<Option<Self>> {
-        let Some(source) = find_bench_source(root) else {
-            return Ok(None);
-        };
-        let targets =
-            process::env_var("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
-        eprintln!("bench: building mcpbench");
-        let built = targets.join("mcpbench");
-        let mut cargo = Command::new("cargo");
-        cargo.args([
-            "build",
-            "--release",
-            "--quiet",
-            "--locked",
-            "--manifest-path",
-        ]);
-        cargo
-            .arg(source.join("Cargo.toml"))
-            .arg("--target-dir")
-            .arg(&built);
-        process::run_inherited(cargo.current_dir(root))?;
-        let bowline = build_release(root)?;
+    /// Builds the gateway and the load generator.
+    pub(super) fn build_programs(root: &Path) -> Result<Self> {
+        let mcpbench = load_generator::build_dist(root)?;
+        let bowline = build_dist(root)?;
+        let targets = process::target_folder(root);
         let folder = targets.join(format!("bench/run-{}", std::process::id()));
         fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
         let is_root =
             process::run_captured_in(root, "id", &["-u"]).is_ok_and(|id| id.trim() == "0");
-        Ok(Some(Self {
-            mcpbench: built.join("release/mcpbench"),
+        Ok(Self {
+            mcpbench,
             bowline,
-            xtask: targets.join("release/xtask"),
-            bodies: targets.join("release/examples/bodies"),
+            xtask: targets.join("dist/xtask"),
+            bodies: targets.join("dist/examples/bodies"),
             root: root.to_owned(),
             nginx: find_nginx(root, is_root),
             is_root,
             folder,
             folders_made: Cell::new(0),
-        }))
+        })
     }
 
     /// Builds the floor programs for measurements of forwarded bytes.
@@ -78,7 +60,9 @@ impl BenchTools {
         ];
         for what in builds {
             let mut cargo = Command::new("cargo");
-            cargo.args(["build", "--release", "--quiet"]).args(what);
+            cargo
+                .args(["build", "--profile", "dist", "--quiet"])
+                .args(what);
             process::run_inherited(cargo.current_dir(&self.root))?;
         }
         Ok(())
@@ -99,16 +83,6 @@ impl Drop for BenchTools {
         // Scratch files only; leftovers stay below `target`.
         let _ = fs::remove_dir_all(&self.folder);
     }
-}
-
-/// Returns the source of the load generator, outside this repository.
-fn find_bench_source(root: &Path) -> Option<PathBuf> {
-    let configured = process::env_var("BOWLINE_MCPBENCH").map(PathBuf::from);
-    let usual = root.join("../shared/bench");
-    [configured, Some(usual)]
-        .into_iter()
-        .flatten()
-        .find(|path| path.join("Cargo.toml").exists())
 }
 
 /// Returns nginx from PATH, installing the package if running as root.

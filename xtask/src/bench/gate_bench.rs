@@ -17,11 +17,10 @@ const CALL_COUNTS: (u64, u64) = (1_000, 11_000);
 /// Builds the host example `gates`.
 pub(super) fn build_gates(root: &Path) -> Result<PathBuf> {
     let mut cargo = Command::new("cargo");
-    cargo.args(["build", "--release", "--quiet", "--package", "bowline-host"]);
-    process::run_inherited(cargo.args(["--example", "gates"]).current_dir(root))?;
-    let targets =
-        process::env_var("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
-    Ok(targets.join("release/examples/gates"))
+    cargo.args(["build", "--profile", "dist", "--quiet"]);
+    cargo.args(["--package", "bowline-host", "--example", "gates"]);
+    process::run_inherited(cargo.current_dir(root))?;
+    Ok(process::target_folder(root).join("dist/examples/gates"))
 }
 
 /// Builds and runs the example; counts instructions if valgrind is installed.

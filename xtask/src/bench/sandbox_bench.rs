@@ -9,7 +9,7 @@ use super::bench_report::BenchReport;
 use super::measure;
 use crate::blocking_client::BlockingClient;
 use crate::process;
-use crate::running_gateway::{RunningGateway, build_release};
+use crate::running_gateway::{RunningGateway, build_dist};
 
 /// Starts of each server; the median counts.
 const STARTS_PER_SERVER: usize = 20;
@@ -23,7 +23,7 @@ const SERVERS: [(&str, &str); 3] = [
 
 /// Measures from the start request to the response that reports the server ready.
 pub(super) fn measure_sandbox(root: &Path, report: &mut BenchReport) -> Result<()> {
-    let binary = build_release(root)?;
+    let binary = build_dist(root)?;
     let entries = SERVERS.iter().map(|(name, sandbox)| {
         let command = json!(process::fixture_binary(&binary));
         format!("[servers.{name}]\ncommand = {command}\n{sandbox}\n")

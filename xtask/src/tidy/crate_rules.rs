@@ -111,6 +111,12 @@ const CRATE_RULES: &[CrateRule] = &[
         forbidden_paths: &[],
     },
     CrateRule {
+        name: "mcpbench",
+        own_crates: &[],
+        forbidden_crates: &[],
+        forbidden_paths: &[],
+    },
+    CrateRule {
         name: "xtask",
         own_crates: &[],
         forbidden_crates: &["tokio"],
