@@ -19,6 +19,7 @@ mod examples;
 mod executor_chaos;
 mod floods;
 mod http_fixture;
+mod load_generator;
 mod netns;
 mod peers;
 mod process;
@@ -31,6 +32,7 @@ mod sim;
 mod soak;
 mod test;
 mod tidy;
+mod walk;
 mod write_chaos;
 
 use std::process::ExitCode;
@@ -82,6 +84,8 @@ usage: cargo xtask COMMAND
   soak     sim, crash-test, write-chaos, broker-chaos, executor-chaos, chaos, and the long forms
            of tests; three quarters of an hour
   bench    measure the gateway [--quick] [--only what,..] [--json] [--pairs N]
+  walk     the source files that one tools/call executes, counted under callgrind [--list]
+           [--json] [--max N] [--root WORKSPACE] [--binary PATH]
 ";
 
 fn main() -> ExitCode {
@@ -118,6 +122,7 @@ fn run_command(command: &str, rest: &[String]) -> Result<ExitCode> {
         "netns" => netns::run(&root, rest),
         "soak" => reject_options(rest).and_then(|()| soak::run(&root)),
         "bench" => bench::run(&root, rest),
+        "walk" => walk::run(&root, rest),
         "" | "help" | "--help" | "-h" => {
             print!("{USAGE}");
             Ok(ExitCode::SUCCESS)
