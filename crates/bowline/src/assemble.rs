@@ -33,16 +33,17 @@ pub use self::open_journal::suggest_fix as fix_of_journal;
 use self::specs::build_server_specs;
 use self::start_host::{HostDeps, begin_instance, create_launcher, start_host};
 use crate::audit::{self, GatewayAudit};
-use crate::config::{self, AuditExportConfig, Config, EnvVars};
 use crate::edge::auth::{AuthMode, Authenticator};
 use crate::edge::client_session::ClientSessions;
 use crate::edge::{Edge, EdgeDeps, GatewayInfo, announcer, http_listener};
-use crate::reload::{self, Reloader};
-use crate::secrets::secret_store::SecretStore;
-use crate::secrets::{self, SecretSources};
-use crate::state::{self, InstanceLock, OwnerCredential, RunRecord, StateDir};
 use crate::telemetry::{CallTracer, LogRedactor, SpanExportTask, Telemetry};
 use crate::tokens::TokenStore;
+use bowline_config::reload::{Reloader, watch_config_file};
+use bowline_config::secrets::SecretSources;
+use bowline_config::secrets::secret_store::SecretStore;
+use bowline_config::secrets::secret_watch::watch_secrets;
+use bowline_config::state::{self, InstanceLock, OwnerCredential, RunRecord, StateDir};
+use bowline_config::{AuditExportConfig, Config, EnvVars};
 
 /// Reason why a gateway failed to start.
 #[derive(Debug, Error)]
@@ -205,7 +206,7 @@ async fn start_hub(
 fn start_audit_export(
     edge: &Arc<Edge>,
     export: Option<AuditExportConfig>,
-    telemetry: config::TelemetryConfig,
+    telemetry: bowline_config::TelemetryConfig,
     stopped: watch::Receiver<bool>,
 ) -> Result<(), AssembleError> {
     if let Some(to) = export {
@@ -262,8 +263,10 @@ impl Gateway {
         host.restrict_credentials(stores.tokens.added_contexts());
         let hub = start_hub(&host, &config, &stores.tokens, &telemetry).await?;
         let info = build_about(url, &config, audit, landlock_abi);
-        let reloader = Reloader::new(&config, env, Box::new(translate))
-            .with_executors(executors.clone(), telemetry.redactor.clone());
+        let (dialled, redactor) = (executors.clone(), telemetry.redactor.clone());
+        let reloader = Reloader::new(&config, env, Box::new(translate)).with_executors(Box::new(
+            move |configs| dial_executors::dial_executors(&dialled, configs, &redactor),
+        ));
         let authenticator = redactors
             .redact_rotated_owner_token(Authenticator::new(auth, token.expose()), &state)
             .with_tokens(stores.tokens)
@@ -275,7 +278,7 @@ impl Gateway {
             hub,
             executors,
             info,
-            reloader,
+            reloader: Arc::new(reloader),
             call_tracing: telemetry.edge_tracing(),
             connections: config.connections,
         });
@@ -396,12 +399,13 @@ fn spawn_services(
     tasks.spawn("announcer", announcer);
     let audit = edge.info.audit.clone();
     tasks.spawn("denials", audit.write_counted_denials(stopped.clone()));
+    let (reloader, host) = (&edge.reloader, &edge.host);
     let secret_watcher =
-        secrets::secret_watch::watch_secrets(Arc::clone(edge), sources, stopped.clone());
+        watch_secrets(Arc::clone(reloader), host.clone(), sources, stopped.clone());
     tasks.spawn("secrets", secret_watcher);
     tasks.spawn(
         "config",
-        reload::watch_config_file(Arc::clone(edge), stopped.clone()),
+        watch_config_file(Arc::clone(reloader), host.clone(), stopped.clone()),
     );
 }
 

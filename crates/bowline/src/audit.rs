@@ -21,9 +21,9 @@ use tokio::sync::watch;
 
 pub use self::audit_export::AuditExportCounts;
 use self::audit_export::AuditShipper;
-use crate::config::{self, AuditExportConfig};
-use crate::state::{self, StateDir};
 use crate::telemetry::LogRedactor;
+use bowline_config::AuditExportConfig;
+use bowline_config::state::{self, StateDir};
 
 /// Directory of the trail inside the state directory.
 const TRAIL_DIRECTORY: &str = "audit";
@@ -67,7 +67,7 @@ impl GatewayAudit {
     /// Opens the trail. The caller holds the lock of the state directory.
     pub fn open(
         state: &StateDir,
-        config: config::AuditConfig,
+        config: bowline_config::AuditConfig,
         clock: &Arc<dyn Clock>,
         secrets: &LogRedactor,
     ) -> Result<Self, AuditOpenError> {
@@ -124,7 +124,7 @@ impl GatewayAudit {
     pub async fn export_rows(
         self,
         config: AuditExportConfig,
-        traces: config::TelemetryConfig,
+        traces: bowline_config::TelemetryConfig,
         http: Arc<dyn HttpClient>,
         stop: watch::Receiver<bool>,
     ) {

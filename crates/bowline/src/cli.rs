@@ -51,7 +51,7 @@ use clap::Parser as _;
 pub use self::args::{CliArgs, CliCommand, GlobalArgs, PassthroughArgs, TrustArgs, UpArgs};
 pub use self::failure::{CliExit, CliFailure};
 pub use self::output::{CliOutput, OutputFormat};
-use crate::config::EnvVars;
+use bowline_config::EnvVars;
 
 /// State passed to every command.
 #[derive(Debug)]

@@ -43,14 +43,14 @@ use bowline_host::executor::ExecutorRegistry;
 use tokio::sync::Semaphore;
 
 use crate::audit::GatewayAudit;
-use crate::config::ConnectionLimits;
 use crate::edge::auth::Authenticator;
 use crate::edge::client_session::{ClientSession, ClientSessions, OpenSessionError, SessionTerms};
 use crate::edge::connection_pool::UnauthenticatedPool;
 use crate::edge::connection_registry::{ConnectionKey, ConnectionRegistry};
-use crate::reload::Reloader;
 use crate::telemetry::{CallTracer, SpanCounts};
 use crate::tokens::IssuedToken;
+use bowline_config::ConnectionLimits;
+use bowline_config::reload::Reloader;
 
 /// Facts about this gateway for status output.
 #[derive(Clone, Debug)]
@@ -108,7 +108,7 @@ pub struct Edge {
     /// Permits for clients of the event stream.
     watcher_permits: Arc<Semaphore>,
     /// Loads and reloads the server configuration.
-    pub reloader: Reloader,
+    pub reloader: Arc<Reloader>,
     /// Tracing of calls.
     pub call_tracing: CallTracing,
     /// API routes, built once.
@@ -131,7 +131,7 @@ pub struct EdgeDeps {
     /// Facts for status output.
     pub info: GatewayInfo,
     /// Loads and reloads the server configuration.
-    pub reloader: Reloader,
+    pub reloader: Arc<Reloader>,
     /// Tracing of calls.
     pub call_tracing: CallTracing,
     /// Limits of unauthenticated connections.

@@ -11,8 +11,8 @@ use bowline_link::http::endpoint::HttpEndpoint;
 use bowline_link::stdio::{ReaperCommand, StdioSpec};
 
 use crate::assemble::{ChildDefaults, ChildSpecContext, build_child_spec};
-use crate::config::{Config, EnvVars, OfferedSecret, ServerConfig, UpstreamConfig};
 use crate::telemetry;
+use bowline_config::{Config, EnvVars, OfferedSecret, ServerConfig, UpstreamConfig};
 
 /// Builds the offer under this name.
 #[must_use]
@@ -110,7 +110,6 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::config;
 
     const FILE: &str = r#"
 [executor]
@@ -135,7 +134,7 @@ url = "https://far.example/mcp"
 
     fn test_offer() -> ExecutorOffer {
         let env = EnvVars::from_pairs([("TOKEN", "canary"), ("PATH", "/bin")]);
-        let config = config::parse_config(FILE, Path::new("/etc/b/b.toml"), &env).unwrap();
+        let config = bowline_config::parse_config(FILE, Path::new("/etc/b/b.toml"), &env).unwrap();
         let allow = ["b.example:*".parse().unwrap()];
         let learns = telemetry::LogRedactor::default();
         build_offer(

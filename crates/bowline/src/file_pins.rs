@@ -17,7 +17,7 @@ use bowline_link::BoxFuture;
 
 use self::pin_file::PinFile;
 pub(crate) use self::pin_file::parse_hash;
-use crate::state::{self, StateDir, private_file};
+use bowline_config::state::{self, StateDir, private_file};
 
 /// Maximum size of a pin file.
 const PINS_BYTES_MAX: u64 = 96 * 1024 * 1024;

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bowline_core::call::ContextSet;
+use bowline_core::hex::to_hex;
 use bowline_host::Host;
 use bowline_host::executor::{ExecutorRegistry, ExecutorRegistryOptions};
 use bowline_host::notification_fanout::{AttachedSink, SinkOccupied};
@@ -16,14 +17,15 @@ use tokio::sync::{oneshot, watch};
 
 use crate::assemble::{Gateway, start_broker};
 use crate::audit::GatewayAudit;
-use crate::config::{BrokerConfig, Config, ConnectionLimits, EnvVars};
 use crate::edge::auth::{AuthMode, Authenticator};
 use crate::edge::client_session::{ClientSessions, NarrowError};
 use crate::edge::{Edge, EdgeDeps, GatewayInfo, announcer, http_listener};
-use crate::reload::Reloader;
-use crate::state;
 use crate::telemetry::{CallTracer, Telemetry};
-use crate::tokens::{TokenCreateError, TokenRequest, TokenStore, is_principal_name};
+use crate::tokens::{TokenCreateError, TokenRequest, TokenStore};
+use bowline_config::is_principal_name;
+use bowline_config::reload::Reloader;
+use bowline_config::state;
+use bowline_config::{BrokerConfig, Config, ConnectionLimits, EnvVars};
 
 /// Length of the owner token in bytes.
 const TOKEN_BYTES: usize = 32;
@@ -128,7 +130,7 @@ impl Gateway {
         executors.report_to(host.events().clone());
         let key = state::random_bytes::<32>().map_err(BindError::Random)?;
         let token = state::random_bytes::<TOKEN_BYTES>().map_err(BindError::Random)?;
-        let token = state::to_hex(&token);
+        let token = to_hex(&token);
         let sessions = ClientSessions::new(&key).with_accounts(host.accounts().clone());
         let sessions = Arc::new(sessions);
         let attached = host.attach_sink(Arc::clone(&sessions) as _)?;
@@ -160,7 +162,7 @@ impl Gateway {
             hub,
             executors,
             info: about,
-            reloader,
+            reloader: Arc::new(reloader),
             call_tracing: Telemetry::noop().edge_tracing(),
             connections: ConnectionLimits::default(),
         });

@@ -3,8 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    bowline::cli::main(
-        std::env::args_os(),
-        bowline::config::EnvVars::from_process(),
-    )
+    bowline::cli::main(std::env::args_os(), bowline_config::EnvVars::from_process())
 }

@@ -13,7 +13,7 @@ use bowline_host::manifest::{ManifestStore, ServerManifest};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::state::{self, StateDir, private_file};
+use bowline_config::state::{self, StateDir, private_file};
 
 /// Maximum size of a manifest file.
 const MANIFEST_BYTES_MAX: u64 = 96 * 1024 * 1024;

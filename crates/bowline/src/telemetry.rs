@@ -18,7 +18,6 @@ pub use log::{LogFormat, LogRedactor};
 pub use span_export::{SpanCounts, SpanExportTask, SpanExporter};
 pub use tracer::CallTracer;
 
-use crate::config;
 use crate::edge::CallTracing;
 use spans::CallSpanLayer;
 
@@ -45,7 +44,7 @@ impl Telemetry {
     pub fn start(
         filter: Option<&str>,
         format: LogFormat,
-        traces: &config::TelemetryConfig,
+        traces: &bowline_config::TelemetryConfig,
     ) -> Self {
         let redactor = LogRedactor::default();
         let filter = EnvFilter::try_new(filter.unwrap_or(DEFAULT_LOG_FILTER))

@@ -26,13 +26,10 @@ use tokio::sync::Notify;
 
 pub use kind::TokenKind;
 
-use crate::state::{self, StateDir, private_file};
+use bowline_config::state::{self, StateDir, private_file};
 
 /// Maximum number of tokens, including expired ones.
 pub const TOKENS_MAX: usize = 10_000;
-
-/// Maximum characters of a principal name.
-pub const PRINCIPAL_CHARS_MAX: usize = 64;
 
 /// Maximum bytes of a role or context name.
 pub const NAME_BYTES_MAX: usize = 128;
@@ -49,38 +46,11 @@ const EXPIRED_LISTED: Duration = Duration::from_secs(30 * 24 * 3_600);
 /// Notice period before the expiry of a token.
 pub const EXPIRY_NOTICE: Duration = Duration::from_secs(7 * 24 * 3_600);
 
-/// Principal names assigned by the gateway itself.
-const RESERVED_PRINCIPALS: [&str; 2] = ["owner", "anonymous-local"];
-
-/// Maximum characters of a run name.
-pub const RUN_CHARS_MAX: usize = 32;
-
-/// Returns whether the name is a valid run name: `[a-z0-9][a-z0-9._-]{0,31}`.
-#[must_use]
-pub fn is_run_name(name: &str) -> bool {
-    name.len() <= RUN_CHARS_MAX && is_plain_name(name)
-}
-
 /// Returns the principal of programs of this name run by the owner. No other token can claim the
 /// principal, since principal names hold no colon.
 #[must_use]
 pub fn owner_agent_principal(run: &str) -> Arc<str> {
     format!("owner:{run}").into()
-}
-
-/// Returns whether the name is a valid principal name, `[a-z0-9][a-z0-9._-]{0,63}`, and not
-/// reserved.
-#[must_use]
-pub fn is_principal_name(name: &str) -> bool {
-    name.len() <= PRINCIPAL_CHARS_MAX && is_plain_name(name) && !RESERVED_PRINCIPALS.contains(&name)
-}
-
-fn is_plain_name(name: &str) -> bool {
-    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
-    name.starts_with(plain)
-        && name
-            .chars()
-            .all(|c| plain(c) || matches!(c, '.' | '_' | '-'))
 }
 
 /// An issued token. Holds the hash of the secret, never the secret.

@@ -16,7 +16,7 @@ use bytes::Bytes;
 use tokio::sync::watch;
 
 use crate::assemble::Gateway;
-use crate::state;
+use bowline_config::state;
 
 /// Ledger lane for requests of the hub that run on this worker.
 const WORKER_LANE: &str = "worker";

@@ -40,6 +40,7 @@ pub mod search;
 pub mod session_identity;
 pub mod shares;
 pub mod subscriptions;
+pub mod suggest;
 pub mod sync;
 pub mod task_table;
 pub mod time;

@@ -9,6 +9,7 @@ pub mod broker;
 pub mod builder;
 pub mod callpath;
 pub mod catalog;
+pub mod conditions;
 pub mod credential_source;
 mod denials;
 pub mod dial;

@@ -81,6 +81,17 @@ const CRATE_RULES: &[CrateRule] = &[
         forbidden_paths: &[],
     },
     CrateRule {
+        name: "bowline-config",
+        own_crates: &[
+            "bowline-core",
+            "bowline-wire",
+            "bowline-link",
+            "bowline-host",
+        ],
+        forbidden_crates: &["axum", "clap", "hyper"],
+        forbidden_paths: &[],
+    },
+    CrateRule {
         name: "bowline-fixture",
         own_crates: &["bowline-core", "bowline-wire"],
         forbidden_crates: &["axum"],
@@ -94,6 +105,7 @@ const CRATE_RULES: &[CrateRule] = &[
             "bowline-journal",
             "bowline-link",
             "bowline-host",
+            "bowline-config",
         ],
         forbidden_crates: &[],
         forbidden_paths: &[],

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use bowline_host::spec::{CHILD_ENV, ChildSpec};
 use bowline_link::sandbox::{LandlockSupport, SandboxPolicy};
 
-use crate::config::{ChildConfig, Config, EnvVars};
+use bowline_config::{ChildConfig, Config, EnvVars};
 
 /// Settings shared by all child processes.
 #[derive(Debug)]

@@ -10,8 +10,8 @@ use bowline_link::BoxFuture;
 use bowline_link::http::upstream_credentials::{CredentialError, UpstreamCredentials};
 use http::{HeaderName, HeaderValue};
 
-use crate::config::{self, ConfigTemplate, RemoteConfig};
 use crate::telemetry;
+use bowline_config::{ConfigTemplate, RemoteConfig};
 
 /// The configured headers of a server.
 pub(super) enum UpstreamHeaders {
@@ -98,7 +98,7 @@ impl UpstreamCredentials for UpstreamHeaders {
 
 impl TemplateHeaders {
     fn read_headers(&self) -> Result<Vec<(HeaderName, HeaderValue)>, CredentialError> {
-        let mut secrets = config::ServerSecrets::default();
+        let mut secrets = bowline_config::ServerSecrets::default();
         let values = self.templates.iter().map(|(name, template)| {
             let unusable = |reason: String| CredentialError {
                 name: name.to_string(),

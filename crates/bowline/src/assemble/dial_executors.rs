@@ -10,8 +10,8 @@ use bowline_host::executor::{
 use bowline_host::spec::ExecutorRoute;
 use bowline_link::http::endpoint::HttpEndpoint;
 
-use crate::config::{ConfigTemplate, ExecutorConfig, ViaConfig};
 use crate::telemetry::LogRedactor;
+use bowline_config::{ConfigTemplate, ExecutorConfig, ViaConfig};
 
 /// Default path of Bowline executors for gateways.
 const EXECUTOR_PATH: &str = "/executor";

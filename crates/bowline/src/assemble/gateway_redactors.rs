@@ -6,10 +6,10 @@ use bowline_core::redact::Redactor;
 use bowline_host::redaction::ResultSecrets;
 use bowline_host::spec::ServerSpec;
 
-use crate::config::Config;
 use crate::edge::auth::Authenticator;
-use crate::state::{OwnerCredential, StateDir};
 use crate::telemetry::LogRedactor;
+use bowline_config::Config;
+use bowline_config::state::{OwnerCredential, StateDir};
 
 /// Redactors that cover all servers. Cheap to clone; clones share the secrets.
 #[derive(Clone)]

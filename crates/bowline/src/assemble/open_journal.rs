@@ -5,8 +5,8 @@ use std::sync::Arc;
 use bowline_journal::sqlite::{JournalOpenError, SqliteJournal};
 use bowline_journal::{Journal, MemoryJournal};
 
-use crate::config::JournalEngine;
-use crate::state::StateDir;
+use bowline_config::JournalEngine;
+use bowline_config::state::StateDir;
 
 /// Name of the journal file in the state directory.
 const JOURNAL_FILE: &str = "state.db";

@@ -11,7 +11,7 @@ use super::children::{ChildDefaults, ChildSpecContext, build_child_spec};
 use super::credential_headers::{SecretRedactors, UpstreamHeaders};
 use super::dial_executors;
 use super::gateway_redactors::GatewayRedactors;
-use crate::config::{self, ArgvSecrets, Config, EnvVars, ServerConfig};
+use bowline_config::{ArgvSecrets, Config, EnvVars, ServerConfig};
 
 /// Translates every server. Each spec gets the redactors of the server and of all servers.
 pub(super) fn build_server_specs(
@@ -86,23 +86,25 @@ fn build_server_spec(
 }
 
 fn build_reach_spec(
-    reach: &config::UpstreamConfig,
+    reach: &bowline_config::UpstreamConfig,
     context: ChildSpecContext<'_>,
     redactors: SecretRedactors,
 ) -> ServerTransport {
     match reach {
-        config::UpstreamConfig::Child(child) => {
+        bowline_config::UpstreamConfig::Child(child) => {
             ServerTransport::Child(build_child_spec(child, context))
         }
-        config::UpstreamConfig::Remote(remote) => ServerTransport::Remote(RemoteSpec {
+        bowline_config::UpstreamConfig::Remote(remote) => ServerTransport::Remote(RemoteSpec {
             url: remote.url.clone(),
             transport: remote.transport,
             credentials: Arc::new(UpstreamHeaders::from_remote(remote, redactors)),
             via: remote.via.as_ref().map(dial_executors::to_placement),
         }),
-        config::UpstreamConfig::Placed(placed) => ServerTransport::Executor(ExecutorProcessSpec {
-            executor: Arc::clone(&placed.executor),
-            server: Arc::clone(&placed.server),
-        }),
+        bowline_config::UpstreamConfig::Placed(placed) => {
+            ServerTransport::Executor(ExecutorProcessSpec {
+                executor: Arc::clone(&placed.executor),
+                server: Arc::clone(&placed.server),
+            })
+        }
     }
 }

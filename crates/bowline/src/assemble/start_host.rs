@@ -21,7 +21,7 @@ use super::{AssembleError, create_http_client};
 use crate::edge::client_session::ClientSessions;
 use crate::file_pins::FilePins;
 use crate::manifests::FileManifests;
-use crate::state::StateDir;
+use bowline_config::state::StateDir;
 
 /// Components that exist before the host and that the host depends on.
 pub(super) struct HostDeps {

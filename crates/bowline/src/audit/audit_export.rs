@@ -22,8 +22,8 @@ use tokio::time::timeout;
 
 use self::otlp_logs::OtlpLogClient;
 use self::syslog::SyslogClient;
-use crate::config::{AuditExportConfig, TelemetryConfig};
-use crate::state::private_file;
+use bowline_config::state::private_file;
+use bowline_config::{AuditExportConfig, TelemetryConfig};
 
 /// Maximum rows of one batch.
 const BATCH_ROWS_MAX: usize = 256;

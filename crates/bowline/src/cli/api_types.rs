@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 
 use super::api_client::{ApiClient, QUICK_TIMEOUT, percent_encode};
 use super::failure::{CliExit, CliFailure};
-use crate::config::suggest::nearest_match;
+use bowline_core::suggest::nearest_match;
 
 /// `GET /api/v1/servers`.
 #[derive(Debug, Deserialize)]

@@ -25,7 +25,7 @@ pub(super) use self::noun_args::{
 pub(super) use self::search_args::{RefreshArgs, SearchArgs};
 pub(super) use self::token_args::{SessionCommand, TokenCommand, TokenCreateArgs};
 pub(super) use self::worker_args::{MailCommand, MailListArgs, WorkerCommand, WorkerJoinArgs};
-use crate::config::duration;
+use bowline_config::duration;
 
 /// The commands in the help, grouped by purpose.
 pub(super) const COMMAND_GROUPS: &str = "\

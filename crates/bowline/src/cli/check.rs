@@ -9,9 +9,9 @@ use serde_json::json;
 use super::failure::{CliExit, CliFailure};
 use super::table::{format_count, format_duration, format_table};
 use super::{CommandContext, clean, trust};
-use crate::config::{self, Config, ConfigWarning};
-use crate::secrets::SecretVault;
-use crate::state;
+use bowline_config::secrets::SecretVault;
+use bowline_config::state;
+use bowline_config::{Config, ConfigWarning};
 
 pub(super) fn run(context: &mut CommandContext) -> Result<CliExit, CliFailure> {
     let directory = state::locate_state_dir(context.global.state.as_deref(), &context.env);
@@ -21,7 +21,7 @@ pub(super) fn run(context: &mut CommandContext) -> Result<CliExit, CliFailure> {
             trust::load_config(context, &directory, &vault)?
         }
         // Without a state directory no secret is set and no directory is trusted.
-        Err(_) => config::load_config(context.config_path(), &context.env)?,
+        Err(_) => bowline_config::load_config(context.config_path(), &context.env)?,
     };
     let path = config
         .path

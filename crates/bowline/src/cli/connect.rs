@@ -8,8 +8,10 @@ use super::args::ConnectArgs;
 use super::failure::{CliExit, CliFailure};
 use super::gateway_finder::GatewayFinder;
 use super::run_command::{check_server_known, endpoint_path, load_config_or_default};
-use crate::client_programs::{ClientEndpoint, TOKEN_VARIABLE, TokenSource, quote_shell_line};
-use crate::config::Config;
+use bowline_config::Config;
+use bowline_config::client_programs::{
+    ClientEndpoint, TOKEN_VARIABLE, TokenSource, quote_shell_line,
+};
 
 pub(super) fn run(args: &ConnectArgs, context: &mut CommandContext) -> Result<CliExit, CliFailure> {
     let config = load_config_or_default(context)?;

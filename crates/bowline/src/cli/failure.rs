@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use serde_json::{Map, Value, json};
 
-use crate::{config, state};
+use bowline_config::state;
 
 /// Exit status of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,11 +114,11 @@ impl From<std::io::Error> for CliFailure {
     }
 }
 
-impl From<config::ConfigError> for CliFailure {
-    fn from(error: config::ConfigError) -> Self {
+impl From<bowline_config::ConfigError> for CliFailure {
+    fn from(error: bowline_config::ConfigError) -> Self {
         let mut failure = Self::new(CliExit::Usage, "config", error.to_string());
         failure.report = Some(error.report().into());
-        if let config::ConfigError::Invalid { path, .. } = &error {
+        if let bowline_config::ConfigError::Invalid { path, .. } = &error {
             let path = path.display().to_string();
             failure.details.insert("path".into(), path.into());
             failure
@@ -172,7 +172,11 @@ mod tests {
 
     #[test]
     fn config_failure_lists_positions() {
-        let error = config::parse_config("[x]\n", "b.toml".as_ref(), &config::EnvVars::default());
+        let error = bowline_config::parse_config(
+            "[x]\n",
+            "b.toml".as_ref(),
+            &bowline_config::EnvVars::default(),
+        );
         let failure = CliFailure::from(error.unwrap_err());
         assert_eq!(failure.exit, CliExit::Usage);
         assert_eq!(failure.details["problems"][0]["line"], 1);

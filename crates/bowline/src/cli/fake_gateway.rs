@@ -8,8 +8,8 @@ use std::thread::JoinHandle;
 
 use super::output::captured::{self, CapturedOutput};
 use super::{CommandContext, GlobalArgs, OutputFormat};
-use crate::config::EnvVars;
-use crate::state::{RunRecord, StateDir};
+use bowline_config::EnvVars;
+use bowline_config::state::{RunRecord, StateDir};
 
 /// A recorded request.
 #[derive(Clone, Debug)]

@@ -6,7 +6,7 @@ use http::Uri;
 
 use super::CommandContext;
 use super::failure::{CliExit, CliFailure};
-use crate::state::{self, OwnerCredential, RunRecord};
+use bowline_config::state::{self, OwnerCredential, RunRecord};
 
 /// URL and credential of a gateway.
 #[derive(Clone, Debug)]
@@ -189,8 +189,8 @@ fn is_loopback_url(url: &str) -> bool {
 mod tests {
     use super::*;
     use crate::cli::{GlobalArgs, OutputFormat, output};
-    use crate::config::EnvVars;
-    use crate::state::StateDir;
+    use bowline_config::EnvVars;
+    use bowline_config::state::StateDir;
 
     fn test_finder(global: GlobalArgs, env: EnvVars) -> GatewayFinder {
         let (out, ..) = output::captured::captured_output(OutputFormat::Human);

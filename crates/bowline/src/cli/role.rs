@@ -9,8 +9,7 @@ use super::args::{RoleCommand, RoleTestArgs};
 use super::failure::{CliExit, CliFailure};
 use super::output::OutputFormat;
 use super::{CommandContext, api_types, clean};
-use crate::config;
-use crate::policy_check;
+use bowline_config::policy_check;
 
 const ROLE_TEST_PATH: &str = "/api/v1/roles/test";
 
@@ -38,7 +37,7 @@ pub(super) fn run(
     // An explicit config file is evaluated, even if not in force.
     let (response, file) = match context.config_path() {
         Some(path) => {
-            let config = config::load_config(Some(path), &context.env)?;
+            let config = bowline_config::load_config(Some(path), &context.env)?;
             (
                 evaluate_file(&config, &query)?,
                 Some(path.display().to_string()),
@@ -81,7 +80,7 @@ fn build_query(args: &RoleTestArgs) -> Result<Value, CliFailure> {
     Ok(query)
 }
 
-fn evaluate_file(config: &config::Config, query: &Value) -> Result<Bytes, CliFailure> {
+fn evaluate_file(config: &bowline_config::Config, query: &Value) -> Result<Bytes, CliFailure> {
     let query = serde_json::from_str(&query.to_string());
     let query = query.map_err(|error| CliFailure::usage(error.to_string()))?;
     let decision =

@@ -24,8 +24,8 @@ use super::args::RunArgs;
 use super::failure::{CliExit, CliFailure};
 use super::gateway_finder::{GatewayAccess, GatewayFinder};
 use super::stdio::gateway_starter::{self, GatewayStarter};
-use crate::client_programs::{ClientEndpoint, ClientProgram, TOKEN_VARIABLE, TokenSource};
-use crate::config::{self, ClientConfig, Config, DirectEndpoint, EnvVars};
+use bowline_config::client_programs::{ClientEndpoint, ClientProgram, TOKEN_VARIABLE, TokenSource};
+use bowline_config::{ClientConfig, Config, DirectEndpoint, EnvVars};
 
 pub(super) use locate::{check_server_known, endpoint_path, load_config_or_default};
 use locate::{find_program, load_gateway_config};
@@ -232,7 +232,10 @@ fn run_directly(
 }
 
 fn direct_token(direct: &DirectEndpoint, name: &str) -> Result<Option<String>, CliFailure> {
-    let token = direct.token.as_ref().map(config::ConfigTemplate::expand);
+    let token = direct
+        .token
+        .as_ref()
+        .map(bowline_config::ConfigTemplate::expand);
     token.transpose().map_err(|error| {
         let message = format!("`clients.{name}.direct_token` cannot be read: {error}");
         CliFailure::new(CliExit::Usage, "config", message)

@@ -8,12 +8,12 @@ use super::args::SecretCommand;
 use super::failure::{CliExit, CliFailure};
 use super::table::format_table;
 use super::{CommandContext, clean};
-use crate::config::{self, ConfigError};
-use crate::secrets::secret_store::{self, SecretStore};
-use crate::secrets::{
+use bowline_config::ConfigError;
+use bowline_config::secrets::secret_store::{self, SecretStore};
+use bowline_config::secrets::{
     SecretOrigin, SecretStoreKind, SecretsConfig, is_secret_name, is_valid_value,
 };
-use crate::state::{self, StateDir};
+use bowline_config::state::{self, StateDir};
 
 pub(super) fn run(
     command: &SecretCommand,
@@ -40,7 +40,7 @@ struct SecretUsage {
 
 impl SecretUsage {
     fn load(context: &CommandContext) -> Result<Self, CliFailure> {
-        match config::load_secrets_config(context.config_path(), &context.env) {
+        match bowline_config::load_secrets_config(context.config_path(), &context.env) {
             Ok((config, uses)) => Ok(Self { config, uses }),
             // Secrets may exist before the file.
             Err(ConfigError::NotFound { .. }) if context.config_path().is_none() => {

@@ -30,7 +30,7 @@ use super::CommandContext;
 use super::api_client::{self, percent_encode};
 use super::failure::{CliExit, CliFailure};
 use super::gateway_finder::GatewayFinder;
-use crate::state::RunRecord;
+use bowline_config::state::RunRecord;
 
 /// Maximum concurrent requests at the gateway.
 const REQUESTS_MAX: usize = 64;

@@ -11,8 +11,8 @@ use super::failure::{CliExit, CliFailure};
 use super::output::{CliOutput, OutputFormat};
 use super::table::{format_count, format_duration, format_table};
 use super::{CommandContext, clean};
-use crate::config::TokenLifetime;
 use crate::tokens::TokenKind;
+use bowline_config::TokenLifetime;
 
 const TOKENS_PATH: &str = "/api/v1/tokens";
 

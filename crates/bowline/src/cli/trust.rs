@@ -6,10 +6,10 @@ use serde_json::json;
 
 use super::failure::{CliExit, CliFailure};
 use super::{CommandContext, TrustArgs, clean};
-use crate::config::{self, CONFIG_FILE_NAME, Config};
-use crate::secrets::SecretVault;
-use crate::state::{self, StateDir};
-use crate::trust::{self, TrustError, TrustStore};
+use bowline_config::secrets::SecretVault;
+use bowline_config::state::{self, StateDir};
+use bowline_config::trust::{self, TrustError, TrustStore};
+use bowline_config::{CONFIG_FILE_NAME, Config};
 
 pub(super) fn run(
     command: &TrustArgs,
@@ -38,9 +38,9 @@ fn trust_directory(
     context: &mut CommandContext,
 ) -> Result<CliExit, CliFailure> {
     let file = directory.join(CONFIG_FILE_NAME);
-    let text = config::read_config_text(&file)?;
+    let text = bowline_config::read_config_text(&file)?;
     // An invalid configuration must not be trusted.
-    config::parse_config(&text, &file, &context.env)?;
+    bowline_config::parse_config(&text, &file, &context.env)?;
     let added = store.trust_directory(directory, &text)?;
     let printable = printable_path(&added.directory);
     let result = json!({
@@ -110,7 +110,7 @@ pub(super) fn load_config(
     if !is_explicit && let Some(config) = load_local_config(context, state_directory, vault)? {
         return Ok(config);
     }
-    Ok(config::load_config_with(
+    Ok(bowline_config::load_config_with(
         context.config_path(),
         &context.env,
         vault,
@@ -127,11 +127,11 @@ fn load_local_config(
     if !file.exists() {
         return Ok(None);
     }
-    let text = config::read_config_text(&file)?;
+    let text = bowline_config::read_config_text(&file)?;
     let store = TrustStore::new(state_directory);
     let reason = match store.check_trust(Path::new("."), &text)? {
         trust::TrustStatus::Trusted => {
-            let config = config::parse_config_with(&text, &file, &context.env, vault)?;
+            let config = bowline_config::parse_config_with(&text, &file, &context.env, vault)?;
             return Ok(Some(Config {
                 trust: Some(store),
                 ..config

@@ -20,12 +20,12 @@ use super::{CliExit, CliFailure, CliOutput, CommandContext, UpArgs, demo_server,
 use crate::assemble::{AssembleError, Gateway, fix_of_journal};
 use crate::audit;
 use crate::cli::OutputFormat;
-use crate::config::{self, BrokenServer, Config, EnvVars};
 use crate::edge::auth::AuthMode;
-use crate::reload::ReloadOutcome;
-use crate::secrets::SecretVault;
-use crate::state::{self, RunRecord, StateDir};
 use crate::telemetry::{self, Telemetry};
+use bowline_config::reload::ReloadOutcome;
+use bowline_config::secrets::SecretVault;
+use bowline_config::state::{self, RunRecord, StateDir};
+use bowline_config::{BrokenServer, Config, EnvVars};
 
 /// Maximum time `up` reports on starting servers.
 const START_REPORT_MAX: Duration = Duration::from_secs(60);
@@ -55,7 +55,7 @@ async fn run_gateway(up: &UpArgs, context: &mut CommandContext) -> Result<(), Cl
     } else {
         let vault = SecretVault::open(&directory, &context.env);
         if up.for_client {
-            config::load_config_with(context.config_path(), &context.env, &vault)?
+            bowline_config::load_config_with(context.config_path(), &context.env, &vault)?
         } else {
             trust::load_config(context, &directory, &vault)?
         }
@@ -334,7 +334,10 @@ impl From<AssembleError> for CliFailure {
 }
 
 /// Sets up logging to stderr; `BOWLINE_LOG` sets the filter.
-pub(super) fn start_telemetry(env: &EnvVars, traces: &config::TelemetryConfig) -> Telemetry {
+pub(super) fn start_telemetry(
+    env: &EnvVars,
+    traces: &bowline_config::TelemetryConfig,
+) -> Telemetry {
     let format = telemetry::LogFormat::parse(env.text("BOWLINE_LOG_FORMAT"));
     Telemetry::start(env.text("BOWLINE_LOG"), format, traces)
 }

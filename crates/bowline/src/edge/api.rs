@@ -43,8 +43,8 @@ use tower::ServiceExt as _;
 use super::mcp::{BodyAccount, is_json_content, read_bounded_body};
 use super::response_body::{EdgeBody, EdgeResponse};
 use super::{Edge, call_errors};
-use crate::state;
 use crate::tokens::{CONTEXTS_MAX, TokenKind};
+use bowline_config::state;
 
 /// Maximum number of suggestions in an error.
 const SUGGESTIONS_MAX: usize = 3;

@@ -9,8 +9,8 @@ use bowline_core::call::{Principal, Role};
 use bowline_core::sync::lock;
 
 use super::auth::{AuthenticatedCaller, SecretToken};
-use crate::state;
 use crate::tokens::IssuedToken;
+use bowline_config::state;
 
 /// Called with a new token, for components that redact the token from logs and results.
 type NewTokenHook = Box<dyn Fn(&str) + Send + Sync>;

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
 
-use crate::state::to_hex;
+use bowline_core::hex::to_hex;
 
 /// Version of the file format.
 const VERSION: u32 = 1;

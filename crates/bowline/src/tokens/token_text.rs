@@ -6,7 +6,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use sha2::{Digest as _, Sha256};
 
-use crate::state;
+use bowline_config::state;
+use bowline_core::hex::to_hex;
 
 /// Prefix of every token, so secret scanners can find leaked tokens.
 const TOKEN_PREFIX: &str = "bwl_";
@@ -34,7 +35,7 @@ pub(super) fn generate_token(
 ) -> Result<GeneratedToken, state::StateError> {
     let secret = URL_SAFE_NO_PAD.encode(state::random_bytes::<SECRET_BYTES>()?);
     let id = loop {
-        let id = state::to_hex(&state::random_bytes::<ID_BYTES>()?);
+        let id = to_hex(&state::random_bytes::<ID_BYTES>()?);
         if !is_taken(&id) {
             break id;
         }

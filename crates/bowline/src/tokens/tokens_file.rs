@@ -6,13 +6,15 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 use bowline_core::call::{ContextSet, PeerAddress, Principal, Role};
+use bowline_core::hex::to_hex;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    CONTEXTS_MAX, IssuedToken, NAME_BYTES_MAX, TOKENS_MAX, TokenKind, is_principal_name,
-    is_run_name, owner_agent_principal, token_text,
+    CONTEXTS_MAX, IssuedToken, NAME_BYTES_MAX, TOKENS_MAX, TokenKind, owner_agent_principal,
+    token_text,
 };
-use crate::state::{self, private_file};
+use bowline_config::state::{self, private_file};
+use bowline_config::{is_principal_name, is_run_name};
 
 /// Maximum file size: the maximum number of tokens with long names.
 const FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
@@ -102,7 +104,7 @@ fn to_record(token: &IssuedToken) -> TokenRecord {
         expires_at_ms: token.expires_ms,
         run: token.run.as_ref().map(owned),
         owners_agent: token.principal.role == Role::OwnersAgent,
-        secret_sha256: state::to_hex(&token.secret_hash),
+        secret_sha256: to_hex(&token.secret_hash),
     }
 }
 

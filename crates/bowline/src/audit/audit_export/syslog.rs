@@ -8,7 +8,7 @@ use tokio::net::{TcpStream, UdpSocket, UnixDatagram};
 
 use super::{AuditExportError, is_denial_row, row_timestamp_ms};
 use crate::civil;
-use crate::config::SyslogAddress;
+use bowline_config::SyslogAddress;
 
 /// Maximum bytes of a datagram.
 const DATAGRAM_BYTES_MAX: usize = 60_000;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::parse_lifetime;
-use crate::client_programs::{ClientProgram, ENDPOINT_NAME, is_endpoint_name};
+use bowline_config::client_programs::{ClientProgram, ENDPOINT_NAME, is_endpoint_name};
 
 /// Options of `run`.
 #[derive(Args, Clone, Debug)]

@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 
 use clap::{Args, Subcommand};
 
-use crate::config::ExecutorProtocol;
-use crate::config::executor_config::PROTOCOLS;
+use bowline_config::ExecutorProtocol;
+use bowline_config::executor_config::PROTOCOLS;
 
 /// What to do with executors.
 #[derive(Clone, Debug, Subcommand)]

@@ -2,8 +2,8 @@
 
 use clap::{Args, Subcommand};
 
-use crate::config::TokenLifetime;
 use crate::tokens::TokenKind;
+use bowline_config::TokenLifetime;
 
 /// What to do with tokens.
 #[derive(Debug, Subcommand)]

@@ -2,7 +2,7 @@
 
 use super::CliFailure;
 use crate::civil::{DAY_MS, civil_date, days_before_month};
-use crate::config::duration;
+use bowline_config::duration;
 
 /// Parses a time: a date, a date with a time of day, or a duration ago.
 pub(super) fn parse_time_option(

@@ -44,7 +44,7 @@ impl TrailSource {
             return Ok(Self::Gateway(Box::new(ApiClient::new(context)?)));
         }
         let Some(state) = &finder.state else {
-            return Err(crate::state::StateError::NoLocation.into());
+            return Err(bowline_config::state::StateError::NoLocation.into());
         };
         if let Ok(client) = ApiClient::new(context) {
             // On failure, only the last rows may be missing.

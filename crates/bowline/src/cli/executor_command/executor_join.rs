@@ -16,7 +16,7 @@ use crate::cli::failure::gateway_name_hint;
 use crate::cli::gateway_finder::check_exposure;
 use crate::cli::up::{self, GatewaySignals};
 use crate::cli::{CliExit, CliFailure, CommandContext};
-use crate::state;
+use bowline_config::state;
 
 /// Maximum wait for the first connection before the executor reports readiness.
 const FIRST_CONNECT_WAIT: Duration = Duration::from_secs(5);

@@ -15,7 +15,7 @@ use crate::assemble::AssembleError;
 use crate::cli::args::ExecutorListenArgs;
 use crate::cli::up::{self, GatewaySignals};
 use crate::cli::{CliExit, CliFailure, CommandContext};
-use crate::state;
+use bowline_config::state;
 
 /// Runs an executor until SIGINT or SIGTERM.
 pub(super) fn run(

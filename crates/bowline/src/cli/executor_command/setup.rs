@@ -13,11 +13,12 @@ use bowline_host::task_tracker::TaskTracker;
 use crate::assemble::{AssembleError, ChildDefaults};
 use crate::cli::args::ExecutorAllowArgs;
 use crate::cli::{CliFailure, CliOutput, CommandContext, up};
-use crate::config::{self, Config, UpstreamConfig};
-use crate::secrets::SecretVault;
-use crate::secrets::secret_watch::refresh_outdated;
+use crate::executor_offer;
 use crate::telemetry::Telemetry;
-use crate::{executor_offer, state};
+use bowline_config::secrets::SecretVault;
+use bowline_config::secrets::secret_watch::refresh_outdated;
+use bowline_config::state;
+use bowline_config::{Config, UpstreamConfig};
 
 /// A configured executor.
 pub(super) struct ExecutorSetup {
@@ -116,7 +117,7 @@ fn load_executor_config(context: &mut CommandContext) -> Result<Config, CliFailu
     };
     let directory = state::locate_state_dir(context.global.state.as_deref(), &context.env)?;
     let vault = SecretVault::open(&directory, &context.env);
-    let config = config::load_config_with(Some(path), &context.env, &vault)?;
+    let config = bowline_config::load_config_with(Some(path), &context.env, &vault)?;
     for warning in &config.warnings {
         context.out.write_warning(&warning.message);
     }

@@ -10,9 +10,9 @@ use crate::cli::CommandContext;
 use crate::cli::api_client::{ApiClient as Api, QUICK_TIMEOUT, percent_encode};
 use crate::cli::api_types;
 use crate::cli::failure::{CliExit, CliFailure};
-use crate::client_programs::ClientProgram;
-use crate::config::suggest::nearest_match;
-use crate::config::{self, Config, EnvVars};
+use bowline_config::client_programs::ClientProgram;
+use bowline_config::{Config, EnvVars};
+use bowline_core::suggest::nearest_match;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -48,8 +48,8 @@ fn is_executable(file: &Path) -> bool {
 pub(in crate::cli) fn load_config_or_default(
     context: &CommandContext,
 ) -> Result<Config, CliFailure> {
-    match config::load_config(context.config_path(), &context.env) {
-        Err(config::ConfigError::NotFound { .. }) => Ok(Config::default()),
+    match bowline_config::load_config(context.config_path(), &context.env) {
+        Err(bowline_config::ConfigError::NotFound { .. }) => Ok(Config::default()),
         read => Ok(read?),
     }
 }
@@ -64,7 +64,7 @@ pub(in crate::cli) fn load_gateway_config(
         api_types::parse_response(&api.get("/api/v1/status", QUICK_TIMEOUT)?)?;
     match status.config {
         Some(path) if context.config_path().is_none() && config.path.as_ref() != Some(&path) => {
-            Ok(config::load_config(Some(&path), &context.env)?)
+            Ok(bowline_config::load_config(Some(&path), &context.env)?)
         }
         Some(_) | None => Ok(config.clone()),
     }

@@ -7,7 +7,7 @@ use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr
 use zeroize::Zeroizing;
 
 use crate::cli::CliFailure;
-use crate::secrets::{SecretValue, VALUE_BYTES_MAX};
+use bowline_config::secrets::{SecretValue, VALUE_BYTES_MAX};
 
 /// Bytes of Ctrl-C and Ctrl-D in raw mode.
 const CTRL_C: u8 = 3;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::cli::CommandContext;
 use crate::cli::failure::{CliExit, CliFailure};
 use crate::cli::gateway_finder::{GatewayAccess, GatewayFinder};
-use crate::state::StateDir;
+use bowline_config::state::StateDir;
 
 /// Maximum wait for a starting gateway.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
@@ -167,7 +167,7 @@ mod tests {
     use super::*;
     use crate::cli::fake_gateway::FakeGateway;
     use crate::cli::{GlobalArgs, OutputFormat, output};
-    use crate::config::EnvVars;
+    use bowline_config::EnvVars;
 
     fn test_finder(state: &std::path::Path) -> GatewayFinder {
         let (out, ..) = output::captured::captured_output(OutputFormat::Human);

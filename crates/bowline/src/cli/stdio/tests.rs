@@ -277,7 +277,9 @@ async fn moved_gateway_is_found_by_record() {
     let old = FakeGateway::start([]);
     let new = FakeGateway::start([("POST /mcp", scripted_gateway("s1"))]);
     let shim = test_shim(&old);
-    let moved = crate::state::read_run(new.state.path()).unwrap().unwrap();
+    let moved = bowline_config::state::read_run(new.state.path())
+        .unwrap()
+        .unwrap();
     old.state.write_run(&moved).unwrap();
     let state = old.state.clone();
     let directory = old.stop();

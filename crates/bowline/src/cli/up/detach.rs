@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use crate::cli::gateway_finder::GatewayFinder;
 use crate::cli::stdio::gateway_starter::{self, GatewayStarter};
 use crate::cli::{CliExit, CliFailure, CommandContext, UpArgs, api_client};
-use crate::state;
+use bowline_config::state;
 
 /// Starts the gateway; fails if a gateway is already running.
 pub(super) fn run_detached(

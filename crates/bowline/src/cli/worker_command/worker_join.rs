@@ -17,11 +17,11 @@ use crate::cli::gateway_finder::check_exposure;
 use crate::cli::stdio::{self, gateway_starter::GatewayStarter};
 use crate::cli::up::{self, GatewaySignals};
 use crate::cli::{CliExit, CliFailure, CliOutput, CommandContext, OutputFormat};
-use crate::config::{self, Config};
 use crate::edge::auth::AuthMode;
-use crate::secrets::SecretVault;
-use crate::state::{self, StateDir};
 use crate::worker::{Worker, WorkerOptions};
+use bowline_config::Config;
+use bowline_config::secrets::SecretVault;
+use bowline_config::state::{self, StateDir};
 
 /// Maximum wait for the first connection before the worker serves disconnected.
 const FIRST_CONNECT_WAIT: Duration = Duration::from_secs(5);
@@ -150,7 +150,7 @@ fn load_worker_config(
         None => Config::default(),
         Some(path) => {
             let vault = SecretVault::open(directory, &context.env);
-            config::load_config_with(Some(path), &context.env, &vault)?
+            bowline_config::load_config_with(Some(path), &context.env, &vault)?
         }
     };
     for warning in &config.warnings {

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::{ApiError, AuditReason, EdgeState, upgrade_edge};
 use crate::edge::Edge;
 use crate::file_pins::{diff, parse_hash};
-use crate::state::to_hex;
+use bowline_core::hex::to_hex;
 
 /// Query of `GET /api/v1/pins`.
 #[derive(Debug, Deserialize)]

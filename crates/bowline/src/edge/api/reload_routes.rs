@@ -6,7 +6,7 @@ use axum::http::StatusCode;
 use serde_json::{Value, json};
 
 use super::{ApiError, EdgeState, upgrade_edge};
-use crate::reload::ReloadOutcome;
+use bowline_config::reload::ReloadOutcome;
 
 /// Reads the config file again and reports the changes, or all problems found.
 pub(super) async fn reload_config(State(edge): EdgeState) -> Result<Json<Value>, ApiError> {

@@ -12,8 +12,8 @@ use bowline_core::time::to_millis;
 use serde_json::{Value, json};
 
 use super::{ApiError, EdgeState, parse_body, upgrade_edge};
-use crate::config::{PolicyConfig, RoleConfig};
-use crate::policy_check::{self, PolicyQuery};
+use bowline_config::policy_check::{self, PolicyQuery};
+use bowline_config::{PolicyConfig, RoleConfig};
 
 /// `GET /api/v1/roles`
 pub(super) async fn list_roles(State(edge): EdgeState) -> Result<Json<Value>, ApiError> {

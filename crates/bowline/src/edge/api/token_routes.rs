@@ -16,14 +16,14 @@ use super::{
     ApiError, AuditReason, EdgeState, check_contexts, nearest_names, outbox_routes, parse_body,
     upgrade_edge,
 };
-use crate::config::TokenLifetime;
 use crate::edge::Edge;
 use crate::edge::connection_registry::ConnectionKey;
 use crate::edge::owner_token::RotateError;
 use crate::tokens::{
     IssuedToken, LIFETIME_MAX, NAME_BYTES_MAX, TokenCreateError, TokenKind, TokenRequest,
-    TokenStore, is_principal_name, is_run_name, owner_agent_principal,
+    TokenStore, owner_agent_principal,
 };
+use bowline_config::{TokenLifetime, is_principal_name, is_run_name};
 
 /// Body of `POST /api/v1/tokens`.
 #[derive(Debug, Deserialize)]

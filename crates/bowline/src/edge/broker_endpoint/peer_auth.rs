@@ -11,11 +11,11 @@ use bowline_host::broker::{AdmittedPeer, PeerAuthenticator, PeerRights};
 use bowline_host::events::EventKind;
 use bowline_link::BoxFuture;
 
-use crate::config::PeerConfig;
 use crate::edge::Edge;
 use crate::edge::auth::AuthenticatedCaller;
 use crate::edge::upgraded_connection::UpgradedConnection;
 use crate::tokens::TokenKind;
+use bowline_config::PeerConfig;
 
 /// Close reason after a change of the peer's rights.
 const RIGHTS_CHANGED: &str = "what this peer may do has changed; connect again";

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bowline_core::call::{EndpointScope, Principal};
+use bowline_core::hex::to_hex;
 use bowline_wire::canonical::to_canonical;
 use sha2::{Digest as _, Sha256};
 
@@ -82,7 +83,7 @@ pub(crate) fn seal_state(
     // Only the last part may contain line breaks.
     let text = format!(
         "{kind}\n{until_ms}\n{}\n{}\n{}\n{}\n{inner}",
-        crate::state::to_hex(binding.request_digest),
+        to_hex(binding.request_digest),
         scope_line(binding.scope),
         binding.principal.name,
         binding.principal.credential,
@@ -112,7 +113,7 @@ pub(crate) fn open_state(
     {
         return Err(RequestStateError::WrongCaller);
     }
-    if request != crate::state::to_hex(binding.request_digest) {
+    if request != to_hex(binding.request_digest) {
         return Err(RequestStateError::WrongRequest);
     }
     let until_ms: u64 = until_ms.parse().map_err(|_| RequestStateError::Forged)?;

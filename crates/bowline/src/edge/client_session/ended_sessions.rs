@@ -10,7 +10,7 @@ use bowline_core::sync::lock;
 use sha2::{Digest as _, Sha256};
 
 use super::{AGE_MAX, ClientSessions};
-use crate::state::{self, StateDir, private_file};
+use bowline_config::state::{self, StateDir, private_file};
 
 /// Maximum number of remembered ended sessions.
 pub(super) const ENDED_MAX: usize = 65_536;

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use bowline_core::call::ContextSet;
+use bowline_core::hex::to_hex;
 use bowline_core::sync::lock;
 use bowline_host::ports::Clock;
 use serde::{Deserialize, Serialize};
@@ -12,8 +13,8 @@ use sha2::{Digest as _, Sha256};
 use thiserror::Error;
 
 use super::{AGE_MAX, ClientSession, ClientSessions};
-use crate::state::{self, StateDir, private_file};
 use crate::tokens::{CONTEXTS_MAX, NAME_BYTES_MAX};
+use bowline_config::state::{self, StateDir, private_file};
 
 /// Maximum number of narrowed sessions; entries expire with their session ids.
 pub const NARROWED_MAX: usize = 10_000;
@@ -162,7 +163,7 @@ fn encode_file(narrowed: &NarrowedSessions) -> Result<Vec<u8>, state::StateError
         .0
         .iter()
         .map(|(digest, one)| NarrowedSessionRecord {
-            session_sha256: state::to_hex(digest),
+            session_sha256: to_hex(digest),
             issued_s: one.issued_s,
             contexts: context_names(&one.contexts),
         });

@@ -1,0 +1,63 @@
+//! The keys of a role's allowance: budget and rate of calls.
+
+use std::ops::RangeInclusive;
+
+use bowline_core::budget::{BudgetRule, CallAllowance, RateRule};
+
+use super::require_keys;
+use crate::file::known_keys;
+use crate::file::server_keys::nested_table;
+use crate::file::tree_reader::TreeReader;
+use crate::tree::ConfigEntry;
+
+/// Range of calls per budget period.
+const BUDGET_CALLS_RANGE: RangeInclusive<u32> = 1..=1_000_000_000;
+
+/// Range of calls of a rate, and of the burst.
+const RATE_CALLS_RANGE: RangeInclusive<u32> = 1..=1_000_000;
+
+pub(super) fn parse_budget(
+    reader: &mut TreeReader,
+    entry: &ConfigEntry,
+    table_path: &str,
+    allowance: &mut CallAllowance,
+) {
+    let table_path = nested_table(table_path, "budget");
+    let (mut calls, mut per) = (None, None);
+    let entries = reader.read_table(&entry.node, "budget", &table_path, &known_keys::BUDGET);
+    for inner in entries {
+        match inner.key.as_str() {
+            "calls" => calls = reader.read_count(inner, &BUDGET_CALLS_RANGE).map(u64::from),
+            "per" => per = reader.read_duration(inner),
+            _ => {}
+        }
+    }
+    require_keys(reader, entry, entries, &["calls", "per"]);
+    if let (Some(calls), Some(per)) = (calls, per) {
+        allowance.budget = Some(BudgetRule { calls, per });
+    }
+}
+
+pub(super) fn parse_rate(
+    reader: &mut TreeReader,
+    entry: &ConfigEntry,
+    table_path: &str,
+    allowance: &mut CallAllowance,
+) {
+    let table_path = nested_table(table_path, "rate");
+    let (mut calls, mut per, mut burst) = (None, None, None);
+    let entries = reader.read_table(&entry.node, "rate", &table_path, &known_keys::RATE);
+    for inner in entries {
+        match inner.key.as_str() {
+            "calls" => calls = reader.read_count(inner, &RATE_CALLS_RANGE),
+            "per" => per = reader.read_duration(inner),
+            "burst" => burst = reader.read_count(inner, &RATE_CALLS_RANGE),
+            _ => {}
+        }
+    }
+    require_keys(reader, entry, entries, &["calls", "per"]);
+    if let (Some(calls), Some(per)) = (calls, per) {
+        let burst = burst.unwrap_or(calls);
+        allowance.rate = Some(RateRule { calls, per, burst });
+    }
+}
