@@ -11,11 +11,11 @@ use bowline_host::Host;
 use bowline_host::audit::{
     self, AuditEntry, AuditRings, AuditTarget, NullAuditSink, RenderOptions, RingOptions,
 };
-use bowline_host::ports::Clock;
 use bowline_journal::audit::{
     AuditError, AuditLimits, AuditRowKind, DENIALS_RING, RingReports, VerifyReport,
 };
 use bowline_link::http::http_client::HttpClient;
+use bowline_runtime::Clock;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 

@@ -9,11 +9,11 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
+use bowline_core::BoxFuture;
 use bowline_core::error::display_chain;
 use bowline_core::pins::ServerPins;
 use bowline_core::sync::lock;
 use bowline_host::pins::{PinStore, PinStoreError};
-use bowline_link::BoxFuture;
 
 use self::pin_file::PinFile;
 pub(crate) use self::pin_file::parse_hash;

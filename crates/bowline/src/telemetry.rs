@@ -8,8 +8,8 @@ mod tracer;
 
 use std::sync::Arc;
 
-use bowline_host::task_tracker::TaskTracker;
 use bowline_link::http::http_client::HttpClient;
+use bowline_runtime::TaskTracker;
 use tracing_subscriber::filter::{EnvFilter, FilterFn};
 use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;

@@ -18,7 +18,7 @@ use bowline_core::call::{ContextSet, PeerAddress, Principal, Role};
 use bowline_core::policy::CredentialContexts;
 use bowline_core::sync::lock;
 use bowline_core::time::to_millis;
-use bowline_host::ports::Clock;
+use bowline_runtime::Clock;
 use foldhash::fast::RandomState;
 use subtle::ConstantTimeEq as _;
 use thiserror::Error;

@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bowline_core::sync::lock;
-use bowline_host::ports::{Clock, SystemClock};
+use bowline_runtime::{Clock, SystemClock};
 use tokio::sync::Notify;
 use zeroize::Zeroizing;
 

@@ -11,13 +11,12 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
+use bowline_core::BoxFuture;
 use bowline_core::call::{CallReply, CallRequest, CallSubject, EndpointScope, Principal, Route};
 use bowline_core::error::{CallError, ExecutionStatus, FailureClass, FailureOrigin};
-use bowline_journal::BoxFuture;
 use bowline_journal::audit::{self, AuditError, AuditLimits, AuditRowKind};
+use bowline_runtime::Clock;
 use bytes::Bytes;
-
-use crate::ports::Clock;
 
 pub use render::{PAYLOAD_BYTES_MAX, RedactFn, RenderOptions, row_renderer};
 pub use rings::{AuditRings, REFUSED_TEXT_BYTES_MAX, RingOptions};

@@ -27,18 +27,19 @@ use std::time::Duration;
 use bowline_broker::frames::{
     BrokerRequest, BrokerResponse, ManifestItem, MessageSender, SessionEvent,
 };
+use bowline_core::BoxFuture;
 use bowline_core::client_handle::ClientHandle;
 use bowline_core::error::{ExecutionStatus, FailureReport};
 use bowline_core::time::MonotonicTime;
-use bowline_link::{BoxFuture, Revision};
+use bowline_link::Revision;
 use bytes::Bytes;
 
-pub use crate::credential_source::CredentialSource;
 pub use backend::{
     Backend, BackendRequest, CallerMapping, CredentialRevocations, ExecutorBackend, HostBackend,
     TracePlacer,
 };
 pub use bowline_broker::{frames, mailbox};
+pub use bowline_runtime::CredentialSource;
 pub use broker_client::{
     BrokerClient, BrokerClientOptions, BrokerConnectError, DeliverError, HubRequestHandler,
     HubSender, ReconnectPolicy,

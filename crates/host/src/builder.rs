@@ -9,6 +9,7 @@ use bowline_journal::{Journal, MemoryJournal};
 use bowline_link::http::HttpLimits;
 use bowline_link::http::http1::{Http1Client, HttpClientLimits};
 use bowline_link::{ClientInfo, StdioLimits};
+use bowline_runtime::{Clock, SystemClock, TaskTracker};
 use thiserror::Error;
 
 use crate::access_guard::{AccessGuard, GuardDecision};
@@ -18,10 +19,9 @@ use crate::executor::{ExecutorRegistry, ExecutorRegistryOptions};
 use crate::host::{Host, HostLimits, HostPorts};
 use crate::manifest::{ManifestStore, NullManifestStore};
 use crate::pins::{NullPinStore, PinStore};
-use crate::ports::{Clock, NotificationSink, NullSink, SystemClock};
+use crate::ports::{NotificationSink, NullSink};
 use crate::spec::{NameClash, ServerSpec};
 use crate::supervisor::Dial;
-use crate::task_tracker::TaskTracker;
 
 /// Why a host could not be built.
 #[derive(Debug, Error)]

@@ -27,6 +27,7 @@ use bowline_core::lane::KeyScope;
 use bowline_core::sync::lock;
 use bowline_core::task_table::LinkKey;
 use bowline_link::{CallerIdentity, LinkError, LinkRequest, ParamRename};
+use bowline_runtime::{Clock, ClockReading};
 use foldhash::fast::RandomState;
 use tracing::Instrument as _;
 
@@ -40,7 +41,6 @@ use crate::callpath::result_store::ResultStore;
 use crate::catalog::CatalogStore;
 use crate::offload::OffloadPool;
 use crate::outbox::{self, Outbox};
-use crate::ports::{Clock, ClockReading};
 use crate::session_state::SessionState;
 use crate::spec::{PeerRole, ServerTransport};
 use crate::supervisor::{CallStatsGuard, LinkLease, ReadyLink, Supervisor};

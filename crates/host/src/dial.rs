@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bowline_core::BoxFuture;
 use bowline_core::client_handle::ClientHandle;
 use bowline_core::era::{Era, EraSetting};
 use bowline_link::http::http_client::HttpClient;
@@ -12,7 +13,8 @@ use bowline_link::stdio::{
     self, ClientInfo, EraNegotiation, LinkConnectError, ReaperCommand, StdioLimits, StdioOptions,
     StdioSpec,
 };
-use bowline_link::{BoxFuture, GatewayInstance, LARGE_BYTES_MAX, LargeResponseLimits, TaskSpawner};
+use bowline_link::{GatewayInstance, LARGE_BYTES_MAX, LargeResponseLimits};
+use bowline_runtime::TaskSpawner;
 use tokio::time::Instant;
 
 mod era_cache;

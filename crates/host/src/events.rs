@@ -3,11 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use bowline_runtime::{Clock, TaskTracker};
 use serde::Serialize;
 use tokio::sync::{broadcast, watch};
-
-use crate::ports::Clock;
-use crate::task_tracker::TaskTracker;
 
 /// Events buffered for a slow subscriber before it misses some.
 const BUFFERED_EVENTS_MAX: usize = 1_024;

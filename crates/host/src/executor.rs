@@ -15,7 +15,7 @@ mod offer;
 mod registry;
 mod session_servers;
 
-pub use crate::credential_source::CredentialSource;
+pub use bowline_runtime::CredentialSource;
 pub use exec_server_adapter::{ExecServerAdapter, listen_as_exec_server, with_exec_server_limits};
 pub use executor_client::{
     BodyStream, ExecutorClient, ExecutorClientOptions, ExecutorConnectError, ExecutorHttpRequest,

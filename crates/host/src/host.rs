@@ -32,6 +32,7 @@ use bowline_core::name::to_slug;
 use bowline_core::sync::lock;
 use bowline_journal::Journal;
 use bowline_link::stderr::LogSequencer;
+use bowline_runtime::{Clock, TaskTracker};
 use tokio::sync::{Semaphore, watch};
 
 use crate::accounts::PrincipalAccounts;
@@ -54,13 +55,12 @@ use crate::notification_fanout::NotificationFanout;
 use crate::offload::OffloadPool;
 use crate::outbox::{self, Outbox};
 use crate::pins::{PinRegistry, PinStore};
-use crate::ports::{Clock, NotificationSink};
+use crate::ports::NotificationSink;
 use crate::redaction::RedactingDial;
 use crate::session_state::SessionState;
 use crate::spec::{ServerSpec, resolve_names};
 use crate::subscription_sync::SubscriptionSync;
 use crate::supervisor::{Dial, ServerAction, ServerStatus, Supervisor, SupervisorDeps};
-use crate::task_tracker::TaskTracker;
 
 use self::apply::StartingServers;
 pub use self::apply::{ApplyReport, ChangedServer};

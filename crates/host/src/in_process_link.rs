@@ -6,15 +6,17 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use bowline_core::BoxFuture;
 use bowline_core::call::BodyKind;
 use bowline_core::client_handle::ClientHandle;
 use bowline_core::era::Era;
 use bowline_core::pending_table::SendState;
 use bowline_link::stderr::StderrLog;
 use bowline_link::{
-    BoxFuture, Link, LinkConnectError, LinkError, LinkEvent, LinkExit, LinkRequest, LinkResponse,
-    Revision, ServerInfo,
+    Link, LinkConnectError, LinkError, LinkEvent, LinkExit, LinkRequest, LinkResponse, Revision,
+    ServerInfo,
 };
+use bowline_runtime::{Clock, TaskTracker};
 use bowline_tools::{
     ExecuteContext, ExecuteError, ToolArguments, ToolExecutor, ToolOutput, execute_caught,
 };
@@ -26,10 +28,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout_at};
 
 use crate::broker::PeerLink;
-use crate::ports::Clock;
 use crate::spec::{InProcessSpec, ServerSpec, ServerTransport};
 use crate::supervisor::{Dial, DialedLink};
-use crate::task_tracker::TaskTracker;
 
 /// `initialize` result of every in-process server.
 const INITIALIZE: &str = concat!(

@@ -10,14 +10,12 @@ pub mod builder;
 pub mod callpath;
 pub mod catalog;
 pub mod conditions;
-pub mod credential_source;
 mod denials;
 pub mod dial;
 mod endpoint_address;
 pub mod events;
 pub mod executor;
 pub mod expose;
-pub mod fifo_watch;
 pub mod host;
 mod in_process_link;
 mod local_reply;
@@ -36,10 +34,8 @@ pub mod spawn_options;
 pub mod spec;
 mod subscription_sync;
 pub mod supervisor;
-pub mod task_tracker;
 pub mod tools;
 
-pub use bowline_link::BoxFuture;
 pub use bowline_tools::ToolOutput;
 pub use builder::{BuildError, HostBuilder};
 pub use callpath::output_schema::UncheckedTool;
@@ -55,6 +51,10 @@ pub use spec::ServerSpec as Server;
 pub use spec::{NameClash, ServerSpec};
 pub use tools::{ExecuteContext, ExecuteError, ToolArguments, ToolExecutor, ToolSchema};
 // Re-exports from lower crates, so that embedding programs depend on this crate alone.
+pub use bowline_core::BoxFuture;
 pub use bowline_core::call::{ContextSet, Principal, Role};
 pub use bowline_core::error::CallError;
 pub use bowline_core::policy::{DefaultAction, FeaturePattern, Policy, RoleAllowlist, RoleRules};
+pub use bowline_runtime::{
+    Clock, ClockReading, CredentialSource, SystemClock, TaskSpawner, TaskTracker,
+};

@@ -28,6 +28,7 @@ use bowline_core::lane::{DRAINS_MAX, LaneScheduler};
 use bowline_core::sync::lock;
 use bowline_core::time::MonotonicTime;
 use bowline_journal::{Duplicate, Journal, JournalError, LaneName, LeaseReceipt, Timestamps};
+use bowline_runtime::{Clock, TaskTracker};
 use tokio::sync::{Notify, Semaphore, watch};
 
 use self::delivered_index::DeliveredIndex;
@@ -42,11 +43,9 @@ use crate::audit::AuditSink;
 use crate::callpath::CallPath;
 use crate::events::EventBus;
 use crate::notification_fanout::NotificationFanout;
-use crate::ports::Clock;
 use crate::session_state::SessionState;
 use crate::spec::ServerSpec;
 use crate::supervisor::{Dial, SupervisorDeps};
-use crate::task_tracker::TaskTracker;
 
 pub(crate) use self::idempotency_key::{argument_at, given_key};
 pub use self::outbox_handle::{OutboxError, OutboxHandle, QUEUED_CALLS_MAX};

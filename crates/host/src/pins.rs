@@ -12,6 +12,7 @@ use bowline_core::pins::{
     DefinitionHash, ListedDefinition, Pin, PinChange, PinKind, PinState, ServerPins as Machine,
 };
 use bowline_core::sync::lock;
+use bowline_runtime::Clock;
 use bytes::Bytes;
 use foldhash::fast::RandomState;
 use serde::Serialize;
@@ -21,7 +22,6 @@ use crate::catalog::{
     CatalogItem, DefinitionMarks, InitializeField, ItemVisibility, ListKind, ServerCatalog,
 };
 use crate::events::{EventBus, EventKind};
-use crate::ports::Clock;
 use crate::spec::ServerSpec;
 
 pub use accept::{AcceptPinsError, PinTarget};

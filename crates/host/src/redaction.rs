@@ -9,12 +9,13 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 use arc_swap::ArcSwapOption;
+use bowline_core::BoxFuture;
 use bowline_core::client_handle::ClientHandle;
 use bowline_core::era::Era;
 use bowline_core::redact::{ADDED_SECRETS_MAX, SecretFilter};
 use bowline_core::sync::lock;
 use bowline_link::stderr::StderrLog;
-use bowline_link::{BoxFuture, LinkConnectError, LinkEvent};
+use bowline_link::{LinkConnectError, LinkEvent};
 use bytes::Bytes;
 use tokio::time::Instant;
 use zeroize::Zeroizing;

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use bowline_core::BoxFuture;
 use bowline_core::call::Principal;
 use bowline_core::error::CallError;
-use bowline_link::BoxFuture;
 use bowline_tools::ToolOutput;
 
 use crate::host::Host;

@@ -19,12 +19,12 @@ use tokio::sync::{Notify, watch};
 
 mod sync_request;
 
+use bowline_runtime::{Clock, TaskTracker};
+
 use crate::callpath::{ResponseWait, to_call_error};
 use crate::catalog::initialize_info::declares_capability;
-use crate::ports::Clock;
 use crate::session_state::SessionState;
 use crate::supervisor::{ReadyLink, Supervisor};
-use crate::task_tracker::TaskTracker;
 
 pub(crate) use sync_request::SyncRequest;
 

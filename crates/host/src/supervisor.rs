@@ -23,6 +23,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
+use bowline_core::BoxFuture;
 use bowline_core::breaker::Breaker;
 use bowline_core::client_handle::ClientHandle;
 use bowline_core::era::Era;
@@ -32,17 +33,16 @@ use bowline_core::sync::lock;
 use bowline_core::time::MonotonicTime;
 use bowline_link::stderr::StderrLog;
 use bowline_link::stdio::LinkConnectError;
-use bowline_link::{BoxFuture, Link, LinkEvent};
+use bowline_link::{Link, LinkEvent};
+use bowline_runtime::{Clock, fifo_watch};
 use bytes::Bytes;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::{Instant, timeout_at};
 
 use crate::catalog::PerList;
 use crate::events::EventBus;
-use crate::fifo_watch;
 use crate::manifest;
 use crate::pins::PinRegistry;
-use crate::ports::Clock;
 use crate::spec::{ServerSpec, ServerTransport};
 
 use self::dedicated_links::DedicatedLinks;

@@ -10,6 +10,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use bowline_core::BoxFuture;
 use bowline_core::budget::{BudgetRule, CallAllowance, RateRule};
 use bowline_core::call::{CallRequest, CallSubject, EndpointScope, Principal, Role};
 use bowline_core::client_handle::ClientHandle;
@@ -20,11 +21,10 @@ use bowline_host::audit::{
 };
 use bowline_host::manifest::NullManifestStore;
 use bowline_host::pins::NullPinStore;
-use bowline_host::ports::{NullSink, SystemClock};
-use bowline_host::task_tracker::TaskTracker;
+use bowline_host::ports::NullSink;
 use bowline_host::{Host, HostLimits, HostPorts};
-use bowline_journal::BoxFuture;
 use bowline_journal::audit::{AuditLimits, AuditRow, AuditRowKind, verify_trail};
+use bowline_runtime::{SystemClock, TaskTracker};
 use bowline_sim::{
     GenerationScript, RecordingClient, ReleaseGate, ScriptedDial, ServerScript, SimWorld,
     ToolBehaviour, server_spec, subject_call, tool_call, wait_for_state,

@@ -16,12 +16,13 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_core::BoxFuture;
 use bowline_core::time::MonotonicTime;
 use bytes::Bytes;
 
 use crate::engine::{
-    BoxFuture, Journal, JournalError, LaneName, LeaseOrder, LeaseReceipt, LeasedMessage,
-    MessageDraft, PublishOutcome, Timestamps,
+    Journal, JournalError, LaneName, LeaseOrder, LeaseReceipt, LeasedMessage, MessageDraft,
+    PublishOutcome, Timestamps,
 };
 
 /// Opens journals of an engine for the contract suite.

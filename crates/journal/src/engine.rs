@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use bowline_core::BoxFuture;
+use bowline_core::BoxFuture;
 use bowline_core::time::MonotonicTime;
 use bytes::Bytes;
 use thiserror::Error;

@@ -16,7 +16,7 @@ mod validation;
 mod watches;
 
 pub use engine::{
-    BoxFuture, CompletedMessage, Duplicate, ExpectedRevision, Journal, JournalError, JournalFuture,
+    CompletedMessage, Duplicate, ExpectedRevision, Journal, JournalError, JournalFuture,
     JournalHealth, LaneName, LaneStats, LeaseOrder, LeaseReceipt, LeasedMessage, MessageDraft,
     MessageFilter, MessageId, MessageStatus, MessageView, PublishOutcome, RevisionWatch,
     StoppedLane, Timestamps, VersionedValue,

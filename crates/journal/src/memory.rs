@@ -5,16 +5,16 @@ mod memory_table;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use bowline_core::BoxFuture;
 use bowline_core::sync::lock;
 use bytes::Bytes;
 
 use self::memory_table::MemoryTable;
 use crate::elapsed::ElapsedTime;
 use crate::engine::{
-    BoxFuture, CompletedMessage, ExpectedRevision, Journal, JournalError, JournalFuture,
-    JournalHealth, LaneName, LaneStats, LeaseOrder, LeaseReceipt, LeasedMessage, MessageDraft,
-    MessageFilter, MessageId, MessageView, PublishOutcome, RevisionWatch, Timestamps,
-    VersionedValue,
+    CompletedMessage, ExpectedRevision, Journal, JournalError, JournalFuture, JournalHealth,
+    LaneName, LaneStats, LeaseOrder, LeaseReceipt, LeasedMessage, MessageDraft, MessageFilter,
+    MessageId, MessageView, PublishOutcome, RevisionWatch, Timestamps, VersionedValue,
 };
 
 /// Journal in memory.

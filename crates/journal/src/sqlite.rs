@@ -52,6 +52,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use bowline_core::BoxFuture;
 use bowline_core::sync::lock;
 use bytes::Bytes;
 use rusqlite::{Connection, OpenFlags};
@@ -66,10 +67,9 @@ use self::rows::LedgerRow;
 use self::sqlite_error::{OperationError, SqliteErrorClass};
 use self::sqlite_writer::{ClosureJob, OperationKind, SqliteShared, SqliteWriter, WriterJob};
 use crate::engine::{
-    BoxFuture, CompletedMessage, ExpectedRevision, Journal, JournalError, JournalFuture,
-    JournalHealth, LaneName, LaneStats, LeaseOrder, LeaseReceipt, LeasedMessage, MessageDraft,
-    MessageFilter, MessageId, MessageView, PublishOutcome, RevisionWatch, StoppedLane, Timestamps,
-    VersionedValue,
+    CompletedMessage, ExpectedRevision, Journal, JournalError, JournalFuture, JournalHealth,
+    LaneName, LaneStats, LeaseOrder, LeaseReceipt, LeasedMessage, MessageDraft, MessageFilter,
+    MessageId, MessageView, PublishOutcome, RevisionWatch, StoppedLane, Timestamps, VersionedValue,
 };
 use crate::validation::{check_key, check_size};
 use crate::watches::RevisionWatches;

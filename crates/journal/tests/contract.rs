@@ -3,8 +3,9 @@
 
 use std::sync::Arc;
 
+use bowline_core::BoxFuture;
 use bowline_journal::contract::EngineFactory;
-use bowline_journal::{BoxFuture, Journal, MemoryJournal, SqliteJournal, journal_contract};
+use bowline_journal::{Journal, MemoryJournal, SqliteJournal, journal_contract};
 use tempfile::TempDir;
 
 struct MemoryFactory;

@@ -17,10 +17,10 @@ mod waker_slot;
 use std::fmt;
 use std::sync::Arc;
 
+use bowline_core::BoxFuture;
 use bowline_wire::executor::SecretHeader;
 
 use crate::http::http_client::{HttpError, HttpRequest, HttpResponse, SendOptions};
-use crate::link::BoxFuture;
 use crate::websocket::DisconnectReason;
 
 pub use crate::http::sender::to_link_error;

@@ -3,15 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_core::BoxFuture;
 use bowline_core::client_handle::ClientHandle;
 use bowline_core::era::{Era, EraSetting};
+use bowline_runtime::TaskSpawner;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::link::{
-    BoxFuture, Link, LinkError, LinkEvent, LinkExit, LinkRequest, LinkResponse, ServerInfo,
-    TaskSpawner,
-};
+use crate::link::{Link, LinkError, LinkEvent, LinkExit, LinkRequest, LinkResponse, ServerInfo};
 use crate::message_limits::LargeResponseLimits;
 use crate::modern::change_listen::{ChangeListener, ListenFilter, run_listener as listen_to};
 use crate::modern::era_discovery::DiscoverOutcome;

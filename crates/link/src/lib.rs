@@ -22,8 +22,8 @@ pub use bowline_wire::mcp::Revision;
 pub use child_limits::ChildLimits;
 pub use demux::{CLIENT_WAIT_MAX, RelayError, relay_input_requests, required_capability};
 pub use link::{
-    BoxFuture, CallerIdentity, IdempotencyHeader, InputRequestError, Link, LinkError, LinkEvent,
-    LinkExit, LinkRequest, LinkResponse, NotSentReason, ParamRename, ServerInfo, TaskSpawner,
+    CallerIdentity, IdempotencyHeader, InputRequestError, Link, LinkError, LinkEvent, LinkExit,
+    LinkRequest, LinkResponse, NotSentReason, ParamRename, ServerInfo,
 };
 pub use message_limits::{LARGE_BYTES_MAX, LargeResponseLimits};
 pub use modern::ListenFilter;

@@ -7,6 +7,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
+use bowline_core::BoxFuture;
 use bowline_core::call::BodyKind;
 use bowline_core::client_handle::{ClientHandle, SessionKey};
 use bowline_core::era::{Era, HeaderParams};
@@ -17,8 +18,6 @@ use tokio::time::Instant;
 
 use crate::child_limits::ByteSize;
 use crate::process_usage::ProcessSet;
-
-pub use bowline_core::BoxFuture;
 
 pub use self::link_error::{InputRequestError, LinkError, NotSentReason};
 
@@ -301,10 +300,4 @@ pub trait Link: fmt::Debug + Send + Sync {
         let _ = (uris, deadline);
         Box::pin(async { Ok(Vec::new()) })
     }
-}
-
-/// Runs the tasks of a link; implemented by the host.
-pub trait TaskSpawner: Send + Sync {
-    /// Runs a task to completion.
-    fn spawn(&self, name: &'static str, task: BoxFuture<'static, ()>);
 }

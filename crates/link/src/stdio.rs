@@ -6,8 +6,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_core::BoxFuture;
 use bowline_core::client_handle::{ClientCapabilities, ClientCapability, ClientHandle};
 use bowline_core::era::Era;
+use bowline_runtime::TaskSpawner;
 use thiserror::Error;
 use tokio::io::AsyncRead;
 use tokio::sync::{mpsc, oneshot};
@@ -15,10 +17,7 @@ use tokio::time::Instant;
 
 use crate::child_limits::ChildLimits;
 use crate::demux::{Demux, LinkEventSender};
-use crate::link::{
-    BoxFuture, Link, LinkError, LinkEvent, LinkExit, LinkRequest, LinkResponse, ServerInfo,
-    TaskSpawner,
-};
+use crate::link::{Link, LinkError, LinkEvent, LinkExit, LinkRequest, LinkResponse, ServerInfo};
 use crate::message_limits::{LARGE_BYTES_MAX, LargeResponseLimits};
 use crate::modern::change_listen::ChangeListener;
 use crate::modern::{era_params, input_rounds};

@@ -5,11 +5,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_runtime::TaskSpawner;
 use bytes::Bytes;
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
-
-use crate::link::TaskSpawner;
 
 mod frame_codec;
 mod message_reader;

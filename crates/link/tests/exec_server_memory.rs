@@ -8,6 +8,7 @@
 )]
 #![cfg(target_os = "linux")]
 
+use bowline_core::BoxFuture;
 use bowline_link::executor_client::{
     ExecServerConnection, ExecutorConnection as _, ExecutorRequest, exec_server_limits,
 };
@@ -16,7 +17,7 @@ use bowline_link::http::http_client::{HttpBody, HttpError, HttpRequest as Reques
 use bowline_link::websocket::{
     WebSocketConnection, WebSocketLimits, WebSocketRole, open_websocket,
 };
-use bowline_link::{BoxFuture, TaskSpawner};
+use bowline_runtime::TaskSpawner;
 use bowline_wire::execserver::{
     ExecHttpRequest, ExecHttpResponse, ExecMessage, ExecRequestId, write_delta, write_session,
 };

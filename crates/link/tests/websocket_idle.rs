@@ -10,11 +10,12 @@
 
 use std::time::Duration;
 
+use bowline_core::BoxFuture;
 use bowline_link::websocket::{
     DisconnectReason, WebSocketConnection, WebSocketLimits, WebSocketRole, WebSocketSender,
     open_websocket,
 };
-use bowline_link::{BoxFuture, TaskSpawner};
+use bowline_runtime::TaskSpawner;
 use bytes::Bytes;
 use tokio::io::DuplexStream;
 use tokio::sync::mpsc;

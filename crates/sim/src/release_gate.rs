@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bowline_host::fifo_watch;
+use bowline_runtime::fifo_watch;
 
 /// Blocks waiting tasks until released; open afterwards.
 #[derive(Clone, Debug)]

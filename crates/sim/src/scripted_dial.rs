@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use bowline_core::BoxFuture;
 use bowline_core::client_handle::ClientHandle;
 use bowline_host::spec::ServerSpec;
 use bowline_host::supervisor::{Dial, DialedLink};
+use bowline_link::LinkConnectError;
 use bowline_link::stderr::StderrLog;
-use bowline_link::{BoxFuture, LinkConnectError};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 

@@ -6,14 +6,15 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use bowline_core::BoxFuture;
 use bowline_core::call::BodyKind;
 use bowline_core::pending_table::SendState;
 use bowline_core::time::to_millis;
-use bowline_host::fifo_watch;
 use bowline_link::{
-    BoxFuture, CLIENT_WAIT_MAX, Link, LinkError, LinkEvent, LinkExit, LinkRequest, LinkResponse,
-    Revision, ServerInfo,
+    CLIENT_WAIT_MAX, Link, LinkError, LinkEvent, LinkExit, LinkRequest, LinkResponse, Revision,
+    ServerInfo,
 };
+use bowline_runtime::fifo_watch;
 use bytes::Bytes;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout, timeout_at};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_host::ports::{Clock as _, SystemClock};
+use bowline_runtime::{Clock as _, SystemClock};
 use tokio::sync::watch;
 
 use crate::history::{HistoryEntry, HistoryEvent};

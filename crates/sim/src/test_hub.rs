@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use bowline_core::BoxFuture;
 use bowline_core::policy::RoleAllowlist;
 use bowline_host::broker::mailbox::MailboxName;
 use bowline_host::broker::{
@@ -11,7 +12,7 @@ use bowline_host::broker::{
     PeerRights, RequestLedger, ServeEngine, ServeLimits,
 };
 use bowline_host::tools::ToolExecutor;
-use bowline_host::{BoxFuture, Host, Principal, Role, Server, SpawnOptions};
+use bowline_host::{Host, Principal, Role, Server, SpawnOptions};
 use bowline_journal::{Journal, MemoryJournal};
 use bowline_link::websocket::{
     WebSocketConnection, WebSocketLimits, WebSocketRole, accept_key, open_websocket,
@@ -93,7 +94,7 @@ impl TestHub {
 /// Accepts a WebSocket upgrade request.
 async fn accept_websocket(
     mut stream: TcpStream,
-    tasks: &bowline_host::task_tracker::TaskTracker,
+    tasks: &bowline_runtime::TaskTracker,
 ) -> io::Result<WebSocketConnection> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {

@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use bowline_core::error::CallError;
 use bowline_host::manifest::NullManifestStore;
 use bowline_host::pins::NullPinStore;
-use bowline_host::ports::{NotificationSink, NullSink, SystemClock};
+use bowline_host::ports::{NotificationSink, NullSink};
 use bowline_host::spec::ServerSpec;
 use bowline_host::supervisor::ServerAction;
-use bowline_host::task_tracker::TaskTracker;
 use bowline_host::{Host, HostLimits, HostPorts};
 use bowline_link::{LinkEvent, LinkExit};
+use bowline_runtime::{SystemClock, TaskTracker};
 
 use crate::history::HistoryEvent;
 use crate::scripted_dial::ScriptedDial;

@@ -37,6 +37,12 @@ const CRATE_RULES: &[CrateRule] = &[
         forbidden_paths: IO_PATHS,
     },
     CrateRule {
+        name: "bowline-runtime",
+        own_crates: &["bowline-core"],
+        forbidden_crates: &["rmcp"],
+        forbidden_paths: &["std::fs", "std::net", "std::process", "std::env"],
+    },
+    CrateRule {
         name: "bowline-journal",
         own_crates: &["bowline-core"],
         forbidden_crates: &["rmcp"],
@@ -44,7 +50,7 @@ const CRATE_RULES: &[CrateRule] = &[
     },
     CrateRule {
         name: "bowline-link",
-        own_crates: &["bowline-core", "bowline-wire"],
+        own_crates: &["bowline-core", "bowline-wire", "bowline-runtime"],
         forbidden_crates: &[],
         forbidden_paths: &[],
     },
@@ -59,10 +65,10 @@ const CRATE_RULES: &[CrateRule] = &[
         own_crates: &[
             "bowline-core",
             "bowline-wire",
+            "bowline-runtime",
             "bowline-journal",
             "bowline-link",
             "bowline-tools",
-            "bowline-runtime",
         ],
         forbidden_crates: &["axum", "clap", "toml"],
         forbidden_paths: &[],
@@ -73,6 +79,7 @@ const CRATE_RULES: &[CrateRule] = &[
             "bowline-broker",
             "bowline-core",
             "bowline-wire",
+            "bowline-runtime",
             "bowline-journal",
             "bowline-link",
             "bowline-tools",
@@ -85,6 +92,7 @@ const CRATE_RULES: &[CrateRule] = &[
         own_crates: &[
             "bowline-core",
             "bowline-wire",
+            "bowline-runtime",
             "bowline-link",
             "bowline-host",
         ],
@@ -102,6 +110,7 @@ const CRATE_RULES: &[CrateRule] = &[
         own_crates: &[
             "bowline-core",
             "bowline-wire",
+            "bowline-runtime",
             "bowline-journal",
             "bowline-link",
             "bowline-host",
@@ -115,6 +124,7 @@ const CRATE_RULES: &[CrateRule] = &[
         own_crates: &[
             "bowline-core",
             "bowline-wire",
+            "bowline-runtime",
             "bowline-journal",
             "bowline-link",
             "bowline-host",

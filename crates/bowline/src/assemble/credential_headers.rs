@@ -3,10 +3,10 @@
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::{Arc, Mutex};
 
+use bowline_core::BoxFuture;
 use bowline_core::redact::Redactor;
 use bowline_core::sync::lock;
 use bowline_host::redaction::ResultSecrets;
-use bowline_link::BoxFuture;
 use bowline_link::http::upstream_credentials::{CredentialError, UpstreamCredentials};
 use http::{HeaderName, HeaderValue};
 

@@ -7,14 +7,13 @@ use bowline_host::accounts::PrincipalAccounts;
 use bowline_host::audit::AuditSink;
 use bowline_host::dial::{EraCache, RealDial};
 use bowline_host::executor::ExecutorRegistry;
-use bowline_host::ports::Clock;
 use bowline_host::spec::ServerSpec;
-use bowline_host::task_tracker::TaskTracker;
 use bowline_host::{Host, HostLimits, HostPorts};
 use bowline_journal::Journal;
 use bowline_link::http::HttpLimits;
 use bowline_link::sandbox::ReaperLauncher;
 use bowline_link::{ClientInfo, GatewayInstance, StdioLimits};
+use bowline_runtime::{Clock, TaskTracker};
 use tokio::net::TcpListener;
 
 use super::{AssembleError, create_http_client};

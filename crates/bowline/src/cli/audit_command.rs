@@ -7,10 +7,10 @@ mod trail_source;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use bowline_host::ports::{Clock as _, SystemClock};
 use bowline_journal::audit::{
     AuditError, AuditFilter, AuditRow, AuditRowKind, ExpectedHeads, RingReports, RowDamage,
 };
+use bowline_runtime::{Clock as _, SystemClock};
 use clap::{Args, Subcommand};
 use owo_colors::OwoColorize as _;
 use serde::Deserialize;

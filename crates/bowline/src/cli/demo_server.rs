@@ -3,9 +3,9 @@
 use std::sync::{Arc, Mutex};
 
 use bowline_core::sync::lock;
-use bowline_host::ports::Clock;
 use bowline_host::tools::{ExecuteError, Toolbox};
 use bowline_host::{Server, ToolOutput, ToolSchema};
+use bowline_runtime::Clock;
 use serde::Deserialize;
 use serde_json::{Value, json};
 

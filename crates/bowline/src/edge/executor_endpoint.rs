@@ -3,11 +3,10 @@
 use std::sync::Arc;
 
 use bowline_core::call::{Principal, Role};
-use bowline_core::name;
+use bowline_core::{BoxFuture, name};
 use bowline_host::broker::frames::BrokerRefusal;
 use bowline_host::events::EventKind;
 use bowline_host::executor::ExecutorAuthenticator;
-use bowline_link::BoxFuture;
 use bowline_wire::executor::ExecutorHello;
 
 use super::Edge;

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use bowline_host::task_tracker::TaskTracker;
 use bowline_link::http::endpoint::HttpEndpoint;
 use bowline_link::http::http_client::{
     HeaderLines, HttpClient, HttpError, HttpRequest, RequestBody, SendOptions,
 };
+use bowline_runtime::TaskTracker;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Method, StatusCode};
 use thiserror::Error;

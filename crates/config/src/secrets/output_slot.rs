@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bowline_core::sync::lock;
 use bowline_core::time::MonotonicTime;
-use bowline_host::ports::Clock;
+use bowline_runtime::Clock;
 
 use super::secret_program::SecretFetcher;
 use super::{SecretValue, secret_program};

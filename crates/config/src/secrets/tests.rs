@@ -5,7 +5,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bowline_core::time::MonotonicTime;
-use bowline_host::ports::ClockReading;
+use bowline_runtime::ClockReading;
 
 use super::secret_program::SecretProgramError as CommandError;
 use super::*;

@@ -26,15 +26,15 @@ use bowline_host::executor::{ExecutorRegistry, ExecutorRegistryOptions};
 use bowline_host::expose::FIND_TOOLS;
 use bowline_host::manifest::NullManifestStore;
 use bowline_host::pins::NullPinStore;
-use bowline_host::ports::{Clock, NullSink, SystemClock};
+use bowline_host::ports::NullSink;
 use bowline_host::spec::{ChildSpec, ServerSpec, ServerTransport};
 use bowline_host::supervisor::{Dial, ServerState};
-use bowline_host::task_tracker::TaskTracker;
 use bowline_host::{Host, HostLimits, HostPorts};
 use bowline_journal::audit::AuditLimits;
 use bowline_link::http::HttpLimits;
 use bowline_link::http::http1::{Http1Client, HttpClientLimits};
 use bowline_link::{ClientInfo, Link, LinkRequest, ParamRename, StdioLimits};
+use bowline_runtime::{Clock, SystemClock, TaskTracker};
 use bytes::Bytes;
 use rustix::time::{ClockId, clock_gettime};
 

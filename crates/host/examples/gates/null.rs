@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bowline_core::BoxFuture;
 use bowline_core::call::BodyKind;
 use bowline_core::client_handle::ClientHandle;
 use bowline_core::era::Era;
@@ -9,8 +10,7 @@ use bowline_host::spec::ServerSpec;
 use bowline_host::supervisor::{Dial, DialedLink};
 use bowline_link::stderr::StderrLog;
 use bowline_link::{
-    BoxFuture, Link, LinkConnectError, LinkError, LinkExit, LinkRequest, LinkResponse, Revision,
-    ServerInfo,
+    Link, LinkConnectError, LinkError, LinkExit, LinkRequest, LinkResponse, Revision, ServerInfo,
 };
 use bytes::Bytes;
 use tokio::sync::mpsc;

@@ -9,20 +9,20 @@ use std::hash::BuildHasher as _;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
+use bowline_core::BoxFuture;
 use bowline_core::coalesce::{
     CoalesceLimits, CoalesceOutcome, Coalescer, FlushScope, MergedEvents,
 };
 use bowline_core::error::{CallError, ExecutionStatus, FailureOrigin};
 use bowline_core::sync::lock;
-use bowline_journal::BoxFuture;
 use bowline_journal::audit::{self, AuditError, AuditLimits, AuditRowKind};
+use bowline_runtime::Clock;
 use bytes::Bytes;
 use foldhash::fast::RandomState;
 use tokio::sync::Notify;
 
 use super::render::{RenderOptions, row_renderer, target_names};
 use super::{AuditEntry, AuditOutcome, AuditSink, AuditTarget, AuditTrail, RepeatCount};
-use crate::ports::Clock;
 
 /// Maximum bytes of a name or reason in a refusal.
 pub const REFUSED_TEXT_BYTES_MAX: usize = 256;

@@ -11,12 +11,12 @@ use std::sync::Arc;
 use bowline_broker::frames::{
     BrokerRequest, BrokerResponse, CallerContext, ManifestItem, MessageSender,
 };
+use bowline_core::BoxFuture;
 use bowline_core::call::Principal;
 use bowline_core::client_handle::ClientHandle;
 use bowline_core::error::FailureReport;
 use bowline_core::run::AgentRun;
 use bowline_core::time::MonotonicTime;
-use bowline_link::BoxFuture;
 use bowline_wire::object;
 use sha2::{Digest as _, Sha256};
 

@@ -14,23 +14,21 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use bowline_broker::frames::{BrokerFrame, BrokerRefusal, BrokerResponse, ManifestItem};
 use bowline_broker::mailbox::MailboxName;
+use bowline_core::BoxFuture;
 use bowline_core::backoff::Backoff;
 use bowline_core::hex::to_hex;
 use bowline_core::sync::lock;
 use bowline_core::time::MonotonicTime;
-use bowline_link::BoxFuture;
 use bowline_link::http::endpoint::{EndpointError, HttpEndpoint};
 use bowline_link::websocket::{DialError, DisconnectReason, WebSocketLimits};
+use bowline_runtime::{Clock, CredentialSource, SystemClock, TaskTracker};
 use bytes::Bytes;
 use thiserror::Error;
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout_at;
 
 use super::{BrokerCall, BrokerCallError, PeerManifest, RemotePeer};
-use crate::credential_source::CredentialSource;
 use crate::endpoint_address;
-use crate::ports::{Clock, SystemClock};
-use crate::task_tracker::TaskTracker;
 
 use self::hub_connection::HubConnection;
 use self::stored_calls::StoredCallWaiter;

@@ -29,6 +29,7 @@ use std::time::Duration;
 
 use bowline_broker::frames::{BrokerHello, BrokerRefusal};
 use bowline_broker::mailbox::MailboxName;
+use bowline_core::BoxFuture;
 use bowline_core::budget::{CallAllowance, RateRule, SpendingAccounts};
 use bowline_core::byte_rate::{ByteRate, ByteRateLimiter};
 use bowline_core::call::Principal;
@@ -36,8 +37,8 @@ use bowline_core::policy::FeaturePattern;
 use bowline_core::sync::lock;
 use bowline_core::time::MonotonicTime;
 use bowline_journal::{Journal, JournalError, Timestamps};
-use bowline_link::BoxFuture;
 use bowline_link::websocket::WebSocketConnection;
+use bowline_runtime::{Clock, TaskTracker};
 use tokio::sync::{Notify, OnceCell, Semaphore, watch};
 
 use self::hub_counts::HubCounters;
@@ -49,8 +50,6 @@ use self::remote_peer::ReplyWaiters;
 use crate::broker::{RemotePeer, ServeEngine};
 use crate::events::EventKind;
 use crate::host::Host;
-use crate::ports::Clock;
-use crate::task_tracker::TaskTracker;
 
 pub use hub_counts::HubCounts;
 pub use hub_views::{DeadLetterError, DeadLetterView, MailboxView, PeerView};

@@ -19,6 +19,7 @@ use bowline_broker::frames::{
     BrokerArguments, BrokerRequest, CallWithContext, CallerContext, MessageSender, SessionEvent,
 };
 use bowline_broker::mailbox::HUB;
+use bowline_core::BoxFuture;
 use bowline_core::call::BodyKind;
 use bowline_core::client_handle::SessionKey;
 use bowline_core::error::ExecutionStatus;
@@ -26,9 +27,9 @@ use bowline_core::pending_table::SendState;
 use bowline_core::sync::lock;
 use bowline_core::time::MonotonicTime;
 use bowline_link::{
-    BoxFuture, Link, LinkConnectError, LinkError, LinkEvent, LinkExit, LinkRequest, LinkResponse,
-    ServerInfo,
+    Link, LinkConnectError, LinkError, LinkEvent, LinkExit, LinkRequest, LinkResponse, ServerInfo,
 };
+use bowline_runtime::{Clock, TaskTracker};
 use bowline_wire::mcp::{code, method};
 use bowline_wire::object;
 use bowline_wire::splice::write_string;
@@ -43,10 +44,8 @@ use self::server_watcher::{PeerServerWatcher, offered_server};
 use self::tool_index::ToolIndex;
 use crate::broker::{BrokerCall, BrokerCallError, NotificationHandler, RemotePeer};
 use crate::in_process_link::{InFlightGuard, error_response, result_response};
-use crate::ports::Clock;
 use crate::spec::{PeerRole, PeerSpec};
 use crate::supervisor::DialedLink;
-use crate::task_tracker::TaskTracker;
 
 pub(crate) use session_names::SessionNames;
 

@@ -10,10 +10,10 @@ use bowline_broker::frames::{
     TextArguments,
 };
 use bowline_broker::mailbox::{HUB, MailboxName};
+use bowline_core::BoxFuture;
 use bowline_core::error::{
     CallError, ExecutionStatus, FailureClass, FailureOrigin, FailureReport, RetryAdvice,
 };
-use bowline_link::BoxFuture;
 use bowline_tools::{
     ExecuteContext, ExecuteError, ToolArguments, ToolExecutor, ToolOutput, ToolSchema,
 };

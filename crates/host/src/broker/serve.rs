@@ -14,6 +14,7 @@ use bowline_core::error::{ExecutionStatus, FailureReport};
 use bowline_core::time::MonotonicTime;
 use bowline_journal::{JournalError, Timestamps};
 use bowline_link::CLIENT_WAIT_MAX;
+use bowline_runtime::Clock;
 use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
 
@@ -22,7 +23,6 @@ use self::run_limiter::RunLimiter;
 use super::failures;
 use super::ledger::{BeginOutcome, LedgerEntry};
 use crate::broker::{Backend, BackendRequest, PeerManifest, RequestLedger};
-use crate::ports::Clock;
 
 pub use reply_sink::{ReplyError, ReplySink, reply_id};
 

@@ -11,11 +11,10 @@ use bowline_core::client_handle::{ClientHandle, ServerRequest, ServerRequestId};
 use bowline_core::sync::lock;
 use bowline_core::time::MonotonicTime;
 use bowline_link::CLIENT_WAIT_MAX;
+use bowline_runtime::Clock;
 use bowline_wire::RpcMessage;
 use bytes::Bytes;
 use tokio::time::timeout_at;
-
-use crate::ports::Clock;
 
 /// Open server requests of one connection, per direction.
 const SERVER_REQUESTS_MAX: usize = 1_024;

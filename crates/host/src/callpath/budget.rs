@@ -13,10 +13,9 @@ use bowline_core::run::RunExhausted;
 use bowline_core::sync::lock;
 use bowline_core::time::MonotonicTime;
 use bowline_journal::Journal;
+use bowline_runtime::{Clock, TaskTracker};
 
 use self::budget_store::BudgetStore;
-use crate::ports::Clock;
-use crate::task_tracker::TaskTracker;
 
 /// Spending of all principals, restored from earlier runs of the process.
 #[derive(Debug)]
@@ -192,7 +191,7 @@ mod tests {
         };
         let purse = BudgetAccounts::new(
             Arc::new(bowline_journal::MemoryJournal::default()),
-            Arc::new(crate::ports::SystemClock::start()),
+            Arc::new(bowline_runtime::SystemClock::start()),
             TaskTracker::default(),
         );
         let run = Arc::new(AgentRun::new("run", 1));

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use bowline_core::call::{self, CallReply, CallRequest, Route};
 use bowline_core::error::{CallError, FailureOrigin};
 use bowline_journal::audit::AuditRowKind;
+use bowline_runtime::{Clock, ClockReading};
 use bowline_wire::mcp::method;
 
 use crate::audit::{AuditEntry, AuditOutcome, AuditSink, AuditTarget};
 use crate::callpath::resolve::AccessRequest;
-use crate::ports::{Clock, ClockReading};
 
 /// Opens an audit guard for each call.
 #[derive(Debug)]

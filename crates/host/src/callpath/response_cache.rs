@@ -16,12 +16,12 @@ use bowline_core::call::{CallDeadline, CallReply, CallRequest, Route};
 use bowline_core::error::CallError;
 use bowline_core::sync::lock;
 use bowline_core::time::MonotonicTime;
+use bowline_runtime::Clock;
 use memchr::memmem::Finder;
 use tokio::sync::watch;
 
 use self::cache_flight::{FlightPhase, StorePolicy};
 use self::lookup_keys::LookupKeys;
-use crate::ports::Clock;
 use crate::supervisor::Supervisor;
 
 pub(crate) use self::cache_flight::CacheFlight;

@@ -8,11 +8,10 @@ use bowline_link::http::endpoint::HttpEndpoint;
 use bowline_link::http::http1::{Http1Client, HttpClientLimits};
 use bowline_link::http::upstream_credentials::NoCredentials;
 use bowline_link::{LogSequencer, StderrLimits};
+use bowline_runtime::{SystemClock, TaskTracker};
 
 use super::*;
 use crate::executor::ExecutorRegistryOptions;
-use crate::ports::SystemClock;
-use crate::task_tracker::TaskTracker;
 
 #[test]
 fn link_limit_exceeds_call_limit() {

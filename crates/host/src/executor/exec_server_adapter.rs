@@ -7,12 +7,13 @@ use std::future::Future;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use bowline_core::BoxFuture;
 use bowline_core::sync::lock;
-use bowline_link::BoxFuture;
 use bowline_link::executor_client::{BROKE_PROTOCOL, GOING_DOWN, exec_server_limits};
 use bowline_link::websocket::{
     DisconnectReason, WebSocketConnection, WebSocketReceiver, WebSocketSender,
 };
+use bowline_runtime::{SystemClock, TaskTracker};
 use bowline_wire::execserver::{
     self, ExecHttpRequest, ExecMessage, ExecMethod, ExecRefusal, ExecRequestId, InitializeParams,
     code,
@@ -28,8 +29,6 @@ use super::executor_listener::{ConnectionHandler, ListenAuth, ListenError, liste
 use super::executor_service::{ExecutorService, ServiceStatus};
 use super::http_egress::HttpEgress;
 use super::offer::ExecutorOffer;
-use crate::ports::SystemClock;
-use crate::task_tracker::TaskTracker;
 
 mod adapter_request;
 mod adapter_sessions;

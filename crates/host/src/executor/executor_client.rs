@@ -9,6 +9,7 @@ use bowline_link::http::endpoint::{EndpointError, HttpEndpoint};
 use bowline_link::http::http_client::{
     HttpBody, HttpError, HttpRequest, HttpResponse, RequestBody, ResponseHeaders, SendOptions,
 };
+use bowline_runtime::{Clock, CredentialSource, SystemClock, TaskTracker};
 use bowline_wire::executor::SecretHeader;
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, StatusCode};
@@ -18,10 +19,7 @@ use super::registry::{
     CLIENT_NAME, DialSpec, ExecutorEntry, ExecutorProtocol, ExecutorRegistry,
     ExecutorRegistryOptions,
 };
-use crate::credential_source::CredentialSource;
 use crate::endpoint_address;
-use crate::ports::{Clock, SystemClock};
-use crate::task_tracker::TaskTracker;
 
 /// Registry name of the client's only executor.
 const EXECUTOR_NAME: &str = "executor";

@@ -3,17 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_core::BoxFuture;
 use bowline_core::error::ExecutionStatus;
-use bowline_link::BoxFuture;
 use bowline_link::executor_client::{EXECUTOR_AWAY, ExecutorRequest};
 use bowline_link::http::http_client::{
     HttpClient, HttpError, HttpRequest, HttpResponse, RequestBody, SendOptions,
 };
+use bowline_runtime::Clock;
 use bowline_wire::executor::SecretHeader;
 use tokio::time::{Instant, timeout_at};
 
 use super::registry::{CurrentConnection, ExecutorEntry};
-use crate::ports::Clock;
 
 /// Wait for the end of an unwritable connection.
 const CLOSE_WAIT: Duration = Duration::from_secs(5);

@@ -7,8 +7,9 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_link::BoxFuture;
+use bowline_core::BoxFuture;
 use bowline_link::websocket::{WebSocketConnection, accept_upgrade};
+use bowline_runtime::{CredentialSource, SystemClock, TaskTracker};
 use http::header::{AUTHORIZATION, ORIGIN};
 use http::request::Parts;
 use http::{Method, StatusCode};
@@ -20,10 +21,7 @@ use tokio::time::sleep;
 
 use super::executor_service::ExecutorService;
 use super::offer::ExecutorOffer;
-use crate::credential_source::CredentialSource;
 use crate::endpoint_address;
-use crate::ports::SystemClock;
-use crate::task_tracker::TaskTracker;
 
 /// Connections at once, admitted or not.
 const CONNECTIONS_MAX: usize = 64;

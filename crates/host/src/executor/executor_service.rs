@@ -14,6 +14,7 @@ use bowline_link::executor_client::{FENCED, FrameWriter, GOING_DOWN};
 use bowline_link::websocket::{
     DisconnectReason, WebSocketConnection, WebSocketReceiver, WebSocketSender,
 };
+use bowline_runtime::{Clock, TaskTracker};
 use bowline_wire::executor::{
     ExecutorFrame, ExecutorHello, OpenSession, OpenSessionReply, RequestHead, StreamFault,
     StreamFaultCode, VERSION,
@@ -24,8 +25,6 @@ use tokio::time::{sleep, timeout};
 use super::http_egress::HttpEgress;
 use super::offer::ExecutorOffer;
 use super::session_servers::SessionServers;
-use crate::ports::Clock;
-use crate::task_tracker::TaskTracker;
 
 use self::request_streams::{RequestStreams, StopReason, StreamOpenError};
 use self::service_exchange::ServiceExchange;

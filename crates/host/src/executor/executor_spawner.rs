@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use bowline_core::BoxFuture;
+use bowline_link::LinkError;
 use bowline_link::executor_client::{
     EXECUTOR_AWAY, ExecutorConnection as _, RemoteProcess, to_link_error,
 };
 use bowline_link::stdio::{LinkConnectError, ProcessSpawner};
-use bowline_link::{BoxFuture, LinkError};
 use tokio::time::Instant;
 
 use super::ExecutorRegistry;

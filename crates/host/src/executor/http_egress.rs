@@ -10,13 +10,13 @@ use bowline_link::http::endpoint::HttpEndpoint;
 use bowline_link::http::http_client::{
     HeaderLines, HttpError, HttpRequest, HttpResponse, RequestBody, SendOptions,
 };
+use bowline_runtime::Clock;
 use bowline_wire::executor::{SecretHeader, StreamFault, StreamFaultCode};
 use http::header::{CONNECTION, CONTENT_LENGTH, HOST, TRANSFER_ENCODING, UPGRADE};
 use http::{HeaderName, HeaderValue, Method};
 use tokio::time::Instant;
 
 use super::offer::{ExecutorOffer, ExecutorSecrets};
-use crate::ports::Clock;
 
 mod client_pools;
 

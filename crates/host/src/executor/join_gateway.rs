@@ -10,15 +10,13 @@ use bowline_core::error::display_chain;
 use bowline_link::executor_client::{CREDENTIAL_OVER, FENCED, REFUSED};
 use bowline_link::http::endpoint::{EndpointError, HttpEndpoint};
 use bowline_link::websocket::{DialError, DisconnectReason, dial};
+use bowline_runtime::{CredentialSource, SystemClock, TaskTracker};
 use thiserror::Error;
 use tokio::time::sleep;
 
 use super::executor_service::{ExecutorService, ServiceError, ServiceStatus};
 use super::offer::ExecutorOffer;
-use crate::credential_source::CredentialSource;
 use crate::endpoint_address;
-use crate::ports::SystemClock;
-use crate::task_tracker::TaskTracker;
 
 /// Reconnect options of an executor.
 #[derive(Clone, Copy, Debug)]
@@ -91,9 +89,7 @@ enum ConnectionLoss {
 /// # use std::time::Duration;
 /// # use bowline_host::broker::BrokerRefusal;
 /// # use bowline_host::executor::ExecutorAuthenticator;
-/// # use bowline_host::ports::{Clock as _, SystemClock};
-/// # use bowline_host::task_tracker::TaskTracker;
-/// # use bowline_host::BoxFuture;
+/// # use bowline_host::{BoxFuture, Clock as _, SystemClock, TaskTracker};
 /// # use bowline_link::websocket::accept_upgrade;
 /// # use bowline_wire::executor::ExecutorHello;
 /// # use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};

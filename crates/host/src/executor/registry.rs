@@ -11,27 +11,25 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use bowline_broker::frames::BrokerRefusal;
+use bowline_core::BoxFuture;
 use bowline_core::backoff::Backoff;
 use bowline_core::error::display_chain;
 use bowline_core::flow::FlowLimits;
 use bowline_core::hex::to_hex;
 use bowline_core::sync::lock;
-use bowline_link::BoxFuture;
 use bowline_link::executor_client::{ExecutorTunnel, FENCED, GOING_DOWN, REFUSED, receive_hello};
 use bowline_link::http::endpoint::HttpEndpoint;
 use bowline_link::http::http_client::{HttpClient, HttpError};
 use bowline_link::websocket::{
     DisconnectReason, MessageFormat, WebSocketConnection, WebSocketLimits,
 };
+use bowline_runtime::{Clock, CredentialSource, TaskTracker};
 use bowline_wire::executor::{ExecutorHello, FRAME_BYTES_MAX, SecretHeader};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::executor_http_client::ExecutorHttpClient;
-use crate::credential_source::CredentialSource;
 use crate::events::{EventBus, EventKind};
-use crate::ports::Clock;
-use crate::task_tracker::TaskTracker;
 
 pub(super) use executor_entry::{CurrentConnection, ExecutorEntry};
 pub use executor_status::{DialDirection, ExecutorProtocol, ExecutorStatus};

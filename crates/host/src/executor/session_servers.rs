@@ -10,12 +10,12 @@ use bowline_core::error::ExecutionStatus;
 use bowline_core::sync::lock;
 use bowline_link::executor_client::FrameWriter;
 use bowline_link::stdio::StdioSpec;
+use bowline_runtime::TaskTracker;
 use bowline_wire::executor::{
     ExecutorFrame, StartServer, StreamFault, StreamFaultCode, StreamMark,
 };
 
 use super::offer::ExecutorOffer;
-use crate::task_tracker::TaskTracker;
 
 mod hosted_server;
 mod server_run;

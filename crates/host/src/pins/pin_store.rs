@@ -3,8 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use bowline_core::BoxFuture;
 use bowline_core::pins::ServerPins;
-use bowline_link::BoxFuture;
 use thiserror::Error;
 
 /// Why pins cannot be loaded or saved.

@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
+use bowline_core::BoxFuture;
 use bowline_core::client_handle::SessionKey;
 use bowline_core::era::Era;
-use bowline_link::{
-    BoxFuture, Link, LinkError, LinkExit, LinkRequest, LinkResponse, ProcessSet, ServerInfo,
-};
+use bowline_link::{Link, LinkError, LinkExit, LinkRequest, LinkResponse, ProcessSet, ServerInfo};
 use tokio::time::Instant;
 
 use super::ResultSecrets;

@@ -6,12 +6,12 @@ use bowline_core::call::BodyKind;
 use bowline_core::error::CallError;
 use bowline_core::log_level::LogLevel;
 use bowline_link::LinkRequest;
+use bowline_runtime::Clock;
 use bowline_wire::mcp::method;
 use bowline_wire::splice::write_string;
 
 use super::STEP_TIMEOUT;
 use crate::callpath::{ResponseWait, to_call_error};
-use crate::ports::Clock;
 use crate::supervisor::ReadyLink;
 
 /// A request with a single parameter, a string.

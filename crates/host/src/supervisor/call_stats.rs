@@ -4,11 +4,11 @@ use bowline_core::call::{BodyKind, CallReply};
 use bowline_core::error::CallError;
 use bowline_core::load::{CallCompletion, CallOutcome, LoadTotals, LoadView};
 use bowline_core::sync::lock;
+use bowline_runtime::ClockReading;
 use tracing::Span;
 
 use super::{BreakerPermit, Supervisor};
 use crate::callpath::to_health;
-use crate::ports::ClockReading;
 
 /// A call in progress; dropped without an outcome, it counts as cancelled.
 #[derive(Debug)]

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bowline_core::task_table::LinkKey;
 use bowline_link::LinkEvent;
+use bowline_runtime::{Clock, TaskTracker};
 use tokio::sync::Semaphore;
 
 use super::{Dial, SupervisorShared, log_line};
@@ -12,9 +13,8 @@ use crate::catalog::CatalogStore;
 use crate::events::EventBus;
 use crate::manifest::ManifestStore;
 use crate::pins::PinRegistry;
-use crate::ports::{Clock, NotificationSink};
+use crate::ports::NotificationSink;
 use crate::session_state::SessionState;
-use crate::task_tracker::TaskTracker;
 
 /// Dependencies of a supervisor.
 #[derive(Clone, Debug)]

@@ -4,13 +4,14 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_core::BoxFuture;
 use bowline_core::backoff::Backoff;
-use bowline_link::{BoxFuture, Link};
+use bowline_link::Link;
+use bowline_runtime::Clock;
 use tokio::time::{Instant, sleep_until};
 
 use super::list_fetch::{ListFetch, fetch_lists};
 use crate::catalog::ListKind;
-use crate::ports::Clock;
 
 /// Timeout of a refresh.
 const RELIST_TIMEOUT: Duration = Duration::from_secs(30);

@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use bowline_core::call::{CallRequest, CallSubject, EndpointScope, Principal};
 use bowline_core::error::CallError;
-use bowline_core::name;
-use bowline_link::BoxFuture;
+use bowline_core::{BoxFuture, name};
 use bowline_tools::ToolOutput;
 use bowline_wire::splice::write_string;
 use bytes::Bytes;

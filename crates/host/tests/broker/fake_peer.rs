@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use bowline_core::BoxFuture;
 use bowline_core::era::Era;
 use bowline_core::sync::lock;
-use bowline_host::BoxFuture;
 use bowline_host::broker::frames::{BrokerResponse, ManifestItem};
 use bowline_host::broker::{BrokerCall, BrokerCallError, OfferedServer, PeerManifest, RemotePeer};
 use bytes::Bytes;

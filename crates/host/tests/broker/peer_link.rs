@@ -13,9 +13,9 @@ use bowline_core::error::{
 use bowline_host::broker::frames::{BrokerArguments, BrokerRequest, BrokerResponse};
 use bowline_host::broker::{BrokerCall, BrokerCallError, ListDigests, OfferedServer};
 use bowline_host::spec::PeerRole;
-use bowline_host::task_tracker::TaskTracker;
 use bowline_host::{DefaultAction, Host, HostLimits, Policy};
 use bowline_link::Revision;
+use bowline_runtime::TaskTracker;
 use bowline_sim::{
     RecordingClient, SimWorld, reply_body, server_tool_call, tool_call, wait_for_state,
 };

@@ -12,11 +12,11 @@ use bowline_host::broker::frames::{
 use bowline_host::broker::{
     BrokerClient, BrokerClientOptions, CredentialSource, ReconnectPolicy, RemoteTools,
 };
-use bowline_host::task_tracker::TaskTracker;
 use bowline_link::websocket::{
     DisconnectReason, WebSocketLimits, WebSocketReceiver, WebSocketRole, WebSocketSender,
     accept_key, open_websocket,
 };
+use bowline_runtime::TaskTracker;
 use bytes::Bytes;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};

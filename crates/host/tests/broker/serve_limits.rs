@@ -7,9 +7,9 @@ use bowline_core::error::{ExecutionStatus, FailureClass};
 use bowline_core::policy::RoleAllowlist;
 use bowline_host::ToolOutput;
 use bowline_host::broker::{ExecutorBackend, ReplyError, RequestLedger, ServeEngine, ServeLimits};
-use bowline_host::ports::SystemClock;
 use bowline_host::tools::Toolbox;
 use bowline_journal::MemoryJournal;
+use bowline_runtime::SystemClock;
 use bowline_sim::run_until_idle;
 use serde_json::json;
 use tokio::sync::{Barrier, Semaphore};
@@ -54,7 +54,7 @@ async fn four_calls_run_concurrently() {
         limits,
         clock.clone(),
     ));
-    let deadline = bowline_host::ports::Clock::now(&*clock).plus(Duration::from_secs(9));
+    let deadline = bowline_runtime::Clock::now(&*clock).plus(Duration::from_secs(9));
     let posts: Vec<_> = (0..4)
         .map(|_| Arc::new(RecordingReplySink::default()))
         .collect();

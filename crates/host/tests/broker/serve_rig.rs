@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use bowline_core::BoxFuture;
 use bowline_core::error::FailureReport;
 use bowline_core::policy::RoleAllowlist;
 use bowline_core::time::MonotonicTime;
@@ -10,10 +11,10 @@ use bowline_host::broker::frames::{BrokerArguments, BrokerRequest, BrokerRespons
 use bowline_host::broker::{
     ExecutorBackend, ReplyError, ReplySink, RequestLedger, ServeEngine, ServeLimits, ServeRequest,
 };
-use bowline_host::ports::{Clock, SystemClock};
 use bowline_host::tools::{ExecuteError, Toolbox};
-use bowline_host::{BoxFuture, ToolExecutor, ToolOutput, ToolSchema};
+use bowline_host::{ToolExecutor, ToolOutput, ToolSchema};
 use bowline_journal::{Journal, MemoryJournal};
+use bowline_runtime::{Clock, SystemClock};
 use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, Semaphore, watch};

@@ -7,9 +7,9 @@ use bowline_core::policy::RoleAllowlist;
 use bowline_host::ToolOutput;
 use bowline_host::broker::frames::{BrokerRequest, BrokerResponse, MessageSender};
 use bowline_host::broker::{Backend, ExecutorBackend, ServeLimits};
-use bowline_host::ports::SystemClock;
 use bowline_host::tools::Toolbox;
 use bowline_journal::MemoryJournal;
+use bowline_runtime::SystemClock;
 use serde_json::json;
 
 use super::serve_rig::{ServeRig, call, failure, incoming, output};

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_core::BoxFuture;
 use bowline_core::backoff::Backoff;
 use bowline_core::policy::RoleAllowlist;
 use bowline_host::broker::frames::{
@@ -11,7 +12,7 @@ use bowline_host::broker::frames::{
 };
 use bowline_host::broker::{BrokerConnectError, CredentialSource, ServeOptions, serve_with};
 use bowline_host::tools::Toolbox;
-use bowline_host::{BoxFuture, ToolExecutor, ToolOutput};
+use bowline_host::{ToolExecutor, ToolOutput};
 use bytes::Bytes;
 use serde_json::json;
 use tokio::sync::{Semaphore, oneshot};

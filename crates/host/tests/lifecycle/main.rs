@@ -19,22 +19,23 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use bowline_core::BoxFuture;
 use bowline_core::client_handle::ClientHandle;
 use bowline_core::era::Era;
 use bowline_core::error::CallError;
 use bowline_host::events::{EventKind, HostEvent};
 use bowline_host::manifest::{ManifestStore, ServerManifest};
 use bowline_host::pins::NullPinStore;
-use bowline_host::ports::{NullSink, SystemClock};
+use bowline_host::ports::NullSink;
 use bowline_host::spec::{RemoteSpec, ServerSpec, ServerTransport};
 use bowline_host::supervisor::{Dial, DialedLink};
-use bowline_host::task_tracker::TaskTracker;
 use bowline_host::{Host, HostLimits, HostPorts};
+use bowline_link::LinkConnectError;
 use bowline_link::http::HttpTransport;
 use bowline_link::http::endpoint::HttpEndpoint;
 use bowline_link::http::upstream_credentials::NoCredentials;
 use bowline_link::stderr::StderrLog;
-use bowline_link::{BoxFuture, LinkConnectError};
+use bowline_runtime::{SystemClock, TaskTracker};
 use bowline_sim::{
     GenerationScript, ScriptedDial, ServerScript, SimWorld, ToolBehaviour, advance_clock,
     reply_body, run_until_idle, server_spec, tool_call,

@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use bowline_core::BoxFuture;
 use bowline_core::call::ReplyOrigin;
 use bowline_core::error::{CallError, ExecutionStatus};
 use bowline_journal::{
-    BoxFuture, CompletedMessage, ExpectedRevision, Journal, JournalError, JournalFuture,
-    JournalHealth, LaneName, LaneStats, LeaseOrder, LeaseReceipt, LeasedMessage, MemoryJournal,
-    MessageDraft, MessageFilter, MessageId, MessageView, PublishOutcome, RevisionWatch, Timestamps,
+    CompletedMessage, ExpectedRevision, Journal, JournalError, JournalFuture, JournalHealth,
+    LaneName, LaneStats, LeaseOrder, LeaseReceipt, LeasedMessage, MemoryJournal, MessageDraft,
+    MessageFilter, MessageId, MessageView, PublishOutcome, RevisionWatch, Timestamps,
     VersionedValue,
 };
 use bowline_link::LinkExit;

@@ -10,10 +10,10 @@ use bowline_core::error::CallError;
 use bowline_core::lane::KeyChannel;
 use bowline_core::time::MonotonicTime;
 use bowline_host::outbox::QueuedCallView;
-use bowline_host::ports::{Clock, SystemClock};
 use bowline_host::spec::{ServerSpec, ToolRule};
 use bowline_host::{Host, HostLimits, HostPorts};
 use bowline_journal::{Journal, MemoryJournal};
+use bowline_runtime::{Clock, SystemClock};
 use bowline_sim::{
     GenerationScript, RecordingClient, RecordingSink, ServerScript, SimWorld, ToolBehaviour,
     annotated_tool, reply_body, server_spec, tool_call, tool_definition, wait_for_state,

@@ -13,6 +13,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use bowline_core::BoxFuture;
 use bowline_core::call::{EndpointScope, Principal, Role};
 use bowline_core::error::CallError;
 use bowline_core::pins::{PinKind, ServerPins};
@@ -21,11 +22,11 @@ use bowline_host::catalog::ListKind;
 use bowline_host::events::EventKind;
 use bowline_host::manifest::NullManifestStore;
 use bowline_host::pins::{AcceptPinsError, PinMode, PinStore, PinStoreError, PinTarget};
-use bowline_host::ports::{NullSink, SystemClock};
+use bowline_host::ports::NullSink;
 use bowline_host::spec::ServerSpec;
-use bowline_host::task_tracker::TaskTracker;
 use bowline_host::{Host, HostLimits, HostPorts};
-use bowline_link::{BoxFuture, LinkEvent};
+use bowline_link::LinkEvent;
+use bowline_runtime::{SystemClock, TaskTracker};
 use bowline_sim::{
     GenerationScript, ScriptedDial, ServerScript, SimWorld, server_spec, server_tool_call,
     tool_call, wait_for_state,

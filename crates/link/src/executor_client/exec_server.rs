@@ -9,6 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use bowline_core::BoxFuture;
+use bowline_runtime::TaskSpawner;
 use bowline_wire::FrameError;
 use bowline_wire::execserver::{
     self, BODY_BYTES_MAX, ExecMessage, ExecMethod, ExecRefusal, ExecRequestId, InitializeParams,
@@ -22,7 +24,6 @@ use self::exchange_table::ExchangeTable;
 use self::exec_exchange::ResponseMode;
 use super::{BROKE_PROTOCOL, ExecutorConnection, ExecutorInfo, ExecutorRequest, ExecutorTraffic};
 use crate::http::http_client::{HttpError, HttpResponse, SendOptions};
-use crate::link::{BoxFuture, TaskSpawner};
 use crate::websocket::{
     DisconnectReason, MessageFormat, WebSocketConnection, WebSocketLimits, WebSocketReceiver,
     WebSocketSender,

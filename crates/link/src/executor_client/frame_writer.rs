@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bowline_core::sync::lock;
+use bowline_runtime::TaskSpawner;
 use bowline_wire::executor::{self, ExecutorFrame};
 use bytes::Bytes;
 use tokio::sync::Notify;
 
-use crate::link::TaskSpawner;
 use crate::websocket::{DisconnectReason, WebSocketSender};
 
 /// Small frames allowed to wait for room: two credits and a cancel for each stream of a connection,

@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
+use bowline_core::BoxFuture;
+use bowline_runtime::TaskSpawner;
 use bowline_wire::executor::{
     ExecutorFrame, ExecutorHello, FrameError, OpenSession, RequestHead, VERSION,
 };
@@ -21,7 +23,6 @@ use crate::http::clock;
 use crate::http::http_client::{
     HttpError, HttpRequest as Request, HttpResponse, SendOptions, write_header_line,
 };
-use crate::link::{BoxFuture, TaskSpawner};
 use crate::websocket::{DisconnectReason, WebSocketConnection, WebSocketReceiver, WebSocketSender};
 
 mod tunnel_response;

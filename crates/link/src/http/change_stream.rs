@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bowline_core::BoxFuture;
 use bowline_core::call::BodyKind;
 use bowline_core::era::Era;
 use bowline_core::error::FailureClass;
@@ -18,7 +19,7 @@ use super::post_request::{self, is_message_event};
 use super::sender::to_link_error;
 use super::status_error::{self, ContentKind};
 use crate::demux::LinkEventSender;
-use crate::link::{BoxFuture, LinkError, LinkExit, LinkRequest, LinkResponse};
+use crate::link::{LinkError, LinkExit, LinkRequest, LinkResponse};
 use crate::modern::change_listen::{ChangeStream, ListenTransport};
 
 /// First id of open listen requests: beyond the ids of calls, and below 2^53, so JSON parsers keep

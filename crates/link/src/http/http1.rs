@@ -6,6 +6,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_core::BoxFuture;
 use bowline_core::egress::DeniedDestination;
 use http::Uri;
 use http::uri::PathAndQuery;
@@ -20,7 +21,6 @@ use super::endpoint::HttpEndpoint;
 use super::http_client::{
     HttpClient, HttpError, HttpRequest, HttpResponse, SendOptions, error_chain,
 };
-use crate::link::BoxFuture;
 
 mod connection_pool;
 mod egress_policy;

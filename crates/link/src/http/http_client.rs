@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
+use bowline_core::BoxFuture;
 use bowline_core::egress::DeniedDestination;
 use bowline_core::error::{ExecutionStatus, FailureReport};
 use http::{HeaderName, HeaderValue, Method, StatusCode};
@@ -11,7 +12,6 @@ use thiserror::Error;
 use tokio::time::Instant;
 
 use super::endpoint::HttpEndpoint;
-use crate::link::BoxFuture;
 
 mod header_lines;
 mod http_body;

@@ -3,10 +3,9 @@
 use std::fmt;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
+use bowline_core::BoxFuture;
 use http::{HeaderName, HeaderValue};
 use thiserror::Error;
-
-use crate::link::BoxFuture;
 
 /// Provides credential headers. Read for every request, so a changed secret takes effect at
 /// once.

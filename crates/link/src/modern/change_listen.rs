@@ -4,13 +4,14 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use bowline_core::BoxFuture;
 use bowline_wire::object::{field, items, parse_string};
 use bowline_wire::splice::write_string;
 use bytes::Bytes;
 use tokio::sync::oneshot;
 
 use crate::demux::LinkEventSender;
-use crate::link::{BoxFuture, LinkError, LinkExit, LinkRequest, LinkResponse};
+use crate::link::{LinkError, LinkExit, LinkRequest, LinkResponse};
 
 mod listener;
 

@@ -8,6 +8,7 @@ use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_core::BoxFuture;
 use tokio::process::{ChildStderr, ChildStdin, ChildStdout, Command};
 use tokio::time::{Instant, timeout};
 
@@ -17,7 +18,7 @@ use super::{LinkConnectError, StdioLimits, StdioSpec};
 use crate::child_limits::{
     ChildLimits, EXIT_OVER_MEMORY, EXIT_OVER_PROCESSES, EXIT_PROGRAM_NOT_FOUND,
 };
-use crate::link::{BoxFuture, LinkExit};
+use crate::link::LinkExit;
 #[cfg(target_os = "linux")]
 use crate::process_mark;
 use crate::process_mark::{MARK_VARIABLE, ProcessMark};

@@ -7,11 +7,12 @@ use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 
+use bowline_core::BoxFuture;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Instant;
 
 use super::{LinkConnectError, StdioLimits};
-use crate::link::{BoxFuture, LinkExit};
+use crate::link::LinkExit;
 use crate::process_usage::ProcessSet;
 
 /// Starts the process of a server.

@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
+use bowline_core::BoxFuture;
 use bowline_core::era::Era;
+use bowline_runtime::TaskSpawner;
 
 use super::ClientInfo;
 use crate::demux::{Demux, LinkEventSender};
-use crate::link::{BoxFuture, LinkExit, LinkRequest, ServerInfo, TaskSpawner};
+use crate::link::{LinkExit, LinkRequest, ServerInfo};
 use crate::modern::change_listen::{
     self, ChangeListener, ChangeStream, ListenFilter, ListenTransport,
 };

@@ -4,6 +4,7 @@
 use std::io;
 use std::sync::Arc;
 
+use bowline_runtime::TaskSpawner;
 use bytes::{Bytes, BytesMut};
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
@@ -17,7 +18,6 @@ use super::{
     open_websocket,
 };
 use crate::http::http_client::error_chain;
-use crate::link::TaskSpawner;
 
 /// Longest request head.
 const HEAD_BYTES_MAX: usize = 16 * 1024;

@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::io;
 
+use bowline_runtime::TaskSpawner;
 use bytes::{Bytes, BytesMut};
 use http::HeaderValue;
 use hyper_util::rt::TokioIo;
@@ -19,7 +20,6 @@ use crate::http::clock;
 use crate::http::endpoint::HttpEndpoint;
 use crate::http::http_client::error_chain;
 use crate::http::http1::{connect_address, tls_connector, web_root_config};
-use crate::link::TaskSpawner;
 
 /// Longest response head.
 const HEAD_BYTES_MAX: usize = 16 * 1024;

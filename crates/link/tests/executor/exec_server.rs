@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use bowline_core::BoxFuture;
 use bowline_link::executor_client::{
     ExecServerConnection, ExecServerOpenError, ExecutorConnection, ExecutorRequest,
     exec_server_limits,
@@ -14,7 +15,7 @@ use bowline_link::http::http_client::{
     HttpBody, HttpError, HttpRequest as Request, HttpResponse, SendOptions,
 };
 use bowline_link::websocket::{self, DisconnectReason, WebSocketConnection, accept_upgrade, dial};
-use bowline_link::{BoxFuture, TaskSpawner};
+use bowline_runtime::TaskSpawner;
 use bytes::Bytes;
 use http::Method;
 use serde_json::{Value, json};

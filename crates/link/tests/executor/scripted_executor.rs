@@ -4,6 +4,7 @@ use std::future::Future;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use bowline_core::BoxFuture;
 use bowline_core::error::ExecutionStatus;
 use bowline_core::flow::FlowLimits;
 use bowline_link::executor_client::{
@@ -16,7 +17,7 @@ use bowline_link::http::http_client::{
 use bowline_link::websocket::{
     DisconnectReason, MessageFormat, WebSocketConnection, WebSocketLimits, accept_upgrade, dial,
 };
-use bowline_link::{BoxFuture, TaskSpawner};
+use bowline_runtime::TaskSpawner;
 use bowline_wire::executor::{
     ExecutorFrame, ExecutorHello, OpenSession, OpenSessionReply, RequestHead, ResponseHead,
     StreamFault, StreamFaultCode, VERSION,

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ::http::{HeaderName, HeaderValue};
+use bowline_core::BoxFuture;
 use bowline_core::client_handle::{
     ClientCapabilities, ClientCapability, ClientHandle, ServerRequest, ServerRequestId, SessionKey,
 };
@@ -25,9 +26,9 @@ use bowline_link::http::upstream_credentials::{
 };
 use bowline_link::http::{self, HttpLimits, HttpSpec, HttpTransport};
 use bowline_link::{
-    BoxFuture, ClientInfo, Link, LinkConnectError, LinkError, LinkEvent, LinkRequest, LinkResponse,
-    TaskSpawner,
+    ClientInfo, Link, LinkConnectError, LinkError, LinkEvent, LinkRequest, LinkResponse,
 };
+use bowline_runtime::TaskSpawner;
 use bytes::Bytes;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;

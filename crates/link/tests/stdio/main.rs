@@ -12,13 +12,15 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_core::BoxFuture;
 use bowline_core::era::Era;
 use bowline_link::sandbox::SandboxPolicy;
 use bowline_link::{
-    BoxFuture, ChildLimits, ClientInfo, EraNegotiation, Link, LinkConnectError, LinkError,
-    LinkEvent, LinkRequest, LinkResponse, LogSequencer, ReaperCommand, StderrLimits, StderrLog,
-    StdioLimits, StdioSpec, TaskSpawner, connect,
+    ChildLimits, ClientInfo, EraNegotiation, Link, LinkConnectError, LinkError, LinkEvent,
+    LinkRequest, LinkResponse, LogSequencer, ReaperCommand, StderrLimits, StderrLog, StdioLimits,
+    StdioSpec, connect,
 };
+use bowline_runtime::TaskSpawner;
 use bytes::Bytes;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};

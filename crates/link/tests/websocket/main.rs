@@ -10,12 +10,13 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
+use bowline_core::BoxFuture;
 use bowline_link::http::endpoint::HttpEndpoint;
 use bowline_link::websocket::{
     DialError, DisconnectReason, MessageFormat, WebSocketLimits, WebSocketReceiver, WebSocketRole,
     WebSocketSender, accept_key, dial, open_websocket,
 };
-use bowline_link::{BoxFuture, TaskSpawner};
+use bowline_runtime::TaskSpawner;
 use bytes::Bytes;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};

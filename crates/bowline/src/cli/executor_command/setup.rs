@@ -7,8 +7,7 @@ use bowline_core::egress::EgressRule;
 use bowline_host::executor::{
     ExecutorProtocol, ExecutorService, ServiceStatus, with_exec_server_limits,
 };
-use bowline_host::ports::SystemClock;
-use bowline_host::task_tracker::TaskTracker;
+use bowline_runtime::{SystemClock, TaskTracker};
 
 use crate::assemble::{AssembleError, ChildDefaults};
 use crate::cli::args::ExecutorAllowArgs;

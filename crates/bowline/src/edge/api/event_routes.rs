@@ -117,7 +117,7 @@ fn frame_event(seq: Option<u64>, name: &str, data: &impl Serialize) -> Bytes {
 #[expect(clippy::disallowed_methods, reason = "tests have no task keeper")]
 mod tests {
     use bowline_host::events::{EventBus, EventKind};
-    use bowline_host::ports::SystemClock;
+    use bowline_runtime::SystemClock;
     use tokio::task::JoinHandle;
 
     use super::*;

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use bowline_core::BoxFuture;
 use bowline_core::call::{Principal, Role};
 use bowline_core::policy::FeaturePattern;
 use bowline_host::broker::frames::{BrokerHello, BrokerRefusal};
 use bowline_host::broker::mailbox::{HUB, MailboxName};
 use bowline_host::broker::{AdmittedPeer, PeerAuthenticator, PeerRights};
 use bowline_host::events::EventKind;
-use bowline_link::BoxFuture;
 
 use crate::edge::Edge;
 use crate::edge::auth::AuthenticatedCaller;

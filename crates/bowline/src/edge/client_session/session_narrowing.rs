@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use bowline_core::call::ContextSet;
 use bowline_core::hex::to_hex;
 use bowline_core::sync::lock;
-use bowline_host::ports::Clock;
+use bowline_runtime::Clock;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use thiserror::Error;

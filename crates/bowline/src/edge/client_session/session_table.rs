@@ -12,7 +12,8 @@ use bowline_core::shares::{ShareError, SharedResource};
 use bowline_core::sync::lock;
 use bowline_core::time::{MonotonicTime, to_millis};
 use bowline_host::accounts::{PrincipalAccounts, ResourceShare};
-use bowline_host::ports::{Clock, NotificationSink};
+use bowline_host::ports::NotificationSink;
+use bowline_runtime::Clock;
 use bytes::Bytes;
 use foldhash::fast::RandomState;
 

@@ -11,7 +11,8 @@ use std::task::{Context, Poll, Waker};
 
 use bowline_core::client_handle::{ClientCapability, ClientHandle as _};
 use bowline_core::time::to_millis;
-use bowline_host::ports::{Clock, NotificationSink as _};
+use bowline_host::ports::NotificationSink as _;
+use bowline_runtime::Clock;
 use bowline_wire::RpcMessage;
 
 use super::call_streams::{ENDED_STREAMS_MAX, STREAM_TTL};

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_core::error::ExecutionStatus;
-use bowline_host::task_tracker::TaskTracker;
 use bowline_link::executor_client::{
     ExecServerConnection, ExecServerOpenError, ExecutorConnection as _, ExecutorRequest,
     exec_server_limits,
@@ -18,6 +17,7 @@ use bowline_link::http::http_client::{
     HttpError, HttpRequest, HttpResponse, RequestBody, SendOptions,
 };
 use bowline_link::websocket::dial;
+use bowline_runtime::TaskTracker;
 use bowline_wire::executor::SecretHeader;
 use http::Method;
 use serde_json::json;

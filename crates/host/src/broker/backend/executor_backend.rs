@@ -4,12 +4,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use bowline_broker::frames::{BrokerRequest, BrokerResponse, ManifestItem, MessageSender};
+use bowline_core::BoxFuture;
 use bowline_core::call::{EndpointScope, FeatureKind, Principal, Role};
 use bowline_core::era::Era;
 use bowline_core::error::{ExecutionStatus, FailureReport};
 use bowline_core::policy::{Policy, PolicyTarget, RoleAllowlist};
 use bowline_core::{hex::to_hex, name};
-use bowline_link::BoxFuture;
+use bowline_runtime::Clock;
 use bowline_tools::{ExecuteContext, ExecuteError, ToolExecutor, ToolSchema, execute_caught};
 use bowline_wire::splice::write_string;
 use bytes::Bytes;
@@ -17,7 +18,6 @@ use bytes::Bytes;
 use super::call_params::BackendCallParams;
 use super::{Backend, BackendRequest, build_manifest, is_marked_repeatable, run_from_context};
 use crate::broker::{OFFER_BYTES_MAX, PeerManifest, failures};
-use crate::ports::Clock;
 
 /// Serves the tools of an executor; the role stamped by the hub limits each sender.
 ///

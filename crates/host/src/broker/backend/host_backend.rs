@@ -6,13 +6,13 @@ use std::sync::Arc;
 use bowline_broker::frames::{
     BrokerRequest, BrokerResponse, CallerContext, ManifestItem, MessageSender,
 };
+use bowline_core::BoxFuture;
 use bowline_core::call::{
     BodyKind, CallReply, CallRequest, CallSubject, EndpointScope, Principal, Route,
 };
 use bowline_core::era::Era;
 use bowline_core::error::FailureReport;
 use bowline_core::trace::CallTrace;
-use bowline_link::BoxFuture;
 use bytes::Bytes;
 
 use super::call_params::BackendCallParams;

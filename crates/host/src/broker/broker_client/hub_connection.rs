@@ -12,13 +12,13 @@ use bowline_core::error::ExecutionStatus;
 use bowline_core::pending_table::{PendingTable, SendState};
 use bowline_core::sync::lock;
 use bowline_link::websocket::{DisconnectReason, WebSocketSender};
+use bowline_runtime::TaskTracker;
 use bytes::Bytes;
 use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::super::BrokerCallError;
 use super::super::server_requests::OutgoingServerRequests;
-use crate::task_tracker::TaskTracker;
 
 /// Messages awaiting a receipt on one connection.
 const RECEIPTS_MAX: usize = 65_536;

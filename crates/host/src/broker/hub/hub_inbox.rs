@@ -13,6 +13,7 @@ use bowline_broker::frames::{
     BrokerResponse, MailboxMessage, MessageDraft, REPLY_KIND, REQUEST_KIND, ResultForm,
 };
 use bowline_broker::mailbox::MailboxName;
+use bowline_core::BoxFuture;
 use bowline_core::error::ExecutionStatus;
 use bowline_core::sync::lock;
 use bowline_core::time::MonotonicTime;
@@ -20,7 +21,6 @@ use bowline_journal::{
     Duplicate, Journal, JournalError, JournalFuture, LeaseOrder, LeaseReceipt, LeasedMessage,
     MessageId, PublishOutcome, Timestamps,
 };
-use bowline_link::BoxFuture;
 use bytes::Bytes;
 
 use super::inbox_scheduler::InboxScan;

@@ -5,9 +5,10 @@ use std::sync::{Arc, Mutex};
 
 use bowline_broker::frames::{BrokerFrame, BrokerRefusal, BrokerWelcome};
 use bowline_broker::mailbox::MailboxName;
+use bowline_core::BoxFuture;
+use bowline_core::call::EndpointScope;
 use bowline_core::sync::lock;
 use bowline_core::time::to_millis;
-use bowline_link::BoxFuture;
 use bowline_link::websocket::{WebSocketConnection, WebSocketReceiver, WebSocketSender};
 use tokio::sync::{Notify, Semaphore};
 
@@ -20,7 +21,6 @@ use super::{
     CLOSE_PROTOCOL_ERROR, HubShared, PeerAuthenticator, pump, stored_message,
 };
 use crate::catalog::ListKind;
-use bowline_core::call::EndpointScope;
 
 /// Resolves when a credential ends.
 type CredentialExpiry = BoxFuture<'static, BrokerRefusal>;

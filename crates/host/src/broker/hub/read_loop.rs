@@ -10,10 +10,10 @@ use bowline_broker::frames::{
     BrokerFrame, BrokerRefusal, FrameError, MailboxMessage, REQUEST_KIND,
 };
 use bowline_broker::mailbox::{HUB, MailboxName, check_message_id};
+use bowline_core::BoxFuture;
 use bowline_core::rate_limiter::RequestCost;
 use bowline_core::sync::lock;
 use bowline_journal::{Duplicate, PublishOutcome};
-use bowline_link::BoxFuture;
 use bowline_link::websocket::WebSocketReceiver;
 use bytes::Bytes;
 use tokio::task::{AbortHandle, JoinSet};

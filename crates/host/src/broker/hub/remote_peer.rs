@@ -9,13 +9,13 @@ use bowline_broker::frames::{
     SessionEvent,
 };
 use bowline_broker::mailbox::{HUB, MailboxName};
+use bowline_core::BoxFuture;
 use bowline_core::error::{
     ExecutionStatus, FailureClass, FailureOrigin, FailureReport, RetryAdvice,
 };
 use bowline_core::sync::lock;
 use bowline_core::time::to_millis;
 use bowline_journal::{Duplicate, LeaseReceipt, MessageId, PublishOutcome};
-use bowline_link::BoxFuture;
 use bytes::Bytes;
 use tokio::sync::{oneshot, watch};
 

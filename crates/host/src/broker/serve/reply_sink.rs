@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_broker::frames::BrokerResponse;
+use bowline_core::BoxFuture;
 use bowline_core::hex::to_hex;
-use bowline_link::BoxFuture;
 use sha2::{Digest as _, Sha256};
 
 /// Stores the reply to one request and settles the request: through the journal on a hub, over the

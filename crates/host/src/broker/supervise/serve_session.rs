@@ -10,12 +10,13 @@ use bowline_broker::frames::{
     MessageSender, REPLY_KIND, REQUEST_KIND, ResultForm, SessionEvent,
 };
 use bowline_broker::mailbox::HUB;
+use bowline_core::BoxFuture;
 use bowline_core::client_handle::{
     ClientCapability, ClientHandle, NullClient, ServerRequest, ServerRequestId, SessionKey,
 };
 use bowline_core::sync::lock;
 use bowline_core::time::MonotonicTime;
-use bowline_link::BoxFuture;
+use bowline_runtime::{Clock, TaskTracker};
 use bytes::Bytes;
 use tokio::sync::Notify;
 
@@ -23,8 +24,6 @@ use crate::broker::{
     DeliverError, HubRequestHandler, HubSender, REQUEST_TTL, RemoteSessions, ReplyError, ReplySink,
     ServeEngine, ServeRequest, failures, reply_id,
 };
-use crate::ports::Clock;
-use crate::task_tracker::TaskTracker;
 
 /// Timeout for the receipt of a reply.
 const RECEIPT_WAIT: Duration = Duration::from_secs(30);

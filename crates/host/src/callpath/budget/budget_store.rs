@@ -15,12 +15,10 @@ use bowline_core::budget::{ACCOUNTS_MAX, AccountBalance, BalanceChange, Spending
 use bowline_core::sync::lock;
 use bowline_core::time::MonotonicTime;
 use bowline_journal::{ExpectedRevision, Journal, JournalError};
+use bowline_runtime::{Clock, TaskTracker};
 use bytes::Bytes;
 use tokio::sync::{OnceCell, Semaphore, watch};
 use tokio::time::timeout;
-
-use crate::ports::Clock;
-use crate::task_tracker::TaskTracker;
 
 /// Key prefix in the journal; the shard number follows.
 const KEY_PREFIX: &str = "budget/";

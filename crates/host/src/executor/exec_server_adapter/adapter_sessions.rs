@@ -7,9 +7,8 @@ use std::time::Duration;
 
 use bowline_core::hex::to_hex;
 use bowline_core::sync::lock;
+use bowline_runtime::TaskTracker;
 use tokio::time::sleep;
-
-use crate::task_tracker::TaskTracker;
 
 /// Sessions without a connection; beyond the limit the oldest is evicted.
 const DETACHED_MAX: usize = 1_024;

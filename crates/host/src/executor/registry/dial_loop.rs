@@ -9,13 +9,13 @@ use bowline_link::executor_client::{
     receive_hello,
 };
 use bowline_link::websocket::{self, DialError, DisconnectReason};
+use bowline_runtime::CredentialSource;
 use thiserror::Error;
 use tokio::sync::watch;
 
 use super::executor_entry::{CurrentConnection, ExecutorEntry};
 use super::name_claim::NameClaim;
 use super::{DialDirection, DialSpec, ExecutorProtocol, RegistryShared, serve_session};
-use crate::credential_source::CredentialSource;
 
 /// Why a dial attempt failed.
 #[derive(Debug, Error)]

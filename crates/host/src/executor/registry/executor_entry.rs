@@ -9,11 +9,11 @@ use bowline_link::executor_client::{
     away_error,
 };
 use bowline_link::http::http_client::HttpError;
+use bowline_runtime::Clock;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
 use super::{DialDirection, DialSpec, ExecutorProtocol, ExecutorStatus, RegistryShared};
-use crate::ports::Clock;
 
 /// Close code of a normal end.
 const CLOSE_NORMAL: u16 = 1000;

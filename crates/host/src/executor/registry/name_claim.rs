@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use bowline_broker::frames::BrokerRefusal;
+use bowline_core::BoxFuture;
 use bowline_core::time::MonotonicTime;
-use bowline_link::BoxFuture;
 use bowline_link::executor_client::{
     CREDENTIAL_OVER, ExecutorSession, FENCED, GOING_DOWN, SessionAttachment,
 };

@@ -5,17 +5,18 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_core::BoxFuture;
 use bowline_core::era::Era;
 use bowline_core::load::LoadTotals;
 use bowline_core::sync::lock;
 use bowline_core::task_table::LinkKey;
 use bowline_core::time::{MonotonicTime, to_millis};
-use bowline_link::{BoxFuture, Link, LinkError, LinkRequest};
+use bowline_link::{Link, LinkError, LinkRequest};
+use bowline_runtime::Clock;
 use bowline_wire::mcp::method;
 use tokio::time::sleep_until;
 
 use super::super::SupervisorShared;
-use crate::ports::Clock;
 use crate::session_state::SessionState;
 
 /// Response timeout of a ping.

@@ -5,12 +5,13 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_core::BoxFuture;
 use bowline_core::backoff::Backoff;
 use bowline_core::breaker::{Breaker, CheckPolicy, ReachabilityCheck};
 use bowline_core::era::Era;
 use bowline_core::error::FailureClass;
 use bowline_core::sync::lock;
-use bowline_link::{BoxFuture, Link, LinkError, LinkRequest};
+use bowline_link::{Link, LinkError, LinkRequest};
 use bowline_wire::mcp::method;
 use tokio::time::sleep_until;
 

@@ -79,7 +79,7 @@ async fn half_open_connection_is_detected() {
         None,
     )
     .unwrap();
-    let tasks = bowline_host::task_tracker::TaskTracker::default();
+    let tasks = bowline_runtime::TaskTracker::default();
     let (cut, was_cut) = watch::channel(false);
     let whole = watch::Sender::new(false);
     let carry = async {

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use bowline_core::BoxFuture;
 use bowline_core::call::{Principal, Role};
 use bowline_core::policy::RoleAllowlist;
 use bowline_core::time::MonotonicTime;
@@ -16,14 +17,14 @@ use bowline_host::broker::{
     AdmittedPeer, DeadLetterView, HostBackend, Hub, HubLimits, OfferHandler, PeerAuthenticator,
     PeerRights, RejectOffers, RequestLedger, ServeEngine, ServeLimits,
 };
-use bowline_host::ports::{Clock, SystemClock};
 use bowline_host::tools::Toolbox;
-use bowline_host::{BoxFuture, Host, Server, ToolOutput};
+use bowline_host::{Host, Server, ToolOutput};
 use bowline_journal::{Journal, MemoryJournal, SqliteJournal};
 use bowline_link::websocket::{
     DisconnectReason, WebSocketLimits, WebSocketReceiver, WebSocketRole, WebSocketSender,
     open_websocket,
 };
+use bowline_runtime::{Clock, SystemClock};
 use bowline_sim::{poll_for, poll_until};
 use bytes::Bytes;
 use serde_json::{Value, json};

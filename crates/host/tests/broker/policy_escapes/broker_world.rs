@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use bowline_core::BoxFuture;
 use bowline_core::policy::Policy;
 use bowline_core::sync::lock;
 use bowline_host::broker::frames::{BrokerHello, BrokerRefusal};
@@ -12,7 +13,7 @@ use bowline_host::broker::{
     ServeLimits,
 };
 use bowline_host::tools::{ExecuteContext, ExecuteError, ToolArguments, ToolExecutor};
-use bowline_host::{BoxFuture, Host, Server, ToolOutput, ToolSchema};
+use bowline_host::{Host, Server, ToolOutput, ToolSchema};
 use bowline_journal::MemoryJournal;
 use bowline_link::websocket::{
     WebSocketLimits, WebSocketReceiver, WebSocketRole, WebSocketSender, open_websocket,

@@ -8,11 +8,11 @@ use bowline_core::error::ExecutionStatus;
 use bowline_host::broker::{
     BrokerClientOptions, BrokerConnectError, CredentialSource, RemotePeer as _, RemoteTools,
 };
-use bowline_host::task_tracker::TaskTracker;
 use bowline_host::tools::{
     ExecuteContext, ExecuteError, ToolArguments, ToolExecutor as _, ToolSchema, Toolbox,
 };
 use bowline_host::{Server, SpawnOptions, ToolOutput};
+use bowline_runtime::TaskTracker;
 use bowline_sim::TestHub;
 use serde_json::json;
 use tokio::sync::{Barrier, Semaphore, watch};

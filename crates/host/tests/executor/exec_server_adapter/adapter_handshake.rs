@@ -4,8 +4,8 @@ use bowline_host::executor::{
     ConnectionHandler as _, CredentialSource, ExecServerAdapter, ExecutorService,
     with_exec_server_limits,
 };
-use bowline_host::ports::SystemClock;
 use bowline_link::websocket::{MessageFormat, WebSocketLimits, WebSocketRole, open_websocket};
+use bowline_runtime::SystemClock;
 use bowline_sim::poll_for;
 use std::sync::Arc;
 

@@ -8,10 +8,10 @@ use bowline_host::executor::{
     CredentialSource, ExecutorClient, ExecutorClientOptions, ExecutorConnectError,
     ExecutorHttpRequest, ExecutorOffer, ExecutorProtocol, ExecutorRequestError, ListenAuth, listen,
 };
-use bowline_host::task_tracker::TaskTracker;
 use bowline_link::executor_client::exec_server_limits;
 use bowline_link::http::http_client::HttpError;
 use bowline_link::websocket::accept_upgrade;
+use bowline_runtime::TaskTracker;
 use bowline_sim::{poll_for, poll_until};
 use http::Method;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

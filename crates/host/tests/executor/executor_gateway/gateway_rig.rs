@@ -5,12 +5,10 @@ use std::future::Future;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use bowline_core::BoxFuture;
 use bowline_core::backoff::Backoff;
 use bowline_host::broker::frames::BrokerRefusal;
 use bowline_host::executor::{ExecutorAuthenticator, ExecutorRegistry, ExecutorRegistryOptions};
-use bowline_host::ports::{Clock, SystemClock};
-use bowline_host::task_tracker::TaskTracker;
-use bowline_link::BoxFuture;
 use bowline_link::http::endpoint::HttpEndpoint;
 use bowline_link::http::http_client::{
     HttpClient, HttpError, HttpRequest as Request, HttpResponse, SendOptions,
@@ -19,6 +17,7 @@ use bowline_link::websocket::{
     DisconnectReason, MessageFormat, WebSocketConnection, WebSocketLimits, WebSocketReceiver,
     WebSocketSender, accept_upgrade, dial,
 };
+use bowline_runtime::{Clock, SystemClock, TaskTracker};
 use bowline_sim::poll_until;
 use bowline_wire::executor::{
     ExecutorFrame, ExecutorHello, OpenSession, OpenSessionReply, ResponseHead, VERSION,

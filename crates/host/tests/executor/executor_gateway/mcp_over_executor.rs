@@ -8,12 +8,12 @@ use bowline_core::error::ExecutionStatus;
 use bowline_host::executor::{
     CredentialSource, ExecutorOffer, ExecutorRunOptions, ExecutorService, run_executor_with,
 };
-use bowline_host::ports::SystemClock;
 use bowline_host::spec::{ExecutorRoute, RemoteSpec, ServerTransport};
 use bowline_host::{ExecuteError, Host, ServerSpec};
 use bowline_link::http::HttpTransport;
 use bowline_link::http::endpoint::HttpEndpoint;
 use bowline_link::http::upstream_credentials::NoCredentials;
+use bowline_runtime::SystemClock;
 use bowline_sim::poll_until;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

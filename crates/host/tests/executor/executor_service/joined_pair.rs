@@ -4,20 +4,20 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bowline_core::BoxFuture;
 use bowline_core::error::ExecutionStatus;
-use bowline_host::BoxFuture;
 use bowline_host::broker::BrokerRefusal;
 use bowline_host::executor::{
     CredentialSource, ExecutorAuthenticator, ExecutorOffer, ExecutorRegistry,
     ExecutorRegistryOptions, run_executor,
 };
-use bowline_host::ports::SystemClock;
 use bowline_link::executor_client::EGRESS_DENIED;
 use bowline_link::http::endpoint::HttpEndpoint;
 use bowline_link::http::http_client::{
     BodyChunks, HttpClient, HttpError, HttpRequest, RequestBody, SendOptions,
 };
 use bowline_link::websocket::accept_upgrade;
+use bowline_runtime::SystemClock;
 use bowline_sim::poll_for;
 use bowline_wire::executor::ExecutorHello;
 use bytes::Bytes;

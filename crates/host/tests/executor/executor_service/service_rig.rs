@@ -9,11 +9,10 @@ use std::time::Duration;
 use bowline_core::egress::EgressRule;
 use bowline_core::flow::FlowLimits;
 use bowline_host::executor::{ExecutorOffer, ExecutorService, ServiceError};
-use bowline_host::ports::SystemClock;
-use bowline_host::task_tracker::TaskTracker;
 use bowline_link::websocket::{
     DisconnectReason, WebSocketReceiver, WebSocketRole, WebSocketSender, open_websocket,
 };
+use bowline_runtime::{SystemClock, TaskTracker};
 use bowline_wire::executor::{
     ExecutorFrame, ExecutorHello, OpenSession, OpenSessionReply, RequestHead, StreamFault, VERSION,
 };

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_core::BoxFuture;
 use bowline_core::backoff::Backoff;
 use bowline_core::error::FailureClass;
 use bowline_core::restart_budget::RestartPolicy;
@@ -11,12 +12,10 @@ use bowline_host::executor::{
     ExecutorAuthenticator, ExecutorOffer, ExecutorRegistry, ExecutorRegistryOptions,
     ExecutorService,
 };
-use bowline_host::ports::SystemClock;
 use bowline_host::spec::{ExecutorProcessSpec, ServerTransport};
-use bowline_host::task_tracker::TaskTracker;
 use bowline_host::{ExecuteError, Host, Principal, Role, ServerSpec};
-use bowline_link::BoxFuture;
 use bowline_link::websocket::{WebSocketRole, open_websocket};
+use bowline_runtime::{SystemClock, TaskTracker};
 use bowline_sim::wait_for_state;
 use bowline_wire::executor::ExecutorHello;
 use bytes::Bytes;

@@ -6,19 +6,19 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use bowline_core::BoxFuture;
 use bowline_core::era::Era;
 use bowline_core::flow::FlowLimits;
 use bowline_core::sync::lock;
 use bowline_host::executor::{ExecutorLimits, ExecutorOffer, ExecutorService};
-use bowline_host::ports::SystemClock;
-use bowline_host::task_tracker::TaskTracker;
 use bowline_link::executor_client::{
     ExecutorSession, ExecutorTunnel, RemoteProcess, receive_hello,
 };
 use bowline_link::sandbox::SandboxPolicy;
 use bowline_link::stdio::{LinkConnectError, ProcessSpawner};
 use bowline_link::websocket::{WebSocketRole, open_websocket};
-use bowline_link::{BoxFuture, ChildLimits, EraNegotiation, LinkError, StdioLimits, StdioSpec};
+use bowline_link::{ChildLimits, EraNegotiation, LinkError, StdioLimits, StdioSpec};
+use bowline_runtime::{SystemClock, TaskTracker};
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::unix::pipe;

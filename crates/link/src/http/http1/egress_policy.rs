@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bowline_core::BoxFuture;
 use bowline_core::egress::{DeniedDestination, EgressAllowlist, EgressHost};
 use http::Uri;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -15,8 +16,6 @@ use hyper_util::rt::TokioIo;
 use thiserror::Error;
 use tokio::net::TcpStream;
 use tower::{Service, ServiceExt};
-
-use crate::link::BoxFuture;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 

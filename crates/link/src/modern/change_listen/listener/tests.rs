@@ -2,13 +2,14 @@
 
 use std::sync::Mutex;
 
+use bowline_core::BoxFuture;
 use bowline_core::era::Era;
 use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
 
 use super::*;
 use crate::demux::LinkEventSender;
-use crate::link::{BoxFuture, LinkResponse};
+use crate::link::LinkResponse;
 
 /// Returns the error code for a filter, or `None` to accept.
 type StreamDecider = fn(nth: usize, wish: &str) -> Option<i64>;

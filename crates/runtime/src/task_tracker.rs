@@ -3,8 +3,15 @@
 use std::future::Future;
 use std::sync::Arc;
 
+use bowline_core::BoxFuture;
 use tokio::sync::watch;
 use tracing::Instrument as _;
+
+/// The port for tasks: a component spawns through it and does not know who waits for the tasks.
+pub trait TaskSpawner: Send + Sync {
+    /// Runs a task to completion.
+    fn spawn(&self, name: &'static str, task: BoxFuture<'static, ()>);
+}
 
 /// Spawns tasks and waits for all of them. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -57,8 +64,8 @@ impl TaskTracker {
     }
 }
 
-impl bowline_link::TaskSpawner for TaskTracker {
-    fn spawn(&self, name: &'static str, task: bowline_link::BoxFuture<'static, ()>) {
+impl TaskSpawner for TaskTracker {
+    fn spawn(&self, name: &'static str, task: BoxFuture<'static, ()>) {
         Self::spawn(self, name, task);
     }
 }
