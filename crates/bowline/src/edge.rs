@@ -8,28 +8,24 @@ mod broker_endpoint;
 mod call;
 pub mod call_errors;
 pub mod client_session;
+pub mod client_stream;
 pub mod connection;
 pub mod connection_pool;
 pub mod connection_registry;
-pub mod endpoints;
 pub mod event_stream;
 mod executor_endpoint;
 pub mod http_listener;
-pub mod large_response;
 mod linger;
 pub mod mcp;
 pub mod metrics;
 mod modern_mcp;
 pub mod owner_token;
-mod rate_limit;
 pub mod readiness;
 pub mod response_body;
 pub mod seal;
-pub mod strict_framing;
 mod upgrade;
 mod upgraded_connection;
 pub mod watcher_body;
-pub mod write_timeout;
 
 use std::sync::{Arc, Mutex};
 
@@ -162,7 +158,7 @@ impl Edge {
                 deps.connections.unauthenticated_max,
                 deps.connections.address_max,
             ),
-            large_heads: Arc::new(Semaphore::new(strict_framing::LARGE_HEADS_MAX)),
+            large_heads: Arc::new(Semaphore::new(client_stream::LARGE_HEADS_MAX)),
             info: deps.info,
             reloader: deps.reloader,
             call_tracing: deps.call_tracing,

@@ -11,7 +11,7 @@ use http::uri::Authority;
 use subtle::ConstantTimeEq as _;
 use thiserror::Error;
 
-use super::endpoints::{EdgeEndpoint, UpgradeTarget};
+use super::http_listener::{EdgeEndpoint, UpgradeTarget};
 use super::owner_token::OwnerToken;
 use crate::tokens::{IssuedToken, TokenKind, TokenStore};
 

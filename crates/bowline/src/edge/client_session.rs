@@ -1,7 +1,6 @@
 //! A legacy client's session: negotiated terms, calls in flight, streams and server requests.
 
 mod call_streams;
-mod calls_in_flight;
 mod ended_sessions;
 mod list_change;
 mod lost_streams;
@@ -35,10 +34,11 @@ use call_streams::CallStreams;
 use lost_streams::SessionMark;
 use server_requests::ServerRequests;
 
-pub use calls_in_flight::{CallsInFlight, CancelReason, InFlightCall};
 pub use list_change::{ListChange, ListFingerprints};
 pub use lost_streams::ReplayCoverage;
-pub use session_handle::{SessionCallHandle, SessionHandle};
+pub use session_handle::{
+    CallsInFlight, CancelReason, InFlightCall, SessionCallHandle, SessionHandle,
+};
 pub use session_narrowing::{NARROWED_MAX, NarrowError};
 pub use session_table::{AGE_MAX, ClientSessions, IDLE_MAX, OpenSessionError, StreamPermit};
 

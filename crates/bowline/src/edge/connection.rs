@@ -22,14 +22,13 @@ use tokio::time::MissedTickBehavior;
 
 use super::Edge;
 use super::auth::LocalAddress;
+use super::client_stream::{StreamActivity, StrictFraming, WriteTimeout};
 use super::connection_registry::ClientConnection;
 use super::event_stream::StreamGuard;
 use super::http_listener::route_request;
 use super::linger;
 use super::response_body::{EdgeBody, EdgeResponse};
-use super::strict_framing::{StreamActivity, StrictFraming};
 use super::upgrade::{self, PendingUpgrade, UpgradedStream};
-use super::write_timeout::WriteTimeout;
 
 /// Time limit for a request head, including the first.
 pub const HEAD_TIMEOUT: Duration = Duration::from_secs(10);

@@ -11,7 +11,7 @@ use bowline_wire::{object, sse};
 use bytes::Bytes;
 use tokio::time::{Interval, MissedTickBehavior};
 
-use super::large_response::{self, LARGE_BYTES_MIN, LargeBody, ResponseAccount};
+use super::response_body::{self, LARGE_BYTES_MIN, LargeBody, ResponseAccount};
 
 pub use event_buffer::{BufferEvent, EventBuffer, ReaderId, ReplayBudget, WAITING_EVENTS_MAX};
 
@@ -204,7 +204,7 @@ impl EventBody {
                 object::field(message, "id")?;
                 Some(frame_event(
                     id.as_deref(),
-                    &large_response::undelivered_error(message, cause),
+                    &response_body::undelivered_error(message, cause),
                 ))
             }
         }

@@ -1,23 +1,29 @@
-//! Accepts connections, authenticates requests and routes requests to endpoints.
+//! Accepts connections, and leads each request to its endpoint: authenticated, counted in the
+//! shares of its principal, and charged to the principal's rate.
+//!
+//! Paths match exactly, without normalization. A request above the rate waits before its body is
+//! read, so a fast sender is slowed at no further cost. A request with too long a wait is refused
+//! with 429, after the longest wait. The owner has no rate.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_core::call::{Principal, Role};
+use bowline_core::call::{EndpointScope, Principal, Role};
+use bowline_core::error::CallError;
+use bowline_core::name;
+use bowline_core::rate_limiter::{RateDecision, RequestCost, WAIT_MAX};
 use http::request::Parts;
 use http::{HeaderValue, Request, StatusCode, header};
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 
 use super::auth::{AuthError, LocalAddress};
-use super::call_errors::UNAUTHORIZED;
+use super::call_errors::{TooManyRequests, UNAUTHORIZED};
 use super::connection_registry::ClientConnection;
-use super::endpoints::{EdgeEndpoint, match_path};
-use super::large_response::{self, ResponseAccount};
 use super::mcp::McpEndpoint;
-use super::response_body::{self, EdgeResponse};
-use super::{Edge, api, auth_failures, connection, mcp, metrics, rate_limit, readiness, upgrade};
+use super::response_body::{self, EdgeResponse, ResponseAccount};
+use super::{Edge, api, auth_failures, call_errors, connection, mcp, metrics, readiness, upgrade};
 use crate::tokens::TokenKind;
 
 /// Total connection limit, independent of principal shares; further connections wait in the
@@ -88,7 +94,7 @@ pub(super) async fn route_request(
     }
     // Every request is charged, except health checks.
     if !matches!(target, EdgeEndpoint::Livez | EdgeEndpoint::Readyz)
-        && let Err(refused) = rate_limit::admit_request(edge, &principal, &incoming).await
+        && let Err(refused) = admit_request(edge, &principal, &incoming).await
     {
         return refused;
     }
@@ -145,11 +151,11 @@ fn charge_large_response(
     principal: Arc<Principal>,
     response: EdgeResponse,
 ) -> EdgeResponse {
-    if !large_response::may_be_large(&response) {
+    if !response_body::may_be_large(&response) {
         return response;
     }
     let accounts = edge.host.accounts().clone();
-    large_response::charge_response(
+    response_body::charge_response(
         response,
         ResponseAccount {
             accounts,
@@ -181,4 +187,250 @@ pub(super) fn auth_error_response(refused: AuthError) -> EdgeResponse {
         );
     }
     response
+}
+
+/// Charges a request with its announced bytes, and waits until admitted.
+async fn admit_request(
+    edge: &Edge,
+    principal: &Principal,
+    incoming: &Incoming,
+) -> Result<(), EdgeResponse> {
+    let cost = RequestCost {
+        requests: 1,
+        bytes: incoming.size_hint().lower(),
+    };
+    let is_read = incoming.is_end_stream();
+    charge_rate(edge, principal, cost)
+        .await
+        .map_err(|mut refused| {
+            if !is_read {
+                // The rest of the body must not be parsed as the next request.
+                let close = HeaderValue::from_static("close");
+                refused.headers_mut().insert(header::CONNECTION, close);
+            }
+            refused
+        })
+}
+
+/// Charges a body without announced length.
+pub(super) async fn admit_body(
+    edge: &Edge,
+    principal: &Principal,
+    parts: &Parts,
+    bytes: usize,
+) -> Result<(), EdgeResponse> {
+    if parts.headers.contains_key(header::CONTENT_LENGTH) {
+        return Ok(());
+    }
+    let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+    charge_rate(edge, principal, RequestCost { requests: 0, bytes }).await
+}
+
+/// Charges the messages of a batch; the first was charged as the request.
+pub(super) async fn admit_batch(
+    edge: &Edge,
+    principal: &Principal,
+    messages: usize,
+) -> Result<(), EdgeResponse> {
+    let requests = u64::try_from(messages.saturating_sub(1)).unwrap_or(u64::MAX);
+    charge_rate(edge, principal, RequestCost { requests, bytes: 0 }).await
+}
+
+async fn charge_rate(
+    edge: &Edge,
+    principal: &Principal,
+    cost: RequestCost,
+) -> Result<(), EdgeResponse> {
+    match edge.host.charge_request(principal, cost) {
+        RateDecision::Immediate => Ok(()),
+        // Boxed to keep the future of a plain request small.
+        RateDecision::Wait(wait) => {
+            Box::pin(tokio::time::sleep(wait)).await;
+            Ok(())
+        }
+        RateDecision::Refused(after) => {
+            Box::pin(tokio::time::sleep(WAIT_MAX)).await;
+            Err(too_fast_response(principal, after))
+        }
+    }
+}
+
+/// Returns the 429 response for a request above the rate.
+pub(super) fn too_fast_response(principal: &Principal, after: Duration) -> EdgeResponse {
+    let error = CallError::RateExceeded {
+        principal: Arc::clone(&principal.name),
+        after,
+    };
+    let text = call_errors::error_response(b"null", &error);
+    let limit = TooManyRequests::from_error(&error);
+    let retry_after_s = limit.and_then(TooManyRequests::retry_after_seconds);
+    response_body::retry_response(StatusCode::TOO_MANY_REQUESTS, text, retry_after_s)
+}
+
+/// Endpoint of a path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EdgeEndpoint {
+    /// MCP over streamable HTTP.
+    Mcp(EndpointScope),
+    /// Event stream of the HTTP+SSE transport (2024-11-05).
+    Sse(EndpointScope),
+    /// POST endpoint of the HTTP+SSE transport.
+    Messages(EndpointScope),
+    /// WebSocket upgrade.
+    Upgrade(UpgradeTarget),
+    /// The API.
+    Api,
+    /// Metrics for monitoring.
+    Metrics,
+    /// Liveness check.
+    Livez,
+    /// Readiness check.
+    Readyz,
+}
+
+/// Protocol after a WebSocket upgrade.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UpgradeTarget {
+    /// Broker peer; may authenticate in its first frame.
+    Peer,
+    /// Executor.
+    Executor,
+}
+
+impl UpgradeTarget {
+    /// Returns the label for logs and metrics.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Peer => "broker",
+            Self::Executor => "executor",
+        }
+    }
+}
+
+impl EdgeEndpoint {
+    /// Returns the label for logs and metrics, without the scope chosen by the caller.
+    #[must_use]
+    pub const fn label(&self) -> &'static str {
+        match self {
+            Self::Mcp(_) => "mcp",
+            Self::Sse(_) => "sse",
+            Self::Messages(_) => "messages",
+            Self::Upgrade(target) => target.label(),
+            Self::Api => "api",
+            Self::Metrics => "metrics",
+            Self::Livez | Self::Readyz => "health",
+        }
+    }
+}
+
+/// Returns the endpoint of `path`.
+#[must_use]
+pub fn match_path(path: &str) -> Option<EdgeEndpoint> {
+    match path {
+        "/broker" => Some(EdgeEndpoint::Upgrade(UpgradeTarget::Peer)),
+        "/executor" => Some(EdgeEndpoint::Upgrade(UpgradeTarget::Executor)),
+        "/livez" => Some(EdgeEndpoint::Livez),
+        "/metrics" => Some(EdgeEndpoint::Metrics),
+        "/readyz" => Some(EdgeEndpoint::Readyz),
+        _ if path.starts_with("/api/v1/") => Some(EdgeEndpoint::Api),
+        _ => match path.strip_prefix("/servers/") {
+            None => {
+                let path = path.strip_prefix('/')?;
+                match path.split_once('/') {
+                    None => match_mcp_path(path, EndpointScope::All),
+                    Some((kind, profile)) => {
+                        let scope = EndpointScope::Profile(Arc::from(profile));
+                        match_mcp_path(kind, scope).filter(|_| name::is_server_name(profile))
+                    }
+                }
+            }
+            Some(rest) => {
+                let (server, rest) = rest.split_once('/')?;
+                let scope = EndpointScope::Server(Arc::from(server));
+                match_mcp_path(rest, scope).filter(|_| name::is_server_name(server))
+            }
+        },
+    }
+}
+
+fn match_mcp_path(name: &str, scope: EndpointScope) -> Option<EdgeEndpoint> {
+    match name {
+        "mcp" => Some(EdgeEndpoint::Mcp(scope)),
+        "sse" => Some(EdgeEndpoint::Sse(scope)),
+        "messages" => Some(EdgeEndpoint::Messages(scope)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_exact_paths_match() {
+        assert_eq!(
+            match_path("/mcp"),
+            Some(EdgeEndpoint::Mcp(EndpointScope::All))
+        );
+        assert_eq!(
+            match_path("/servers/files/mcp"),
+            Some(EdgeEndpoint::Mcp(EndpointScope::Server("files".into())))
+        );
+        assert_eq!(match_path("/api/v1/servers"), Some(EdgeEndpoint::Api));
+        assert_eq!(
+            match_path("/broker"),
+            Some(EdgeEndpoint::Upgrade(UpgradeTarget::Peer))
+        );
+        assert_eq!(
+            match_path("/executor"),
+            Some(EdgeEndpoint::Upgrade(UpgradeTarget::Executor))
+        );
+        assert_eq!(match_path("/metrics"), Some(EdgeEndpoint::Metrics));
+        assert_eq!(
+            match_path("/sse"),
+            Some(EdgeEndpoint::Sse(EndpointScope::All))
+        );
+        assert_eq!(
+            match_path("/servers/files/messages"),
+            Some(EdgeEndpoint::Messages(EndpointScope::Server(
+                "files".into()
+            )))
+        );
+        let profile = || EndpointScope::Profile("day".into());
+        assert_eq!(match_path("/mcp/day"), Some(EdgeEndpoint::Mcp(profile())));
+        assert_eq!(match_path("/sse/day"), Some(EdgeEndpoint::Sse(profile())));
+        assert_eq!(
+            match_path("/messages/day"),
+            Some(EdgeEndpoint::Messages(profile()))
+        );
+        for path in [
+            "/",
+            "/mcp/",
+            "//mcp",
+            "/MCP",
+            "/mcp/../api/v1/servers",
+            "/mcp/day/",
+            "/mcp/Day",
+            "/mcp/..",
+            "/mcp/day/mcp",
+            "/servers/files/mcp/day",
+            "/livez/day",
+            "/servers//mcp",
+            "/servers/../mcp",
+            "/servers/a/b/mcp",
+            "/servers/%2e%2e/mcp",
+            "/api/v1",
+            "/metrics/",
+            "/broker/",
+            "/broker/day",
+            "/executor/",
+            "/executor/office",
+            "/servers/files/broker",
+            "/.well-known/mcp",
+            "*",
+        ] {
+            assert_eq!(match_path(path), None, "{path}");
+        }
+    }
 }

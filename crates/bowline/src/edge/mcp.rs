@@ -2,12 +2,11 @@
 //! 2024-11-05.
 
 mod batch;
+pub(super) mod era_headers;
 mod http_sse;
 pub(super) mod initialize;
-pub(super) mod legacy_headers;
 pub(super) mod list_pages;
 mod local_requests;
-mod message_parser;
 pub(super) mod outbox_resource;
 pub(super) mod request_body;
 
@@ -26,15 +25,15 @@ use http::request::Parts;
 use http::{HeaderValue, Method, StatusCode, header};
 use hyper::body::Incoming;
 
-use self::message_parser::ParseFailure;
+use self::era_headers::VersionHeader;
+use self::request_body::ParseFailure;
 use super::call::call_params::CallKind;
 use super::call::session_call;
 use super::call_errors::TooManyRequests;
 use super::client_session::{ClientSession, ReplayCoverage};
 use super::event_stream::{EventBody, EventId};
-use super::modern_mcp::{self, VersionHeader};
 use super::response_body::{self, EdgeResponse, SESSION_HEADER};
-use super::{Edge, announcer, call_errors, rate_limit};
+use super::{Edge, announcer, call_errors, http_listener, modern_mcp};
 
 /// Context of a request to an MCP endpoint.
 #[derive(Clone, Copy, Debug)]
@@ -172,13 +171,13 @@ async fn handle_post(caller: McpCaller<'_>, incoming: Incoming) -> EdgeResponse 
 }
 
 async fn handle_message(caller: McpCaller<'_>, text: Bytes) -> EdgeResponse {
-    let paced = rate_limit::admit_body(caller.edge, caller.principal, caller.parts, text.len());
+    let paced = http_listener::admit_body(caller.edge, caller.principal, caller.parts, text.len());
     if let Err(refused) = paced.await {
         return refused;
     }
     let headers = &caller.parts.headers;
     let version = VersionHeader::from_headers(headers);
-    let message = match message_parser::parse_message(caller, &text).await {
+    let message = match request_body::parse_message(caller, &text).await {
         Ok(message) => message,
         Err(ParseFailure::Batch) if version == VersionHeader::Modern => {
             return modern_mcp::batch_refusal();
@@ -193,11 +192,11 @@ async fn handle_message(caller: McpCaller<'_>, text: Bytes) -> EdgeResponse {
         }
         Err(ParseFailure::Busy(busy)) => return *busy,
     };
-    if modern_mcp::is_modern(headers, version, &message) {
+    if era_headers::is_modern(headers, version, &message) {
         return Box::pin(modern_mcp::handle_message(caller, &message)).await;
     }
     if let Some(refused) = reject_revision(version, &message)
-        .or_else(|| legacy_headers::reject_mismatch(headers, &message))
+        .or_else(|| era_headers::reject_mismatch(headers, &message))
     {
         return refused;
     }

@@ -1,9 +1,7 @@
 //! Modern era (2026-07-28): stateless requests, each complete in itself.
 
-mod modern_headers;
 mod modern_lists;
 pub(super) mod modern_tasks;
-pub(super) mod request_check;
 mod server_discover;
 pub(super) mod sessionless_clients;
 pub(super) mod subscriptions_listen;
@@ -11,21 +9,26 @@ pub(super) mod subscriptions_listen;
 use std::sync::{Arc, Mutex};
 
 use bowline_core::call::TaskOperation;
+use bowline_core::client_handle::ClientCapabilities;
+use bowline_core::era::HeaderClaim;
+use bowline_core::log_level::LogLevel;
 use bowline_core::sync::lock;
 use bowline_host::catalog::ListKind;
-use bowline_wire::jsonrpc::MessageError;
+use bowline_wire::era::request_meta::{RequestMeta, parse_capabilities};
+use bowline_wire::jsonrpc::{MessageError, write_error};
 use bowline_wire::mcp::{Revision, code, meta, method};
-use bowline_wire::{MessageKind, RpcMessage, object};
+use bowline_wire::splice::write_string;
+use bowline_wire::{ByteSpan, MessageKind, RpcMessage, object};
 use bytes::Bytes;
-use http::{HeaderMap, StatusCode};
+use http::StatusCode;
 
 use super::Edge;
 use super::call::call_params::CallKind;
 use super::call::modern_call;
 use super::call::modern_call_handle::ModernCallHandle;
 use super::call::parked_calls::ParkedCallTable;
-use super::mcp::{McpCaller, error_http_response, error_response};
-use super::response_body::{self, EdgeResponse, REVISION_HEADER, SESSION_HEADER};
+use super::mcp::{McpCaller, era_headers, error_http_response, error_response};
+use super::response_body::{self, EdgeResponse};
 use modern_tasks::TaskWaiters;
 use sessionless_clients::SessionlessClients;
 
@@ -84,67 +87,6 @@ impl ModernCalls {
     }
 }
 
-/// Era given by the `MCP-Protocol-Version` header.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum VersionHeader {
-    /// No header.
-    Absent,
-    /// A revision with a handshake.
-    Legacy,
-    /// The stateless revision, possibly among further values.
-    Modern,
-    /// An unknown revision.
-    Unknown,
-}
-
-impl VersionHeader {
-    /// Parses all values of the header.
-    pub(super) fn from_headers(headers: &HeaderMap) -> Self {
-        let mut version = Self::Absent;
-        for value in headers.get_all(REVISION_HEADER) {
-            let revision = value.to_str().ok().and_then(Revision::parse);
-            version = match (version, revision) {
-                (_, Some(Revision::V2026_07_28)) => return Self::Modern,
-                (Self::Absent | Self::Legacy, Some(_)) => Self::Legacy,
-                (_, _) => Self::Unknown,
-            };
-        }
-        version
-    }
-}
-
-/// Returns whether a message is modern. A message with a session id is legacy unless the header
-/// says modern, and `initialize` starts a legacy session.
-pub(super) fn is_modern(headers: &HeaderMap, version: VersionHeader, message: &RpcMessage) -> bool {
-    let method_name = message.method();
-    match version {
-        VersionHeader::Modern => true,
-        VersionHeader::Legacy => is_modern_only(message) && !headers.contains_key(SESSION_HEADER),
-        _ if method_name == Some(method::INITIALIZE) || headers.contains_key(SESSION_HEADER) => {
-            false
-        }
-        VersionHeader::Unknown => true,
-        VersionHeader::Absent => is_modern_only(message) || has_version_meta(message),
-    }
-}
-
-/// Returns whether a request method exists only in the modern era.
-fn is_modern_only(message: &RpcMessage) -> bool {
-    let method_name = message.method();
-    message.kind() == MessageKind::Request
-        && matches!(
-            method_name,
-            Some(method::DISCOVER | method::SUBSCRIPTIONS_LISTEN)
-        )
-}
-
-/// Returns whether `_meta` carries a protocol version.
-fn has_version_meta(message: &RpcMessage) -> bool {
-    let params = message.params().unwrap_or_default();
-    let within = object::field(params, "_meta").map(|at| at.slice(params));
-    within.is_some_and(|within| object::field(within, meta::PROTOCOL_VERSION).is_some())
-}
-
 /// Handles a message of the modern era.
 pub(super) async fn handle_message(caller: McpCaller<'_>, message: &RpcMessage) -> EdgeResponse {
     // Contexts set for all sessions also apply to clients without a session.
@@ -153,7 +95,7 @@ pub(super) async fn handle_message(caller: McpCaller<'_>, message: &RpcMessage) 
     match message.kind() {
         MessageKind::Request => handle_request(caller, message).await,
         MessageKind::Notification => {
-            match modern_headers::reject_mismatch(&caller.parts.headers, message) {
+            match era_headers::reject_notification_mismatch(&caller.parts.headers, message) {
                 Some(refused) => refused,
                 // A modern client cancels a request by closing its response stream.
                 None => response_body::empty_response(StatusCode::ACCEPTED),
@@ -167,7 +109,7 @@ pub(super) async fn handle_message(caller: McpCaller<'_>, message: &RpcMessage) 
 }
 
 async fn handle_request(caller: McpCaller<'_>, message: &RpcMessage) -> EdgeResponse {
-    let checked = match request_check::check_request(caller, message) {
+    let checked = match check_request(caller, message) {
         Ok(checked) => checked,
         Err(refused) => return refused.to_response(message.id()),
     };
@@ -189,7 +131,7 @@ async fn handle_request(caller: McpCaller<'_>, message: &RpcMessage) -> EdgeResp
             Some(refused) => refused,
             None => Box::pin(subscriptions_listen::open_stream(checked)).await,
         },
-        _ => request_check::ModernRequestError::Method.to_response(message.id()),
+        _ => ModernRequestError::Method.to_response(message.id()),
     }
 }
 
@@ -230,81 +172,166 @@ pub(super) fn method_not_allowed() -> EdgeResponse {
     super::mcp::method_not_allowed("POST")
 }
 
-#[cfg(test)]
-mod tests {
-    use http::HeaderValue;
+/// Supported methods of the modern era.
+const MODERN_METHODS: [&str; 13] = [
+    method::DISCOVER,
+    method::TOOLS_LIST,
+    method::TOOLS_CALL,
+    method::PROMPTS_LIST,
+    method::PROMPTS_GET,
+    method::RESOURCES_LIST,
+    method::RESOURCES_TEMPLATES_LIST,
+    method::RESOURCES_READ,
+    method::COMPLETION_COMPLETE,
+    method::SUBSCRIPTIONS_LISTEN,
+    method::TASKS_GET,
+    method::TASKS_UPDATE,
+    method::TASKS_CANCEL,
+];
 
-    use super::*;
+/// A validated request.
+#[derive(Debug)]
+pub(in crate::edge) struct ModernRequest<'a> {
+    /// Caller and endpoint.
+    pub(in crate::edge) caller: McpCaller<'a>,
+    /// The complete message.
+    pub(in crate::edge) message: &'a RpcMessage,
+    /// The method.
+    pub(in crate::edge) method: &'a str,
+    /// Capabilities of the client.
+    pub(in crate::edge) abilities: ClientCapabilities,
+    /// Span of the client's capabilities within the parameters.
+    pub(in crate::edge) capabilities_at: ByteSpan,
+    /// Span of the client info within the parameters, if present.
+    pub(in crate::edge) client_info_at: Option<ByteSpan>,
+    /// Minimum log level; no log messages if absent.
+    pub(in crate::edge) log_level: Option<LogLevel>,
+    /// Arguments claimed in headers; absent for requests without headers of their own.
+    pub(in crate::edge) claims: Option<Vec<HeaderClaim>>,
+}
 
-    fn header_map(headers: &[(&'static str, &'static str)]) -> HeaderMap {
-        let mut map = HeaderMap::new();
-        for (name, value) in headers {
-            map.append(*name, HeaderValue::from_static(value));
-        }
-        map
+impl ModernRequest<'_> {
+    /// Returns the request id as written.
+    pub(in crate::edge) fn id(&self) -> &[u8] {
+        self.message.id().unwrap_or(b"null")
     }
 
-    const MODERN: (&str, &str) = ("mcp-protocol-version", "2026-07-28");
-    const LEGACY: (&str, &str) = ("mcp-protocol-version", "2025-11-25");
-    const UNKNOWN: (&str, &str) = ("mcp-protocol-version", "x");
+    /// Returns the parameters.
+    pub(in crate::edge) fn params(&self) -> &[u8] {
+        self.message.params().unwrap_or_default()
+    }
+}
 
-    #[test]
-    fn version_header_selects_era() {
-        for (headers, want) in [
-            (&[][..], VersionHeader::Absent),
-            (&[LEGACY], VersionHeader::Legacy),
-            (&[LEGACY, LEGACY], VersionHeader::Legacy),
-            (&[MODERN], VersionHeader::Modern),
-            (&[LEGACY, MODERN], VersionHeader::Modern),
-            (&[UNKNOWN, MODERN], VersionHeader::Modern),
-            (&[UNKNOWN], VersionHeader::Unknown),
-            (&[UNKNOWN, LEGACY], VersionHeader::Unknown),
-            (&[LEGACY, UNKNOWN], VersionHeader::Unknown),
-            (
-                &[("mcp-protocol-version", "2026-07-28 ")],
-                VersionHeader::Unknown,
+/// Reason for rejecting a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::edge) enum ModernRequestError {
+    /// This header contradicts the body.
+    Header(&'static str),
+    /// A required `_meta` member is missing.
+    Meta(&'static str),
+    /// Unsupported revision.
+    Version(String),
+    /// Unknown method.
+    Method,
+}
+
+impl ModernRequestError {
+    /// Returns the error response.
+    pub(in crate::edge) fn to_response(&self, id: Option<&[u8]>) -> EdgeResponse {
+        let mut data = None;
+        let (status, number, text) = match self {
+            Self::Header(name) => (
+                StatusCode::BAD_REQUEST,
+                code::HEADER_MISMATCH,
+                format!("the header {name} must stand once and say what the body says"),
             ),
-        ] {
-            assert_eq!(
-                VersionHeader::from_headers(&header_map(headers)),
-                want,
-                "{headers:?}"
-            );
-        }
+            Self::Meta(key) => (
+                StatusCode::BAD_REQUEST,
+                code::INVALID_PARAMS,
+                format!("every request needs {key} in params._meta"),
+            ),
+            Self::Version(requested) => {
+                data = Some(version_error_data(requested));
+                (
+                    StatusCode::BAD_REQUEST,
+                    code::UNSUPPORTED_VERSION,
+                    "this revision of the protocol is not spoken here".to_owned(),
+                )
+            }
+            Self::Method => (
+                StatusCode::NOT_FOUND,
+                code::METHOD_NOT_FOUND,
+                "this gateway does not serve that method".to_owned(),
+            ),
+        };
+        let mut out = Vec::new();
+        write_error(&mut out, id, number, &text, data.as_deref());
+        response_body::json_response(status, out)
     }
+}
 
-    #[test]
-    fn session_requests_are_not_modern() {
-        const SESSION: (&str, &str) = ("mcp-session-id", "s");
-        let list = r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#;
-        let open = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}"#;
-        let probe = r#"{"jsonrpc":"2.0","id":1,"method":"server/discover","params":{}}"#;
-        let note = r#"{"jsonrpc":"2.0","method":"server/discover","params":{}}"#;
-        let told = concat!(
-            r#"{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":"#,
-            r#"{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}}"#,
-        );
-        for (headers, body, want) in [
-            (&[][..], list, false),
-            (&[], probe, true),
-            (&[], note, false),
-            (&[], told, true),
-            (&[SESSION], told, false),
-            (&[SESSION], probe, false),
-            (&[LEGACY], list, false),
-            (&[LEGACY], told, false),
-            (&[LEGACY], probe, true),
-            (&[LEGACY, SESSION], probe, false),
-            (&[MODERN], open, true),
-            (&[MODERN, SESSION], list, true),
-            (&[UNKNOWN], list, true),
-            (&[UNKNOWN], open, false),
-            (&[UNKNOWN, SESSION], list, false),
-        ] {
-            let headers = header_map(headers);
-            let message = RpcMessage::parse_from_client(body.into()).unwrap();
-            let says = VersionHeader::from_headers(&headers);
-            assert_eq!(is_modern(&headers, says, &message), want, "{headers:?}");
-        }
+fn version_error_data(requested: &str) -> Vec<u8> {
+    let mut out = Vec::from(&b"{\"supported\":"[..]);
+    write_supported_versions(&mut out);
+    out.extend_from_slice(b",\"requested\":");
+    write_string(&mut out, requested);
+    out.push(b'}');
+    out
+}
+
+/// Writes the supported revisions, latest first.
+pub(in crate::edge) fn write_supported_versions(out: &mut Vec<u8>) {
+    for (nth, revision) in Revision::ALL.into_iter().rev().enumerate() {
+        out.push(if nth == 0 { b'[' } else { b',' });
+        write_string(out, revision.as_str());
     }
+    out.push(b']');
+}
+
+/// Validates a request, reporting faults in this order: headers, parameters, revision, method.
+fn check_request<'a>(
+    caller: McpCaller<'a>,
+    message: &'a RpcMessage,
+) -> Result<ModernRequest<'a>, ModernRequestError> {
+    let params = message.params().unwrap_or_default();
+    let request_meta = RequestMeta::parse(params);
+    let claims = era_headers::check_headers(
+        &caller.parts.headers,
+        message,
+        request_meta.version.as_deref(),
+    )?;
+    let Some(version) = request_meta.version else {
+        return Err(ModernRequestError::Meta(meta::PROTOCOL_VERSION));
+    };
+    let is_object = |at: &ByteSpan| at.slice(params).starts_with(b"{");
+    let Some(capabilities) = request_meta.capabilities.filter(is_object) else {
+        return Err(ModernRequestError::Meta(meta::CLIENT_CAPABILITIES));
+    };
+    let level = match request_meta.log_level {
+        None => None,
+        Some(at) => {
+            let word = object::parse_string(at.slice(params));
+            let level = word.as_deref().and_then(LogLevel::parse);
+            Some(level.ok_or(ModernRequestError::Meta(
+                "a level of the protocol where it has a logLevel",
+            ))?)
+        }
+    };
+    if Revision::parse(&version) != Some(Revision::LATEST) {
+        return Err(ModernRequestError::Version(version.into_owned()));
+    }
+    let method = message.method().unwrap_or_default();
+    if !MODERN_METHODS.contains(&method) {
+        return Err(ModernRequestError::Method);
+    }
+    Ok(ModernRequest {
+        caller,
+        message,
+        method,
+        abilities: parse_capabilities(capabilities.slice(params)),
+        capabilities_at: capabilities,
+        client_info_at: request_meta.client_info.filter(is_object),
+        log_level: level,
+        claims,
+    })
 }

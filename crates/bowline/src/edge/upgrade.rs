@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 use super::auth::{AuthError, AuthenticatedCaller};
 use super::connection_pool::PoolSlot;
 use super::connection_registry::ClientConnection;
-use super::endpoints::UpgradeTarget;
+use super::http_listener::UpgradeTarget;
 use super::response_body::{self, EdgeResponse};
 use super::upgraded_connection::UpgradedConnection;
 use super::{Edge, broker_endpoint, executor_endpoint};

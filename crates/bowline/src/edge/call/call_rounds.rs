@@ -21,7 +21,7 @@ use super::modern_response::ModernResponder;
 use super::parked_calls::ResumeError;
 use super::request_state::{self, ParkedRound, RequestState, RequestStateError};
 use super::{CallFuture, CallResponse};
-use crate::edge::modern_mcp::request_check::ModernRequest;
+use crate::edge::modern_mcp::ModernRequest;
 
 /// Delay after the first server request, to gather requests sent together.
 const GATHER_DELAY: Duration = Duration::from_millis(5);

@@ -3,11 +3,13 @@
 
 use std::sync::Arc;
 
-use bowline_core::call::CallRequest;
+use bowline_core::call::{CallRequest, Route};
 use bowline_core::client_handle::{ClientCapabilities, ClientHandle};
 use bowline_core::era::StatelessContext;
 use bowline_core::log_level::LogLevel;
+use bowline_host::catalog::NameLookup;
 use bowline_wire::mcp::code;
+use bowline_wire::object;
 use bytes::Bytes;
 
 use super::call_params::{CallKind, CallParams, build_call, parse_params};
@@ -16,8 +18,8 @@ use super::modern_call_handle::{CallRound, ModernCallHandle, RoundOptions};
 use super::modern_response::ModernResponder;
 use super::{CallResponse, CallStream, ResponseFuture};
 use crate::edge::mcp::{McpCaller, error_response};
+use crate::edge::modern_mcp::ModernRequest;
 use crate::edge::modern_mcp::modern_tasks;
-use crate::edge::modern_mcp::request_check::ModernRequest;
 use crate::edge::modern_mcp::sessionless_clients::{
     ClientDeclaration, LogLevelGuard, SessionlessClient,
 };
@@ -75,7 +77,7 @@ async fn start_call(
     is_continuation: bool,
 ) -> Result<OpenRound, CallResponse> {
     // A legacy server creates tasks only if the tool's definition allows tasks.
-    if let Some(params) = modern_tasks::rewrite_task_param(&responder, call_params.makes_task) {
+    if let Some(params) = rewrite_task_param(&responder, call_params.makes_task) {
         call_params = replace_params(&mut responder, params)?;
         responder.makes_task = call_params.makes_task;
     }
@@ -191,4 +193,65 @@ async fn apply_log_level(
             .await;
     }
     guard
+}
+
+/// Task support declared by a tool of a legacy server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum TaskSupport {
+    Forbidden,
+    Optional,
+    Required,
+}
+
+/// Returns the task support and the route of the called tool, if its server is legacy.
+fn task_support(responder: &ModernResponder) -> Option<(TaskSupport, Arc<Route>)> {
+    if responder.kind != CallKind::Tool {
+        return None;
+    }
+    let host = &responder.edge.host;
+    let (catalog, scope) = (host.catalog(), &responder.scope);
+    let subject = host.effective_subject(scope, &responder.subject, &responder.params);
+    let NameLookup::Route(route) = catalog.lookup(scope, &subject) else {
+        return None;
+    };
+    let offer = catalog.server(&route.server)?;
+    // A modern server decides by itself.
+    if object::field(&offer.initialize, "supportedVersions").is_some() {
+        return None;
+    }
+    let item = offer
+        .tools
+        .items
+        .iter()
+        .find(|item| item.route.name == route.name)?;
+    let execution =
+        object::field(&item.unqueued_definition, "execution")?.slice(&item.unqueued_definition);
+    let support = match object::text_field(execution, "taskSupport")?.as_ref() {
+        "required" => TaskSupport::Required,
+        "optional" => TaskSupport::Optional,
+        _ => TaskSupport::Forbidden,
+    };
+    Some((support, route))
+}
+
+/// Returns whether the called tool runs only as a task.
+pub(crate) fn is_task_required(responder: &ModernResponder) -> bool {
+    matches!(task_support(responder), Some((TaskSupport::Required, _)))
+}
+
+/// Returns parameters with the `task` member added or removed, if a change is needed: modern
+/// clients never send the member, and legacy servers need it. A queueable call outlives its server
+/// and so does not become a task unless required.
+fn rewrite_task_param(responder: &ModernResponder, has_task_param: bool) -> Option<Bytes> {
+    let wants_task = responder.accepts_tasks
+        && match task_support(responder) {
+            Some((TaskSupport::Required, _)) => true,
+            Some((TaskSupport::Optional, route)) => route.queue_policy.is_none(),
+            Some((TaskSupport::Forbidden, _)) | None => false,
+        };
+    if !wants_task && !has_task_param {
+        return None;
+    }
+    let first: &[u8] = if wants_task { b"\"task\":{}" } else { b"" };
+    Some(modern_tasks::write_without_member(&responder.params, "task", first).into())
 }

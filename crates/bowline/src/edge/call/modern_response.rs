@@ -25,10 +25,10 @@ use http::StatusCode;
 use super::call_params::CallKind;
 use super::modern_call_handle::ModernCallHandle;
 use super::request_state::{self, RequestState};
-use super::{CallResponse, CallResult};
+use super::{CallResponse, CallResult, modern_call};
 use crate::edge::mcp::{accepts_type, error_response, result_response};
-use crate::edge::modern_mcp::modern_tasks::{self, TASKS_CAPABILITY, task_id};
-use crate::edge::modern_mcp::request_check::ModernRequest;
+use crate::edge::modern_mcp::ModernRequest;
+use crate::edge::modern_mcp::modern_tasks::{TASKS_CAPABILITY, task_id};
 use crate::edge::{Edge, call_errors};
 
 /// Data for writing the response to a request after the request itself is gone.
@@ -250,7 +250,7 @@ impl ModernResponder {
             return self.url_elicitation(handle, &addresses);
         }
         // A tool that runs only as a task is unusable without task support.
-        if !self.accepts_tasks && modern_tasks::is_task_required(self) {
+        if !self.accepts_tasks && modern_call::is_task_required(self) {
             return self.missing_capabilities(TASKS_CAPABILITY);
         }
         let uri = (self.kind == CallKind::Resource).then(|| self.subject.name().as_ref());

@@ -10,15 +10,15 @@ use bowline_wire::{MessageKind, RpcMessage};
 use bytes::Bytes;
 use http::StatusCode;
 
+use super::era_headers::VersionHeader;
 use super::{
-    McpCaller, error_http_response, handle_one_way, legacy_headers, local_requests, message_parser,
+    McpCaller, era_headers, error_http_response, handle_one_way, local_requests,
     no_session_response, reject_unknown_revision, request_body, require_session,
 };
 use crate::edge::call::call_params::CallKind;
 use crate::edge::call::{self, CallResponse, CallStream, ResponseFuture, session_call};
 use crate::edge::client_session::{ClientSession, SessionCallHandle};
-use crate::edge::modern_mcp::VersionHeader;
-use crate::edge::rate_limit;
+use crate::edge::http_listener;
 use crate::edge::response_body::{self, EdgeResponse, REVISION_HEADER};
 
 /// Maximum number of messages in a batch.
@@ -51,7 +51,7 @@ pub(super) async fn handle_batch(caller: McpCaller<'_>, text: Bytes) -> EdgeResp
     let caller = caller.with_principal(&principal);
     let invalid =
         |message| error_http_response(StatusCode::OK, None, code::INVALID_REQUEST, message);
-    let items = match message_parser::parse_batch(caller, &text, BATCH_MESSAGES_MAX).await {
+    let items = match request_body::parse_batch(caller, &text, BATCH_MESSAGES_MAX).await {
         Ok(items) => items,
         Err(busy) => return busy,
     };
@@ -61,7 +61,8 @@ pub(super) async fn handle_batch(caller: McpCaller<'_>, text: Bytes) -> EdgeResp
     if items.len() > BATCH_MESSAGES_MAX {
         return invalid("the batch holds more than 100 messages");
     }
-    if let Err(refused) = rate_limit::admit_batch(caller.edge, caller.principal, items.len()).await
+    if let Err(refused) =
+        http_listener::admit_batch(caller.edge, caller.principal, items.len()).await
     {
         return refused;
     }
@@ -73,8 +74,8 @@ pub(super) async fn handle_batch(caller: McpCaller<'_>, text: Bytes) -> EdgeResp
     if messages().any(|message| message.method() == Some(method::INITIALIZE)) {
         return invalid("initialize must not be part of a batch");
     }
-    let mismatch = messages()
-        .find_map(|message| legacy_headers::reject_mismatch(&caller.parts.headers, message));
+    let mismatch =
+        messages().find_map(|message| era_headers::reject_mismatch(&caller.parts.headers, message));
     if let Some(mismatch) = mismatch {
         return mismatch;
     }

@@ -11,7 +11,7 @@ use bowline_wire::{MessageKind, RpcMessage};
 use http::StatusCode;
 use hyper::body::Incoming;
 
-use super::message_parser::{self, ParseFailure};
+use super::request_body::ParseFailure;
 use super::{
     McpCaller, find_session, handle_one_way, initialize, local_requests, no_session_response,
     request_body, share_exceeded_response,
@@ -21,7 +21,7 @@ use crate::edge::call::call_params::CallKind;
 use crate::edge::call::{ResponseFuture, session_call};
 use crate::edge::client_session::{ClientSession, OpenSessionError, SessionHandle, SessionTerms};
 use crate::edge::event_stream::{self, StreamGuard};
-use crate::edge::rate_limit;
+use crate::edge::http_listener;
 use crate::edge::response_body::{self, EdgeResponse};
 
 /// Ends a session with its stream.
@@ -89,7 +89,7 @@ pub(super) async fn post_message(caller: McpCaller<'_>, incoming: Incoming) -> E
             Ok(read) => read,
             Err(refused) => return refused.into_response(),
         };
-    let paced = rate_limit::admit_body(caller.edge, caller.principal, caller.parts, text.len());
+    let paced = http_listener::admit_body(caller.edge, caller.principal, caller.parts, text.len());
     if let Err(refused) = paced.await {
         return refused;
     }
@@ -100,7 +100,7 @@ pub(super) async fn post_message(caller: McpCaller<'_>, incoming: Incoming) -> E
     let Some(session) = session else {
         return no_session_response(StatusCode::NOT_FOUND, None);
     };
-    let message = match message_parser::parse_message(caller, &text).await {
+    let message = match request_body::parse_message(caller, &text).await {
         Ok(message) => message,
         Err(ParseFailure::Batch) => {
             return request_body::refusal_response(&text, MessageError::Batch);

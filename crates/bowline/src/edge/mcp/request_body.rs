@@ -1,4 +1,5 @@
-//! Reads request bodies within limits of size, rate and time.
+//! Reads request bodies within limits of size, rate and time, and parses them: small bodies inline,
+//! large bodies off the serving thread.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -10,14 +11,16 @@ use bowline_core::shares::{ShareError, SharedResource};
 use bowline_host::accounts::{PrincipalAccounts, ResourceShare};
 use bowline_wire::jsonrpc::{MessageError, find_refused_id, write_error};
 use bowline_wire::mcp::code;
+use bowline_wire::{RpcMessage, object};
 use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, StatusCode, header};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body, Frame, Incoming};
 
-use super::{error_http_response, share_exceeded_response};
+use super::{McpCaller, error_http_response, share_exceeded_response};
 use crate::edge::event_stream::StreamGuard;
+use crate::edge::http_listener;
 use crate::edge::response_body::{self, EdgeBody, EdgeResponse};
 
 /// Maximum size of a request body.
@@ -281,6 +284,78 @@ pub(crate) fn refusal_message(text: &[u8], refusal: MessageError) -> Bytes {
     let mut out = Vec::new();
     write_error(&mut out, id, refusal.code(), &message, None);
     out.into()
+}
+
+/// Larger bodies are parsed off the serving thread: a body of nothing but keys takes up to 60 ms
+/// per MiB.
+const LARGE_BODY_BYTES_MIN: usize = 256 * 1024;
+
+/// Retry delay for a principal with too many large bodies in flight.
+const BUSY_WAIT: Duration = Duration::from_secs(1);
+
+/// Reason for not returning a single message.
+#[derive(Debug)]
+pub(super) enum ParseFailure {
+    /// The body is a batch.
+    Batch,
+    /// The body is not a message; holds the error response.
+    Refused(Bytes),
+    /// The principal has too many large bodies in flight.
+    Busy(Box<EdgeResponse>),
+}
+
+/// A batch message: raw bytes and parse result.
+pub(super) type BatchItem = (Bytes, Result<RpcMessage, MessageError>);
+
+/// Parses a body as a single message.
+pub(super) async fn parse_message(
+    caller: McpCaller<'_>,
+    text: &Bytes,
+) -> Result<RpcMessage, ParseFailure> {
+    if text.len() <= LARGE_BODY_BYTES_MIN {
+        return parse_single(text);
+    }
+    let owned = text.clone();
+    // Boxed to keep the future of a plain call small.
+    let parsed = Box::pin(parse_off_thread(caller, move || parse_single(&owned))).await;
+    parsed.map_err(|busy| ParseFailure::Busy(Box::new(busy)))?
+}
+
+/// Parses the messages of a batch, at most `messages_max` plus one to detect an excess.
+pub(super) async fn parse_batch(
+    caller: McpCaller<'_>,
+    text: &Bytes,
+    messages_max: usize,
+) -> Result<Vec<BatchItem>, EdgeResponse> {
+    let split = move |text: &Bytes| {
+        let items = object::items(text).take(messages_max + 1);
+        let items = items.map(|at| text.slice(at.start..at.end));
+        items
+            .map(|item| (item.clone(), RpcMessage::parse_from_client(item)))
+            .collect()
+    };
+    if text.len() <= LARGE_BODY_BYTES_MIN {
+        return Ok(split(text));
+    }
+    let owned = text.clone();
+    parse_off_thread(caller, move || split(&owned)).await
+}
+
+fn parse_single(text: &Bytes) -> Result<RpcMessage, ParseFailure> {
+    RpcMessage::parse_from_client(text.clone()).map_err(|refusal| match refusal {
+        MessageError::Batch => ParseFailure::Batch,
+        refusal => ParseFailure::Refused(refusal_message(text, refusal)),
+    })
+}
+
+/// Runs a parser off the serving thread.
+async fn parse_off_thread<T: Send + 'static>(
+    caller: McpCaller<'_>,
+    parser: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, EdgeResponse> {
+    let principal = caller.principal;
+    let parsed = caller.edge.host.offload().run_job(principal, parser).await;
+    parsed.map_err(|_| http_listener::too_fast_response(principal, BUSY_WAIT))
 }
 
 /// Returns whether the client accepts a media type; without `Accept` every type is accepted.

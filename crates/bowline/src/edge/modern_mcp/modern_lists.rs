@@ -5,7 +5,7 @@ use bowline_wire::mcp::code;
 use bowline_wire::object;
 use http::StatusCode;
 
-use super::request_check::{ModernRequest, ModernRequestError};
+use super::{ModernRequest, ModernRequestError};
 use crate::edge::call::modern_response::{NOT_CACHED, complete_result};
 use crate::edge::mcp::{error_response, list_pages, outbox_resource, result_response};
 use crate::edge::response_body::{self, EdgeResponse};

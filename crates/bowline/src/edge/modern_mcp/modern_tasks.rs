@@ -1,7 +1,6 @@
 //! Tasks of modern clients: status, input requests, result and cancellation.
 
 pub(crate) mod task_id;
-mod task_support;
 pub(super) mod task_waiters;
 
 use std::sync::Arc;
@@ -21,7 +20,7 @@ use bowline_wire::object;
 use bowline_wire::splice::{replace_span, write_string};
 use bytes::Bytes;
 
-use super::request_check::ModernRequest;
+use super::ModernRequest;
 use super::sessionless_clients::SessionlessClient;
 use crate::edge::call::call_params::{CallKind, CallParams as Named, parse_params};
 use crate::edge::call::modern_call::{enter_client, round_options};
@@ -31,7 +30,6 @@ use crate::edge::call::{CallResponse, CallResult};
 use crate::edge::response_body::EdgeResponse;
 use task_id::TaskId;
 
-pub(crate) use task_support::{is_task_required, rewrite_task_param};
 pub(crate) use task_waiters::TaskWaiters;
 
 /// Capability of clients that accept tasks as results.
@@ -42,7 +40,7 @@ pub(crate) const TASKS_CAPABILITY: &[u8] =
 const ACKNOWLEDGED_RESULT: &[u8] = br#"{"resultType":"complete"}"#;
 
 /// Writes an object without a member, after the text `first`.
-fn write_without_member(object: &[u8], member: &str, first: &[u8]) -> Vec<u8> {
+pub(crate) fn write_without_member(object: &[u8], member: &str, first: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(object.len() + first.len());
     out.push(b'{');
     out.extend_from_slice(first);

@@ -5,7 +5,7 @@ use bowline_wire::object;
 use bowline_wire::splice::write_string;
 use http::StatusCode;
 
-use super::request_check::{ModernRequest, write_supported_versions};
+use super::{ModernRequest, write_supported_versions};
 use crate::edge::call::modern_response::{NOT_CACHED, complete_result};
 use crate::edge::mcp::{outbox_resource, result_response};
 use crate::edge::response_body::{self, EdgeResponse};

@@ -22,7 +22,7 @@ use http::StatusCode;
 
 use self::listen_filter::ListenFilter;
 use self::subscription_tag::{subscription_member, tag_notification};
-use super::request_check::ModernRequest;
+use super::ModernRequest;
 use crate::edge::call::modern_response::server_info;
 use crate::edge::client_session::{ListChange, ListFingerprints};
 use crate::edge::event_stream::{

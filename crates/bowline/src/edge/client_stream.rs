@@ -1,22 +1,28 @@
-//! A stream wrapper that rejects ambiguous HTTP/1.1 request heads, a source of request smuggling.
+//! Wrappers of a client's stream: strict request framing, and a timeout of writes.
 //!
-//! hyper is lenient: a bare line feed ends a line, and two framing fields in a head are accepted.
-//! [`StrictFraming`] spoils a byte of such a message, so that hyper's parser rejects the message in
-//! turn, responds 400 after the responses still owed to earlier requests, and closes.
+//! hyper is lenient: a bare line feed ends a line, and two framing fields in a head are accepted, a
+//! source of request smuggling. [`StrictFraming`] spoils a byte of such a message, so that hyper's
+//! parser rejects the message in turn, responds 400 after the responses still owed to earlier
+//! requests, and closes. [`WriteTimeout`] ends the stream of a client that does not read.
 
 mod request_framing;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod write_timeout_tests;
 
+use std::future::Future as _;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Sleep;
 use tracing::debug;
 
 pub use request_framing::{
@@ -237,6 +243,134 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for StrictFraming<S> {
         self.stream.is_write_vectored()
     }
 
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_shutdown(context)
+    }
+}
+
+/// Time until the progress of a slow reader is checked.
+pub const STALL_MAX: Duration = Duration::from_secs(30);
+
+/// Minimum read rate of a slow reader over [`STALL_MAX`]. Without a minimum, a client that reads a
+/// little now and then would keep its connection and all queued data.
+pub const DRAIN_BYTES_PER_S_MIN: u64 = 8 * 1024;
+
+/// Minimum number of bytes between checks.
+const DRAIN_BYTES_MIN: u64 = DRAIN_BYTES_PER_S_MIN * STALL_MAX.as_secs();
+
+/// A client stream, read unchanged and written with a timeout.
+#[derive(Debug)]
+pub struct WriteTimeout<S> {
+    /// The accepted stream.
+    stream: S,
+    /// Set while the client is behind.
+    slow_reader: Option<SlowReader>,
+}
+
+/// A client that has not accepted all written bytes.
+#[derive(Debug)]
+struct SlowReader {
+    /// Time of the next check.
+    deadline: Pin<Box<Sleep>>,
+    /// Bytes accepted since the last check.
+    read_bytes: u64,
+}
+
+impl<S> WriteTimeout<S> {
+    /// Wraps a stream.
+    pub const fn new(stream: S) -> Self {
+        Self {
+            stream,
+            slow_reader: None,
+        }
+    }
+
+    /// Returns the inner stream for readiness checks; do not read from the result.
+    pub const fn get_ref(&self) -> &S {
+        &self.stream
+    }
+
+    /// Returns the inner stream.
+    pub fn into_inner(self) -> S {
+        self.stream
+    }
+
+    /// Returns the result of writing `wanted` bytes, or a timeout.
+    fn check_progress(
+        &mut self,
+        context: &mut Context<'_>,
+        requested_bytes: usize,
+        written: Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        match written {
+            Poll::Ready(Ok(bytes)) if bytes < requested_bytes => {
+                if let Some(behind) = &mut self.slow_reader {
+                    behind.read_bytes = behind.read_bytes.saturating_add(bytes as u64);
+                }
+                return written;
+            }
+            Poll::Ready(_) => {
+                self.slow_reader = None;
+                return written;
+            }
+            Poll::Pending => {}
+        }
+        let behind = self.slow_reader.get_or_insert_with(|| SlowReader {
+            deadline: Box::pin(tokio::time::sleep(STALL_MAX)),
+            read_bytes: 0,
+        });
+        loop {
+            ready!(behind.deadline.as_mut().poll(context));
+            if behind.read_bytes < DRAIN_BYTES_MIN {
+                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+            }
+            behind.read_bytes = 0;
+            behind.deadline = Box::pin(tokio::time::sleep(STALL_MAX));
+        }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for WriteTimeout<S> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_read(context, buffer)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for WriteTimeout<S> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let written = Pin::new(&mut this.stream).poll_write(context, bytes);
+        this.check_progress(context, bytes.len(), written)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let written = Pin::new(&mut this.stream).poll_write_vectored(context, slices);
+        let requested_bytes = slices.iter().map(|slice| slice.len()).sum();
+        this.check_progress(context, requested_bytes, written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    // Flush and shutdown never wait on a socket.
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.get_mut().stream).poll_flush(context)
     }
