@@ -16,12 +16,11 @@ use bowline_core::call::BodyKind;
 use bowline_core::client_handle::ClientHandle;
 use bowline_wire::mcp::{meta, method};
 use bowline_wire::splice::replace_span;
-use bowline_wire::{MessageKind, RpcMessage, object};
+use bowline_wire::{MessageKind, ObjectEditor, RpcMessage, object};
 use bytes::Bytes;
 use tokio::time::{Instant, timeout_at};
 
 use crate::link::{LinkError, LinkEvent, LinkExit, LinkResponse};
-use crate::modern::era_params;
 
 pub(crate) use annotate::with_server_name;
 pub(crate) use dispatch_text::dispatch_text;
@@ -364,13 +363,13 @@ impl<D: Demux> IncomingMessage<'_, D> {
 
 /// Removes our subscription id from a notification.
 fn strip_subscription_id(notification: &[u8]) -> Bytes {
-    let tagged = object::field(notification, "params").and_then(|params| {
-        let meta = object::field(params.slice(notification), "_meta")?.shift(params.start);
-        object::field(meta.slice(notification), meta::SUBSCRIPTION_ID)?;
-        Some(meta)
+    let meta = object::field(notification, "params").and_then(|params| {
+        let meta = object::field(params.slice(notification), "_meta")?;
+        Some(meta.shift(params.start))
     });
-    match tagged {
-        Some(meta) => era_params::without_member(notification, meta, meta::SUBSCRIPTION_ID),
-        None => Bytes::copy_from_slice(notification),
+    let mut editor = ObjectEditor::new(notification);
+    if let Some(meta) = meta {
+        editor.retain(meta, |key, _| key != meta::SUBSCRIPTION_ID.as_bytes());
     }
+    editor.finish().into()
 }

@@ -5,9 +5,6 @@
 pub mod error_translation;
 pub mod header_params;
 pub mod input_required;
-mod object_edit;
 pub mod request_meta;
 pub mod result_translation;
 pub mod task_translation;
-
-pub use object_edit::{OwnedEdit, apply_edits};

@@ -10,6 +10,7 @@ mod frame_error;
 pub mod jsonrpc;
 pub mod mcp;
 pub mod object;
+pub mod object_editor;
 pub mod object_members;
 pub mod object_writer;
 pub mod scan;
@@ -23,5 +24,6 @@ pub mod tool_result;
 
 pub use frame_error::FrameError;
 pub use jsonrpc::{MessageError, MessageKind, RpcMessage};
+pub use object_editor::{MemberList, ObjectEditor};
 pub use scan::{JsonError, KeyPolicy};
 pub use span::ByteSpan;

@@ -8,6 +8,12 @@ use std::borrow::Cow;
 use crate::span::ByteSpan;
 use crate::string_literal::{self, StringLiteral};
 
+/// Whether a value without surrounding whitespace is an object.
+#[must_use]
+pub fn is_object(value: &[u8]) -> bool {
+    value.first() == Some(&b'{')
+}
+
 /// Returns the members of an object, in order; empty for non-objects.
 #[must_use]
 pub fn fields(bytes: &[u8]) -> FieldIter<'_> {

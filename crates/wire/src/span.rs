@@ -1,7 +1,9 @@
 //! Byte ranges in borrowed texts.
 
+use std::ops::Range;
+
 /// A half-open byte range, `start..end`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ByteSpan {
     /// The first byte.
     pub start: usize,
@@ -10,6 +12,21 @@ pub struct ByteSpan {
 }
 
 impl ByteSpan {
+    /// Returns the span of a range.
+    #[must_use]
+    pub const fn from_range(range: &Range<usize>) -> Self {
+        Self {
+            start: range.start,
+            end: range.end,
+        }
+    }
+
+    /// Returns the range of the span.
+    #[must_use]
+    pub const fn to_range(self) -> Range<usize> {
+        self.start..self.end
+    }
+
     /// Returns the bytes of the range; empty if out of bounds.
     #[must_use]
     pub fn slice(self, bytes: &[u8]) -> &[u8] {

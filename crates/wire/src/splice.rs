@@ -1,15 +1,17 @@
 //! Edits of a text by byte range; the rest stays unchanged.
 
+use std::borrow::Cow;
+
 use crate::span::ByteSpan;
 use crate::string_literal;
 
 /// Replacement of one range; an empty range inserts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ByteEdit<'a> {
     /// The replaced range.
     pub at: ByteSpan,
     /// The replacement.
-    pub with: &'a [u8],
+    pub with: Cow<'a, [u8]>,
 }
 
 /// A text with pending edits.
@@ -44,7 +46,7 @@ impl<'a> EditedText<'a> {
             );
             let unchanged = self.source.get(done..edit.at.start);
             out.extend_from_slice(unchanged.unwrap_or_default());
-            out.extend_from_slice(edit.with);
+            out.extend_from_slice(&edit.with);
             done = edit.at.end;
         }
         out.extend_from_slice(self.source.get(done..).unwrap_or_default());
@@ -69,8 +71,17 @@ impl<'a> EditedText<'a> {
 /// Returns a text with one range replaced.
 #[must_use]
 pub fn replace_span(source: &[u8], at: ByteSpan, with: &[u8]) -> Vec<u8> {
+    let with = with.into();
     let edits = &[ByteEdit { at, with }];
     EditedText { source, edits }.to_vec()
+}
+
+/// Returns a text as a JSON string literal, including quotes.
+#[must_use]
+pub fn to_literal(text: &str) -> Vec<u8> {
+    let mut out = Vec::with_capacity(text.len() + 2);
+    write_string(&mut out, text);
+    out
 }
 
 /// Appends a text as a JSON string literal, including quotes.
@@ -88,7 +99,7 @@ mod tests {
             .iter()
             .map(|&(start, end, with)| ByteEdit {
                 at: ByteSpan { start, end },
-                with: with.as_bytes(),
+                with: with.as_bytes().into(),
             })
             .collect();
         let source = source.as_bytes();

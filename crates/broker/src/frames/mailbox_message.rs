@@ -183,6 +183,7 @@ impl MailboxMessage {
                 )
             }
         };
+        let with = with.into();
         let edits = &[ByteEdit { at, with }];
         EditedText { source, edits }.to_vec().into()
     }

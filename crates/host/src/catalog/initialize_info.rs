@@ -254,7 +254,10 @@ fn with_list_changed(capabilities: &Bytes) -> Bytes {
     }
     let edits: Vec<_> = edits
         .into_iter()
-        .map(|(at, with)| ByteEdit { at, with })
+        .map(|(at, with)| ByteEdit {
+            at,
+            with: with.into(),
+        })
         .collect();
     let edited = EditedText {
         source: capabilities,

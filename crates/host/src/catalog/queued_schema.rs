@@ -49,7 +49,10 @@ fn write_relocated(schema: &[u8], out: &mut Vec<u8>) {
     references.sort_by_key(|(at, _)| at.start);
     let edits: Vec<_> = references
         .iter()
-        .map(|(at, with)| ByteEdit { at: *at, with })
+        .map(|(at, with)| ByteEdit {
+            at: *at,
+            with: with.into(),
+        })
         .collect();
     EditedText {
         source: schema,

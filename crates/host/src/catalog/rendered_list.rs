@@ -8,7 +8,7 @@ use bowline_core::cache::CacheHint;
 use bowline_core::era::Era;
 use bowline_core::name;
 use bowline_wire::span::ByteSpan;
-use bowline_wire::{era, object};
+use bowline_wire::{ObjectEditor, era, object};
 use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
 
@@ -166,13 +166,14 @@ pub(crate) fn strip_era_members(kind: ListKind, page: &Bytes) -> Bytes {
 /// Rewrites the definitions that legacy clients would refuse; `None` without such definitions.
 fn to_legacy(list: &[u8], kind: ListKind) -> Option<Bytes> {
     let at = object::field(list, kind.member())?;
-    let mut changes: Vec<era::OwnedEdit> = Vec::new();
+    let mut editor = ObjectEditor::new(list);
     for item in object::items(at.slice(list)) {
         let item = item.shift(at.start);
-        let written = era::result_translation::tool_to_legacy(item.slice(list));
-        changes.extend(written.map(|text| (item, text)));
+        if let Some(definition) = era::result_translation::tool_to_legacy(item.slice(list)) {
+            editor.replace(item, definition);
+        }
     }
-    (!changes.is_empty()).then(|| era::apply_edits(list, &mut changes).into())
+    (!editor.is_unchanged()).then(|| editor.finish().into())
 }
 
 /// Renders `items`, each by `one`.

@@ -376,7 +376,7 @@ impl CatalogItem {
             source: &self.definition,
             edits: &[ByteEdit {
                 at: self.name_at,
-                with: &literal,
+                with: literal.into(),
             }],
         }
         .write(out);

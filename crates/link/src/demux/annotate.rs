@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use bowline_wire::splice::{replace_span, write_string};
-use bowline_wire::{ByteSpan, RpcMessage, object};
+use bowline_wire::splice::to_literal;
+use bowline_wire::{ByteSpan, ObjectEditor, RpcMessage};
 use bytes::Bytes;
 
 /// Member of `_meta` with the server name.
@@ -12,62 +12,27 @@ pub(crate) const SERVER_META_KEY: &str = "dev.bowline/server";
 /// Returns the request with the server name in `params._meta`, overwriting the server's own value,
 /// and the byte range of its id.
 pub(crate) fn with_server_name(message: &RpcMessage, server: &str) -> (Bytes, Range<usize>) {
-    let whole = ByteSpan {
-        start: 0,
-        end: message.bytes().len(),
-    };
-    let bytes = insert_server_name(message.bytes(), whole, message.params_span(), server);
-    let id_at = object::field(&bytes, "id").unwrap_or(ByteSpan { start: 0, end: 0 });
-    (bytes, id_at.start..id_at.end)
+    let mut editor = ObjectEditor::new(message.bytes());
+    let whole = editor.whole();
+    add_server_name(&mut editor, whole, message.params_span(), server);
+    let id_at = message.id_span().map_or(0..0, ByteSpan::to_range);
+    let id_at = editor.moved_range(&id_at);
+    (editor.finish().into(), id_at)
 }
 
-/// Inserts the server name into the request at `whole`, whose parameters are at `params_at`.
-pub(super) fn insert_server_name(
-    bytes: &[u8],
-    whole: ByteSpan,
+/// Adds the server name to the request at `request_at`, whose parameters are at `params_at`.
+/// Parameters that are no object stay unchanged.
+pub(super) fn add_server_name(
+    editor: &mut ObjectEditor<'_>,
+    request_at: ByteSpan,
     params_at: Option<ByteSpan>,
     server: &str,
-) -> Bytes {
-    let mut name = Vec::new();
-    write_string(&mut name, server);
-    let entry = [b"\"", SERVER_META_KEY.as_bytes(), b"\":", &*name].concat();
-    let Some(params_at) = params_at else {
-        let meta = [b"\"params\":{\"_meta\":{", &entry[..], b"}}"].concat();
-        return insert_member(bytes, whole, &meta);
+) {
+    let name = to_literal(server);
+    match params_at {
+        Some(at) => editor.set_first(at, &["_meta", SERVER_META_KEY], name),
+        None => editor.set_first(request_at, &["params", "_meta", SERVER_META_KEY], name),
     };
-    let params = params_at.slice(bytes);
-    let Some(meta) = object::field(params, "_meta") else {
-        let meta = [b"\"_meta\":{", &entry[..], b"}"].concat();
-        return insert_member(bytes, params_at, &meta);
-    };
-    let meta_at = meta.shift(params_at.start);
-    let meta = meta_at.slice(bytes);
-    if !meta.starts_with(b"{") {
-        let meta = [b"{", &entry[..], b"}"].concat();
-        return replace_span(bytes, meta_at, &meta).into();
-    }
-    match object::field(meta, SERVER_META_KEY) {
-        Some(existing) => replace_span(bytes, existing.shift(meta_at.start), &name).into(),
-        None => insert_member(bytes, meta_at, &entry),
-    }
-}
-
-/// Inserts a member at the start of the object at `at`; a non-object stays unchanged.
-fn insert_member(bytes: &[u8], at: ByteSpan, member: &[u8]) -> Bytes {
-    let object = at.slice(bytes);
-    let Some(open) = object.iter().position(|byte| *byte == b'{') else {
-        return Bytes::copy_from_slice(bytes);
-    };
-    if open > 0 && !object.iter().take(open).all(u8::is_ascii_whitespace) {
-        return Bytes::copy_from_slice(bytes);
-    }
-    let start = at.start + open + 1;
-    let insert_at = ByteSpan { start, end: start };
-    let gap: &[u8] = match object::fields(object).next() {
-        Some(_) => b",",
-        None => b"",
-    };
-    replace_span(bytes, insert_at, &[member, gap].concat()).into()
 }
 
 #[cfg(test)]

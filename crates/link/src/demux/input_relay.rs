@@ -5,7 +5,7 @@ use bowline_core::client_handle::{ClientCapabilities, ClientCapability};
 use bowline_wire::era::input_required::{self, InputError, ParsedInputRequest};
 use bowline_wire::jsonrpc::write_request;
 use bowline_wire::splice::EditedText;
-use bowline_wire::{ByteSpan, RpcMessage};
+use bowline_wire::{ByteSpan, ObjectEditor, RpcMessage};
 use thiserror::Error;
 
 use super::{annotate, required_capability, secret_forms};
@@ -37,13 +37,12 @@ pub fn relay_input_requests(
     text: &[u8],
     at: ByteSpan,
 ) -> Result<Vec<u8>, RelayError> {
-    let mut out = text.to_vec();
-    // From last to first, so earlier spans stay valid.
-    for request in input_required::parse_input_requests(text, at)?.iter().rev() {
+    let mut editor = ObjectEditor::new(text);
+    for request in &input_required::parse_input_requests(text, at)? {
         check_input_request(text, request, capabilities)?;
-        out = annotate::insert_server_name(&out, request.at, request.params, server).into();
+        annotate::add_server_name(&mut editor, request.at, request.params, server);
     }
-    Ok(out)
+    Ok(editor.finish())
 }
 
 /// Checks an input request as the legacy server request with the same method.

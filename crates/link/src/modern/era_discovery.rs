@@ -3,10 +3,9 @@
 use bowline_core::call::BodyKind;
 use bowline_core::client_handle::ClientCapabilities;
 use bowline_core::era::Era;
-use bowline_wire::ByteSpan;
 use bowline_wire::mcp::{Revision, code, meta, method};
 use bowline_wire::object::{field, items, parse_string, text_field};
-use bowline_wire::splice::replace_span;
+use bowline_wire::{MemberList, ObjectEditor};
 use bytes::Bytes;
 use tokio::time::Instant;
 
@@ -99,13 +98,10 @@ fn server_info(result: &[u8]) -> ServerInfo {
 
 /// Copies the server identity from `_meta` to the `serverInfo` member of the legacy result.
 fn lift_server_info(result: &[u8], identity: &[u8]) -> Bytes {
-    let open = result.iter().position(|byte| *byte == b'{');
-    let Some(open) = open.filter(|_| !identity.is_empty() && field(result, "serverInfo").is_none())
-    else {
-        return Bytes::copy_from_slice(result);
-    };
-    let start = open + 1;
-    // At least `_meta` follows.
-    let member = [b"\"serverInfo\":", identity, b","].concat();
-    replace_span(result, ByteSpan { start, end: start }, &member).into()
+    let mut editor = ObjectEditor::new(result);
+    if !identity.is_empty() && field(result, "serverInfo").is_none() {
+        let member = MemberList::from_member("serverInfo", identity);
+        editor.insert_first(editor.whole(), member);
+    }
+    editor.finish().into()
 }

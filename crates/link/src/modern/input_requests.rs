@@ -4,7 +4,6 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use bowline_core::client_handle::{ClientCapability, ClientHandle, ServerRequest, ServerRequestId};
-use bowline_wire::RpcMessage;
 use bowline_wire::era::input_required::{
     InputError, InputRequired, QUESTIONS_MAX, request_to_legacy, write_continuation,
 };
@@ -12,6 +11,7 @@ use bowline_wire::jsonrpc::{write_notification, write_request};
 use bowline_wire::mcp::method;
 use bowline_wire::object::text_field;
 use bowline_wire::splice::{EditedText, write_string};
+use bowline_wire::{MemberList, RpcMessage};
 use bytes::Bytes;
 use tokio::sync::oneshot;
 
@@ -26,7 +26,7 @@ pub(super) async fn collect_responses(
     caller: &Arc<dyn ClientHandle>,
     result: &[u8],
     elicitations: &mut Vec<String>,
-) -> Result<Vec<u8>, LinkError> {
+) -> Result<MemberList, LinkError> {
     let input = parse_required(result)?;
     let mut open = OpenClientRequests {
         caller,
@@ -60,7 +60,7 @@ pub(super) async fn collect_responses(
 }
 
 /// Returns the members of the next round if a result has no input requests and only wants a retry.
-pub(super) fn continue_without_client(result: &[u8]) -> Result<Vec<u8>, LinkError> {
+pub(super) fn continue_without_client(result: &[u8]) -> Result<MemberList, LinkError> {
     let required = parse_required(result)?;
     if !required.requests.is_empty() {
         return Err(LinkError::InputFailed(InputRequestError::NoClient));

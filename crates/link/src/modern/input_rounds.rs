@@ -10,8 +10,7 @@ use bowline_core::error::ExecutionStatus;
 use bowline_core::pending_table::SendState;
 use bowline_wire::era::result_translation::{self, ResultKind};
 use bowline_wire::mcp::method;
-use bowline_wire::object;
-use bowline_wire::splice::replace_span;
+use bowline_wire::{MemberList, ObjectEditor, object};
 use tokio::time::timeout_at;
 
 use super::legacy_tasks::{self, TaskQuery};
@@ -49,7 +48,7 @@ where
         _ => {}
     }
     let caller = request.caller.clone();
-    let round = |front: &[u8], client_time: Duration| {
+    let round = |front: MemberList, client_time: Duration| {
         // The clone shares the parameter bytes.
         let mut next = request.clone();
         let capabilities = caller.as_ref().map(|caller| caller.capabilities());
@@ -57,7 +56,7 @@ where
         next.deadline += client_time;
         next
     };
-    let mut response = send_once(round(b"", Duration::ZERO)).await?;
+    let mut response = send_once(round(MemberList::default(), Duration::ZERO)).await?;
     let mut client_time = Duration::ZERO;
     let mut elicitations = Vec::new();
     for nth in 0..ROUNDS_MAX {
@@ -83,7 +82,7 @@ where
             None => input_requests::continue_without_client(body)?,
         };
         client_time += now().saturating_duration_since(since);
-        response = send_once(round(&front, client_time))
+        response = send_once(round(front, client_time))
             .await
             .map_err(to_started_error)?;
     }
@@ -121,11 +120,12 @@ fn without_ttl(response: LinkResponse) -> LinkResponse {
     let Some(ttl_ms) = object::field(body, "ttlMs").filter(|_| is_whole) else {
         return response;
     };
-    let bytes = replace_span(&response.bytes, ttl_ms.shift(response.body_at.start), b"0");
-    let end = (response.body_at.end + 1).saturating_sub(ttl_ms.len());
+    let mut editor = ObjectEditor::new(&response.bytes);
+    editor.replace(ttl_ms.shift(response.body_at.start), &b"0"[..]);
+    let body_at = editor.moved_range(&response.body_at);
     LinkResponse {
-        bytes: bytes.into(),
-        body_at: response.body_at.start..end,
+        bytes: editor.finish().into(),
+        body_at,
         ..response
     }
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use bowline_core::call::BodyKind;
 use bowline_core::client_handle::ClientCapabilities;
 use bowline_core::pending_table::SendState;
+use bowline_wire::MemberList;
 use bowline_wire::era::input_required;
 use bowline_wire::era::task_translation::{ParsedTask, TaskStatus};
 use bowline_wire::mcp::method;
@@ -35,7 +36,12 @@ pub(super) struct TaskQuery<'a> {
 
 impl TaskQuery<'_> {
     /// Returns a modern request about the same task.
-    fn to_request(self, method: &'static str, front: &[u8], client_time: Duration) -> LinkRequest {
+    fn to_request(
+        self,
+        method: &'static str,
+        front: MemberList,
+        client_time: Duration,
+    ) -> LinkRequest {
         let mut next = self.request.clone();
         next.method = Cow::Borrowed(method);
         next.deadline += client_time;
@@ -56,7 +62,7 @@ where
     F: FnMut(LinkRequest) -> S + Send,
     S: Future<Output = Result<LinkResponse, LinkError>> + Send,
 {
-    let write = |method| query.to_request(method, b"", Duration::ZERO);
+    let write = |method| query.to_request(method, MemberList::default(), Duration::ZERO);
     let response = send_once(write(method::TASKS_CANCEL)).await?;
     if response.body == BodyKind::Error || ParsedTask::parse(response.body_bytes()).is_some() {
         return Ok(response);
@@ -81,7 +87,8 @@ where
     let mut elicitations = Vec::new();
     let mut rounds = 0;
     loop {
-        let response = send_once(query.to_request(method::TASKS_GET, b"", client_time)).await?;
+        let front = MemberList::default();
+        let response = send_once(query.to_request(method::TASKS_GET, front, client_time)).await?;
         if response.body == BodyKind::Error {
             return Ok(response);
         }
@@ -114,7 +121,7 @@ where
                 .await
                 .map_err(|_| timeout_error())??;
             client_time += now().saturating_duration_since(since);
-            let update = query.to_request(method::TASKS_UPDATE, &front, client_time);
+            let update = query.to_request(method::TASKS_UPDATE, front, client_time);
             let update_response = send_once(update).await.map_err(to_started_error)?;
             if update_response.body == BodyKind::Error {
                 return Ok(update_response);

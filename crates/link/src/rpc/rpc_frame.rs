@@ -1,14 +1,13 @@
 //! Serializes messages to a server as whole lines.
 
-use bowline_wire::ByteSpan;
 use bowline_wire::jsonrpc::{flatten_lines, write_notification, write_request};
 use bowline_wire::mcp::method;
-use bowline_wire::splice::{ByteEdit, EditedText, write_string};
+use bowline_wire::splice::{to_literal, write_string};
+use bowline_wire::{ByteSpan, ObjectEditor};
 
 use crate::link::LinkRequest;
 
 mod trace_params;
-use trace_params::ParamChange;
 pub(crate) use trace_params::TracePlacement;
 
 /// Envelope bytes besides method and parameters.
@@ -18,53 +17,21 @@ const ENVELOPE_BYTES: usize = 80;
 pub(crate) fn request_frame(id: u64, request: &LinkRequest, placement: TracePlacement) -> Vec<u8> {
     let params = request.params.as_deref().unwrap_or_default();
     let mut out = Vec::with_capacity(params.len() + request.method.len() + ENVELOPE_BYTES);
-    let mut number = itoa::Buffer::new();
-    let token = number.format(id).as_bytes();
-    let mut name = Vec::new();
-    let rename = request.rename.as_ref().map(|rename| {
-        write_string(&mut name, &rename.to);
-        to_span(&rename.at)
-    });
-    let rename = rename.map(|at| ByteEdit { at, with: &name });
-    let progress = request.progress_at.as_ref().map(|at| ByteEdit {
-        at: to_span(at),
-        with: token,
-    });
-    let both;
-    let edits: &[ByteEdit<'_>] = match (&rename, &progress) {
-        (Some(rename), Some(progress)) => {
-            both = if rename.at.start < progress.at.start {
-                [*rename, *progress]
-            } else {
-                [*progress, *rename]
-            };
-            &both
-        }
-        (Some(one), None) | (None, Some(one)) => std::slice::from_ref(one),
-        (None, None) => &[],
-    };
-    let (changes, all);
-    let edits = match &request.trace {
-        None => edits,
-        Some(trace) => {
-            changes = trace_params::trace_changes(params, trace, placement);
-            all = merge_edits(edits, &changes);
-            &all
-        }
-    };
-    let params = request.params.as_deref();
-    let params = params.map(|source| EditedText { source, edits });
+    let mut digits = itoa::Buffer::new();
+    let mut editor = ObjectEditor::new(params);
+    if let Some(rename) = &request.rename {
+        editor.replace(ByteSpan::from_range(&rename.at), to_literal(&rename.to));
+    }
+    if let Some(at) = &request.progress_at {
+        editor.replace(ByteSpan::from_range(at), digits.format(id).as_bytes());
+    }
+    if let Some(trace) = &request.trace {
+        trace_params::add_trace(&mut editor, trace, placement);
+    }
+    let params = request.params.is_some().then(|| editor.edited());
     write_request(&mut out, id, &request.method, params);
     out.push(b'\n');
     out
-}
-
-/// Merges edits in position order.
-fn merge_edits<'a>(edits: &[ByteEdit<'a>], changes: &'a [ParamChange]) -> Vec<ByteEdit<'a>> {
-    let changes = changes.iter().map(|(at, with)| ByteEdit { at: *at, with });
-    let mut all: Vec<_> = edits.iter().copied().chain(changes).collect();
-    all.sort_by_key(|edit| edit.at.start);
-    all
 }
 
 /// Returns a notification.
@@ -91,11 +58,4 @@ pub(crate) fn write_cancelled(out: &mut Vec<u8>, id: u64, reason: &str) {
 pub(super) fn finish_line(message: &mut Vec<u8>) {
     flatten_lines(message);
     message.push(b'\n');
-}
-
-fn to_span(range: &std::ops::Range<usize>) -> ByteSpan {
-    ByteSpan {
-        start: range.start,
-        end: range.end,
-    }
 }

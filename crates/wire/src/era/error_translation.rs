@@ -2,13 +2,11 @@
 
 use std::borrow::Cow;
 
-use super::object_edit::MemberAction;
-use super::object_edit::{
-    OwnedEdit, apply_edits, push_member, rewrite_object, to_string_literal, whole_span,
-};
 use crate::mcp::{code, method};
 use crate::object;
+use crate::object_editor::{MemberList, ObjectEditor};
 use crate::span::ByteSpan;
+use crate::splice::{replace_span, to_literal};
 
 /// Codes reserved by the modern era, usable freely by legacy servers.
 const RESERVED_CODES: std::ops::RangeInclusive<i64> = -32_099..=-32_020;
@@ -28,13 +26,14 @@ pub fn to_modern<'a>(error: &'a [u8], uri: Option<&str>) -> Cow<'a, [u8]> {
     };
     match (code, uri) {
         (code::RESOURCE_NOT_FOUND, Some(uri)) => {
-            let mut changes = vec![(at, format_code(code::INVALID_PARAMS))];
-            add_resource_uri(error, uri, &mut changes);
-            Cow::Owned(apply_edits(error, &mut changes))
+            let mut editor = ObjectEditor::new(error);
+            editor.replace(at, format_code(code::INVALID_PARAMS));
+            add_resource_uri(&mut editor, error, uri);
+            Cow::Owned(editor.finish())
         }
         (code::URL_ELICITATION_REQUIRED, _) => Cow::Borrowed(error),
         (code, _) if RESERVED_CODES.contains(&code) => {
-            Cow::Owned(apply_edits(error, &mut [(at, format_code(code::INTERNAL))]))
+            Cow::Owned(replace_span(error, at, &format_code(code::INTERNAL)))
         }
         _ => Cow::Borrowed(error),
     }
@@ -55,7 +54,7 @@ pub fn to_legacy<'a>(error: &'a [u8], method: &str) -> Cow<'a, [u8]> {
         }
         _ => return Cow::Borrowed(error),
     };
-    Cow::Owned(apply_edits(error, &mut [(at, format_code(legacy))]))
+    Cow::Owned(replace_span(error, at, &format_code(legacy)))
 }
 
 fn parse_code(error: &[u8]) -> Option<(i64, ByteSpan)> {
@@ -76,24 +75,15 @@ fn has_resource_uri(error: &[u8]) -> bool {
     object::text_field(data.slice(error), "uri").is_some()
 }
 
-/// Appends the edit that names the resource of an error, if missing.
-fn add_resource_uri(error: &[u8], uri: &str, changes: &mut Vec<OwnedEdit>) {
-    let mut member = Vec::new();
-    push_member(&mut member, "uri", &to_string_literal(uri));
+/// Names the resource of an error, if missing.
+fn add_resource_uri(editor: &mut ObjectEditor<'_>, error: &[u8], uri: &str) {
+    let literal = to_literal(uri);
     match object::field(error, "data") {
         None => {
-            let mut data = Vec::new();
-            push_member(&mut data, "data", &[b"{", &*member, b"}"].concat());
-            rewrite_object(
-                error,
-                whole_span(error),
-                data,
-                |_, _| MemberAction::Keep,
-                changes,
-            );
+            editor.set_first(editor.whole(), &["data", "uri"], literal);
         }
         Some(at) if object::field(at.slice(error), "uri").is_none() => {
-            rewrite_object(error, at, member, |_, _| MemberAction::Keep, changes);
+            editor.insert_first(at, MemberList::from_member("uri", &literal));
         }
         Some(_) => {}
     }

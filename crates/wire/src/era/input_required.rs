@@ -2,13 +2,11 @@
 
 use std::borrow::Cow;
 
-use super::object_edit::{
-    MemberAction, OwnedEdit, apply_edits, is_object, push_member, rewrite_object,
-    to_string_literal, whole_span,
-};
 use crate::mcp::{code, method};
-use crate::object;
+use crate::object::{self, is_object};
+use crate::object_editor::{MemberList, ObjectEditor};
 use crate::span::ByteSpan;
+use crate::splice::to_literal;
 
 /// Input requests per result.
 pub const QUESTIONS_MAX: usize = 64;
@@ -129,42 +127,29 @@ pub struct InputRequest<'a> {
 /// Writes an `input_required` result.
 #[must_use]
 pub fn write_input_required(requests: &[InputRequest<'_>], state: Option<&str>) -> Vec<u8> {
-    let mut members = Vec::new();
-    push_member(&mut members, "resultType", b"\"input_required\"");
+    let mut members = MemberList::from_member("resultType", b"\"input_required\"");
     if !requests.is_empty() || state.is_none() {
-        push_member(
-            &mut members,
-            "inputRequests",
-            &write_input_requests(requests),
-        );
+        members.push("inputRequests", &write_input_requests(requests));
     }
     if let Some(state) = state {
-        push_member(&mut members, REQUEST_STATE, &to_string_literal(state));
+        members.push_text(REQUEST_STATE, state);
     }
-    [b"{", &*members, b"}"].concat()
+    members.into_object()
 }
 
 /// Writes input requests as an object, for a result or a task.
 #[must_use]
 pub fn write_input_requests(requests: &[InputRequest<'_>]) -> Vec<u8> {
-    let mut all = Vec::new();
+    let mut all = MemberList::default();
     for input_request in requests {
-        let mut request = Vec::new();
-        push_member(
-            &mut request,
-            "method",
-            &to_string_literal(input_request.method),
-        );
+        let mut request = MemberList::default();
+        request.push_text("method", input_request.method);
         if let Some(params) = input_request.params {
-            push_member(&mut request, "params", params);
+            request.push("params", params);
         }
-        push_member(
-            &mut all,
-            input_request.key,
-            &[b"{", &*request, b"}"].concat(),
-        );
+        all.push(input_request.key, &request.into_object());
     }
-    [b"{", &*all, b"}"].concat()
+    all.into_object()
 }
 
 /// Members of a continued request.
@@ -209,36 +194,27 @@ impl<'a> ContinuationParams<'a> {
 /// Returns parameters without continuation members.
 #[must_use]
 pub fn strip_continuation(params: &[u8]) -> Cow<'_, [u8]> {
-    let mut changes: Vec<OwnedEdit> = Vec::new();
-    let action = |key: &[u8], _| match key == INPUT_RESPONSES.as_bytes()
-        || key == REQUEST_STATE.as_bytes()
-    {
-        true => MemberAction::Remove,
-        false => MemberAction::Keep,
-    };
-    rewrite_object(params, whole_span(params), Vec::new(), action, &mut changes);
-    match changes.is_empty() {
-        true => Cow::Borrowed(params),
-        false => Cow::Owned(apply_edits(params, &mut changes)),
-    }
+    let mut editor = ObjectEditor::new(params);
+    editor.retain(editor.whole(), |key, _| {
+        key != INPUT_RESPONSES.as_bytes() && key != REQUEST_STATE.as_bytes()
+    });
+    editor.finish_cow()
 }
 
-/// Writes continuation members, to precede the parameters
-/// ([`MetaFields::extra_params`](super::request_meta::MetaFields::extra_params)): `state` is a JSON
-/// string as written by the server.
+/// Returns continuation members, to precede the parameters
+/// ([`add_meta`](super::request_meta::add_meta)): `state` is a JSON string as written by the server.
 #[must_use]
 pub fn write_continuation<'a>(
     answers: impl IntoIterator<Item = (&'a str, &'a [u8])>,
     state: Option<&[u8]>,
-) -> Vec<u8> {
-    let mut all = Vec::new();
+) -> MemberList {
+    let mut all = MemberList::default();
     for (key, answer) in answers {
-        push_member(&mut all, key, answer);
+        all.push(key, answer);
     }
-    let mut members = Vec::new();
-    push_member(&mut members, INPUT_RESPONSES, &[b"{", &*all, b"}"].concat());
+    let mut members = MemberList::from_member(INPUT_RESPONSES, &all.into_object());
     if let Some(state) = state {
-        push_member(&mut members, REQUEST_STATE, state);
+        members.push(REQUEST_STATE, state);
     }
     members
 }
@@ -251,12 +227,9 @@ pub fn request_to_legacy<'a>(method: &str, params: &'a [u8], id: &str) -> Cow<'a
     if method != method::ELICITATION_CREATE || !is_url_mode(params) || named() {
         return Cow::Borrowed(params);
     }
-    let mut front = Vec::new();
-    push_member(&mut front, "elicitationId", &to_string_literal(id));
-    let mut changes = Vec::new();
-    let all = whole_span(params);
-    rewrite_object(params, all, front, |_, _| MemberAction::Keep, &mut changes);
-    Cow::Owned(apply_edits(params, &mut changes))
+    let mut editor = ObjectEditor::new(params);
+    editor.set_first(editor.whole(), &["elicitationId"], to_literal(id));
+    editor.finish_cow()
 }
 
 /// Translates the parameters of a legacy server request to modern: without the elicitation id of a
@@ -264,17 +237,13 @@ pub fn request_to_legacy<'a>(method: &str, params: &'a [u8], id: &str) -> Cow<'a
 #[must_use]
 pub fn request_to_modern<'a>(method: &str, params: &'a [u8]) -> Cow<'a, [u8]> {
     let address = method == method::ELICITATION_CREATE && is_url_mode(params);
-    let mut changes = Vec::new();
-    let action = |key: &[u8], _| match key {
-        b"task" => MemberAction::Remove,
-        b"elicitationId" if address => MemberAction::Remove,
-        _ => MemberAction::Keep,
-    };
-    rewrite_object(params, whole_span(params), Vec::new(), action, &mut changes);
-    match changes.is_empty() {
-        true => Cow::Borrowed(params),
-        false => Cow::Owned(apply_edits(params, &mut changes)),
-    }
+    let mut editor = ObjectEditor::new(params);
+    editor.retain(editor.whole(), |key, _| match key {
+        b"task" => false,
+        b"elicitationId" => !address,
+        _ => true,
+    });
+    editor.finish_cow()
 }
 
 /// Returns the parameters of each URL elicitation in a legacy error, as modern input requests;

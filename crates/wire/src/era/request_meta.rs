@@ -4,11 +4,9 @@ use std::borrow::Cow;
 
 use bowline_core::client_handle::{ClientCapabilities, ClientCapability};
 
-use super::object_edit::{
-    MemberAction, OwnedEdit, is_object, push_member, rewrite_object, to_string_literal, whole_span,
-};
 use crate::mcp::{Revision, meta};
-use crate::object;
+use crate::object::{self, is_object};
+use crate::object_editor::{MemberList, ObjectEditor};
 use crate::span::ByteSpan;
 
 /// Parameters of a request without parameters.
@@ -118,34 +116,32 @@ pub enum TaskSupport {
 #[must_use]
 pub fn write_capabilities(capabilities: ClientCapabilities, tasks: TaskSupport) -> Vec<u8> {
     const NONE: &[u8] = b"{}";
-    let wrapped = |members: Vec<u8>| [b"{", &*members, b"}"].concat();
-    let mut all = Vec::new();
+    let mut all = MemberList::default();
     if capabilities.supports(ClientCapability::Sampling) {
         let tools = capabilities.supports(ClientCapability::SamplingTools);
         let sampling = if tools { b"{\"tools\":{}}" } else { NONE };
-        push_member(&mut all, "sampling", sampling);
+        all.push("sampling", sampling);
     }
-    let mut modes = Vec::new();
+    let mut modes = MemberList::default();
     for (capability, mode) in [
         (ClientCapability::ElicitationForm, "form"),
         (ClientCapability::ElicitationUrl, "url"),
     ] {
         if capabilities.supports(capability) {
-            push_member(&mut modes, mode, NONE);
+            modes.push(mode, NONE);
         }
     }
     if !modes.is_empty() {
-        push_member(&mut all, "elicitation", &wrapped(modes));
+        all.push("elicitation", &modes.into_object());
     }
     if capabilities.supports(ClientCapability::Roots) {
-        push_member(&mut all, "roots", NONE);
+        all.push("roots", NONE);
     }
     if tasks == TaskSupport::Supported {
-        let mut extensions = Vec::new();
-        push_member(&mut extensions, meta::TASKS, NONE);
-        push_member(&mut all, "extensions", &wrapped(extensions));
+        let extensions = MemberList::from_member(meta::TASKS, NONE);
+        all.push("extensions", &extensions.into_object());
     }
-    wrapped(all)
+    all.into_object()
 }
 
 /// Metadata added to translate a legacy request to modern.
@@ -157,83 +153,53 @@ pub struct MetaFields<'a> {
     pub client_info: &'a [u8],
     /// The minimum log level.
     pub log_level: Option<&'a str>,
-    /// Further `_meta` members, without a comma at either end.
-    pub extra_meta: &'a [u8],
-    /// Leading parameters in the same form: those of a continuation.
-    pub extra_params: &'a [u8],
 }
 
-/// Appends the edits that set the reserved keys of parameters, replacing existing values, because
-/// clients may not set reserved keys. `params` is [`NO_PARAMS`] if absent.
-pub fn add_meta(params: &[u8], stamp: &MetaFields<'_>, out: &mut Vec<OwnedEdit>) {
-    let mut members = Vec::with_capacity(
-        256 + stamp.capabilities.len() + stamp.client_info.len() + stamp.extra_meta.len(),
-    );
-    let version = to_string_literal(Revision::V2026_07_28.as_str());
-    push_member(&mut members, meta::PROTOCOL_VERSION, &version);
-    push_member(&mut members, meta::CLIENT_CAPABILITIES, stamp.capabilities);
+/// Sets the reserved keys of parameters, replacing existing values, because clients may not set
+/// reserved keys. `front` are further parameters: those of a continuation. The text of the editor
+/// is [`NO_PARAMS`] if parameters are absent.
+pub fn add_meta(editor: &mut ObjectEditor<'_>, stamp: &MetaFields<'_>, mut front: MemberList) {
+    let mut members =
+        MemberList::with_capacity(256 + stamp.capabilities.len() + stamp.client_info.len());
+    members.push_text(meta::PROTOCOL_VERSION, Revision::V2026_07_28.as_str());
+    members.push(meta::CLIENT_CAPABILITIES, stamp.capabilities);
     if !stamp.client_info.is_empty() {
-        push_member(&mut members, meta::CLIENT_INFO, stamp.client_info);
+        members.push(meta::CLIENT_INFO, stamp.client_info);
     }
     if let Some(level) = stamp.log_level {
-        push_member(&mut members, meta::LOG_LEVEL, &to_string_literal(level));
+        members.push_text(meta::LOG_LEVEL, level);
     }
-    if !stamp.extra_meta.is_empty() {
-        members.push(b',');
-        members.extend_from_slice(stamp.extra_meta);
-    }
-    let mut front = stamp.extra_params.to_vec();
-    let existing = object::field(params, "_meta");
-    match existing {
+    let params = editor.text();
+    match object::field(params, "_meta") {
         Some(at) if is_object(at.slice(params)) => {
-            rewrite_object(params, at, members, |key, _| reserved_key_action(key), out);
+            editor.retain(at, |key, _| !is_reserved_key(key));
+            editor.insert_first(at, members);
         }
-        Some(at) => out.push((at, [b"{", &*members, b"}"].concat())),
-        None => push_member(&mut front, "_meta", &[b"{", &*members, b"}"].concat()),
+        Some(at) => editor.replace(at, members.into_object()),
+        None => front.push("_meta", &members.into_object()),
     }
-    rewrite_object(
-        params,
-        whole_span(params),
-        front,
-        |_, _| MemberAction::Keep,
-        out,
-    );
+    editor.insert_first(editor.whole(), front);
 }
 
-/// Appends the edits that strip modern-only members: the reserved `_meta` keys, and the responses
-/// and state of a continuation.
-pub fn strip_meta(params: &[u8], out: &mut Vec<OwnedEdit>) {
+/// Strips modern-only members from parameters: the reserved `_meta` keys, and the responses and
+/// state of a continuation.
+pub fn strip_meta(editor: &mut ObjectEditor<'_>) {
     let mut meta = None;
-    rewrite_object(
-        params,
-        whole_span(params),
-        Vec::new(),
-        |key, value| match key {
-            b"inputResponses" | b"requestState" => MemberAction::Remove,
-            b"_meta" => {
-                meta = Some(value);
-                MemberAction::Keep
-            }
-            _ => MemberAction::Keep,
-        },
-        out,
-    );
+    editor.retain(editor.whole(), |key, value| match key {
+        b"inputResponses" | b"requestState" => false,
+        b"_meta" => {
+            meta = Some(value);
+            true
+        }
+        _ => true,
+    });
     if let Some(at) = meta {
-        rewrite_object(
-            params,
-            at,
-            Vec::new(),
-            |key, _| reserved_key_action(key),
-            out,
-        );
+        editor.retain(at, |key, _| !is_reserved_key(key));
     }
 }
 
-fn reserved_key_action(key: &[u8]) -> MemberAction {
-    match RESERVED.iter().any(|known| known.as_bytes() == key) {
-        true => MemberAction::Remove,
-        false => MemberAction::Keep,
-    }
+fn is_reserved_key(key: &[u8]) -> bool {
+    RESERVED.iter().any(|known| known.as_bytes() == key)
 }
 
 /// Returns a member of object type.

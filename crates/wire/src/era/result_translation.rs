@@ -4,12 +4,9 @@ use std::borrow::Cow;
 
 use bowline_core::cache::{CacheHint, CacheScope};
 
-use super::object_edit::{
-    MemberAction, OwnedEdit, apply_edits, is_object, push_member, rewrite_object,
-    to_string_literal, whole_span,
-};
 use crate::mcp::{meta, method};
-use crate::object;
+use crate::object::{self, is_object};
+use crate::object_editor::{MemberList, ObjectEditor};
 use crate::span::ByteSpan;
 use crate::splice::write_string;
 
@@ -81,8 +78,7 @@ pub struct ResultContext<'a> {
 #[must_use]
 pub fn to_modern(result: &[u8], method: &str, context: &ResultContext<'_>) -> Vec<u8> {
     let fields = ResultFields::from_result(result);
-    let mut front = Vec::new();
-    push_member(&mut front, "resultType", b"\"complete\"");
+    let mut front = MemberList::from_member("resultType", b"\"complete\"");
     let hinted = needs_cache_hint(method);
     let own = hinted && context.hint.is_none() && fields.has_valid_hint(result);
     if hinted && !own {
@@ -93,47 +89,37 @@ pub fn to_modern(result: &[u8], method: &str, context: &ResultContext<'_>) -> Ve
             CacheScope::Public => b"\"public\"",
             CacheScope::Private => b"\"private\"",
         };
-        push_member(
-            &mut front,
-            "ttlMs",
-            itoa::Buffer::new().format(ttl_ms).as_bytes(),
-        );
-        push_member(&mut front, "cacheScope", scope);
+        front.push("ttlMs", itoa::Buffer::new().format(ttl_ms).as_bytes());
+        front.push("cacheScope", scope);
     }
-    let mut changes = Vec::new();
+    let mut editor = ObjectEditor::new(result);
     let mut replaces_meta = false;
     if let Some(info) = context.server_info {
-        let mut member = Vec::with_capacity(info.len() + 64);
-        push_member(&mut member, meta::SERVER_INFO, info);
+        let member = MemberList::from_member(meta::SERVER_INFO, info);
         match fields.meta {
             Some(at) if is_object(at.slice(result)) => {
                 if object::field(at.slice(result), meta::SERVER_INFO).is_none() {
-                    rewrite_object(result, at, member, |_, _| MemberAction::Keep, &mut changes);
+                    editor.insert_first(at, member);
                 }
             }
             other => {
                 replaces_meta = other.is_some();
-                push_member(&mut front, "_meta", &[b"{", &*member, b"}"].concat());
+                front.push("_meta", &member.into_object());
             }
         }
     }
-    let action = |key: &[u8], _| match key {
-        b"resultType" => MemberAction::Remove,
-        b"ttlMs" | b"cacheScope" if hinted && !own => MemberAction::Remove,
-        b"_meta" if replaces_meta => MemberAction::Remove,
-        _ => MemberAction::Keep,
-    };
-    if !rewrite_object(
-        result,
-        whole_span(result),
-        front.clone(),
-        action,
-        &mut changes,
-    ) {
+    let is_object = editor.retain(editor.whole(), |key, _| match key {
+        b"resultType" => false,
+        b"ttlMs" | b"cacheScope" => !hinted || own,
+        b"_meta" => !replaces_meta,
+        _ => true,
+    });
+    if !is_object {
         // Invalid in both eras: replaced by an empty result.
-        return [b"{", &*front, b"}"].concat();
+        return front.into_object();
     }
-    apply_edits(result, &mut changes)
+    editor.insert_first(editor.whole(), front);
+    editor.finish()
 }
 
 /// Translates a complete modern result to legacy. Structured content must be an object there; a
@@ -141,34 +127,26 @@ pub fn to_modern(result: &[u8], method: &str, context: &ResultContext<'_>) -> Ve
 #[must_use]
 pub fn to_legacy<'a>(result: &'a [u8], method: &str) -> Cow<'a, [u8]> {
     let mut structured = None;
-    let mut changes = Vec::new();
+    let mut editor = ObjectEditor::new(result);
     let is_call = method == method::TOOLS_CALL;
-    rewrite_object(
-        result,
-        whole_span(result),
-        Vec::new(),
-        |key, value| match key {
-            b"resultType" => MemberAction::Remove,
-            b"ttlMs" | b"cacheScope" if needs_cache_hint(method) => MemberAction::Remove,
-            b"structuredContent" if is_call && !is_object(value.slice(result)) => {
-                structured = Some(value);
-                MemberAction::Remove
-            }
-            _ => MemberAction::Keep,
-        },
-        &mut changes,
-    );
+    editor.retain(editor.whole(), |key, value| match key {
+        b"resultType" => false,
+        b"ttlMs" | b"cacheScope" => !needs_cache_hint(method),
+        b"structuredContent" if is_call && !is_object(value.slice(result)) => {
+            structured = Some(value);
+            false
+        }
+        _ => true,
+    });
     if let Some(value) = structured {
-        add_text_block(result, value, &mut changes);
+        add_text_block(&mut editor, value);
     }
-    match changes.is_empty() {
-        true => Cow::Borrowed(result),
-        false => Cow::Owned(apply_edits(result, &mut changes)),
-    }
+    editor.finish_cow()
 }
 
-/// Appends the edit that adds a value as a text block, if the result has no text.
-fn add_text_block(result: &[u8], value: ByteSpan, changes: &mut Vec<OwnedEdit>) {
+/// Adds a value as a text block, if the result has no text.
+fn add_text_block(editor: &mut ObjectEditor<'_>, value: ByteSpan) {
+    let result = editor.text();
     let Some(content) = object::field(result, "content") else {
         return;
     };
@@ -195,21 +173,19 @@ fn add_text_block(result: &[u8], value: ByteSpan, changes: &mut Vec<OwnedEdit>) 
             start: content.start,
             end: content.start + 1,
         };
-        changes.push((bracket, block));
+        editor.replace(bracket, block);
     }
 }
 
 /// Writes an empty result, optionally naming the ended subscription.
 #[must_use]
 pub fn empty_result(subscription: Option<&[u8]>) -> Vec<u8> {
-    let mut front = Vec::new();
-    push_member(&mut front, "resultType", &to_string_literal("complete"));
+    let mut members = MemberList::from_member("resultType", b"\"complete\"");
     if let Some(id) = subscription {
-        let mut member = Vec::new();
-        push_member(&mut member, meta::SUBSCRIPTION_ID, id);
-        push_member(&mut front, "_meta", &[b"{", &*member, b"}"].concat());
+        let member = MemberList::from_member(meta::SUBSCRIPTION_ID, id);
+        members.push("_meta", &member.into_object());
     }
-    [b"{", &*front, b"}"].concat()
+    members.into_object()
 }
 
 /// Spans of the members that differ between eras.

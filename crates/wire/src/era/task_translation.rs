@@ -2,11 +2,8 @@
 
 use std::borrow::Cow;
 
-use super::object_edit::{
-    MemberAction, apply_edits, is_object, push_member, rewrite_object, whole_span,
-};
-use crate::mcp::meta;
-use crate::object;
+use crate::object::{self, is_object};
+use crate::object_editor::{MemberList, ObjectEditor};
 use crate::span::ByteSpan;
 
 /// Status of a task, with the same words in both eras.
@@ -83,7 +80,8 @@ impl<'a> ParsedTask<'a> {
     /// Parses a task object; `None` without an id or a known status.
     #[must_use]
     pub fn parse(text: &'a [u8]) -> Option<Self> {
-        Self::parse_at(text, whole_span(text))
+        let end = text.len();
+        Self::parse_at(text, ByteSpan { start: 0, end })
     }
 
     /// Parses the legacy result that creates a task.
@@ -128,7 +126,7 @@ impl<'a> ParsedTask<'a> {
 /// the parameters of the notification; the outcome is requested separately there.
 #[must_use]
 pub fn to_legacy(task: &[u8]) -> Vec<u8> {
-    rename_members(task, &LEGACY_NAMES, Vec::new(), |key| {
+    rename_members(task, &LEGACY_NAMES, MemberList::default(), |key| {
         matches!(
             key,
             b"resultType" | b"result" | b"error" | b"inputRequests" | b"requestState"
@@ -139,18 +137,17 @@ pub fn to_legacy(task: &[u8]) -> Vec<u8> {
 /// Translates the result that creates a task of the extension to legacy.
 #[must_use]
 pub fn created_to_legacy(result: &[u8]) -> Vec<u8> {
-    let task = rename_members(result, &LEGACY_NAMES, Vec::new(), |key| {
+    let task = rename_members(result, &LEGACY_NAMES, MemberList::default(), |key| {
         matches!(
             key,
             b"resultType" | b"result" | b"error" | b"inputRequests" | b"requestState" | b"_meta"
         )
     });
-    let mut members = Vec::with_capacity(task.len() + 16);
-    push_member(&mut members, "task", &task);
+    let mut members = MemberList::from_member("task", &task);
     if let Some(meta) = object::field(result, "_meta") {
-        push_member(&mut members, "_meta", meta.slice(result));
+        members.push("_meta", meta.slice(result));
     }
-    [b"{", &*members, b"}"].concat()
+    members.into_object()
 }
 
 /// Outcome of a legacy task, included in the extension's status.
@@ -169,13 +166,12 @@ pub enum TaskOutcome<'a> {
 /// Translates the result of legacy `tasks/get` to the extension.
 #[must_use]
 pub fn to_modern(task: &[u8], outcome: TaskOutcome<'_>) -> Vec<u8> {
-    let mut front = Vec::new();
-    push_member(&mut front, "resultType", b"\"complete\"");
+    let mut front = MemberList::from_member("resultType", b"\"complete\"");
     match outcome {
         TaskOutcome::Pending => {}
-        TaskOutcome::Result(result) => push_member(&mut front, "result", result),
-        TaskOutcome::Error(error) => push_member(&mut front, "error", error),
-        TaskOutcome::InputRequests(requests) => push_member(&mut front, "inputRequests", requests),
+        TaskOutcome::Result(result) => front.push("result", result),
+        TaskOutcome::Error(error) => front.push("error", error),
+        TaskOutcome::InputRequests(requests) => front.push("inputRequests", requests),
     }
     rename_members(task, &MODERN_NAMES, front, |key| {
         matches!(key, b"resultType" | b"result" | b"error" | b"inputRequests")
@@ -189,10 +185,9 @@ pub fn created_to_modern(result: &[u8]) -> Option<Vec<u8>> {
     if !is_object(task) {
         return None;
     }
-    let mut front = Vec::new();
-    push_member(&mut front, "resultType", b"\"task\"");
+    let mut front = MemberList::from_member("resultType", b"\"task\"");
     if let Some(meta) = object::field(result, "_meta") {
-        push_member(&mut front, "_meta", meta.slice(result));
+        front.push("_meta", meta.slice(result));
     }
     Some(rename_members(task, &MODERN_NAMES, front, |key| {
         matches!(key, b"resultType" | b"_meta")
@@ -205,50 +200,18 @@ pub const RELATED_TASK_KEY: &str = "io.modelcontextprotocol/related-task";
 /// Writes the outcome of a task as the result of legacy `tasks/result`, which names the task.
 #[must_use]
 pub fn with_related_task(result: &[u8], id: &str) -> Vec<u8> {
-    let mut named = Vec::new();
-    push_member(
-        &mut named,
-        "taskId",
-        &super::object_edit::to_string_literal(id),
-    );
-    let mut member = Vec::new();
-    push_member(
-        &mut member,
-        RELATED_TASK_KEY,
-        &[b"{", &*named, b"}"].concat(),
-    );
-    let mut changes = Vec::new();
-    let stays = |_: &[u8], _: ByteSpan| MemberAction::Keep;
-    match object::field(result, "_meta") {
-        Some(at) if is_object(at.slice(result)) => {
-            let others = |key: &[u8], _: ByteSpan| match key == RELATED_TASK_KEY.as_bytes() {
-                true => MemberAction::Remove,
-                false => MemberAction::Keep,
-            };
-            rewrite_object(result, at, member, others, &mut changes);
-        }
-        Some(at) => changes.push((at, [b"{", &*member, b"}"].concat())),
-        None => {
-            let mut meta = Vec::new();
-            push_member(&mut meta, "_meta", &[b"{", &*member, b"}"].concat());
-            rewrite_object(result, whole_span(result), meta, stays, &mut changes);
-        }
-    }
-    apply_edits(result, &mut changes)
+    let mut task = MemberList::default();
+    task.push_text("taskId", id);
+    let mut editor = ObjectEditor::new(result);
+    let path = ["_meta", RELATED_TASK_KEY];
+    editor.set_first(editor.whole(), &path, task.into_object());
+    editor.finish()
 }
 
 /// Whether a legacy request asks for a task as the result.
 #[must_use]
 pub fn wants_task(params: &[u8]) -> bool {
     object::field(params, "task").is_some_and(|at| is_object(at.slice(params)))
-}
-
-/// Returns the tasks extension as a member of `extensions`.
-#[must_use]
-pub fn tasks_extension() -> Vec<u8> {
-    let mut out = Vec::new();
-    push_member(&mut out, meta::TASKS, b"{}");
-    out
 }
 
 /// Member names that differ between eras.
@@ -259,29 +222,24 @@ const MODERN_NAMES: [(&[u8], &str); 2] = [(b"ttl", "ttlMs"), (b"pollInterval", "
 fn rename_members(
     task: &[u8],
     names: &[(&[u8], &str)],
-    mut front: Vec<u8>,
+    mut front: MemberList,
     is_removed: impl Fn(&[u8]) -> bool,
 ) -> Vec<u8> {
     for (key, value) in object::fields(task) {
         if let Some((_, name)) = names.iter().find(|(old, _)| *old == key.as_bytes()) {
-            push_member(&mut front, name, value.slice(task));
+            front.push(name, value.slice(task));
         }
     }
-    let mut changes = Vec::new();
-    let action = |key: &[u8], _| {
-        let is_named = names
-            .iter()
-            .any(|(old, new)| *old == key || new.as_bytes() == key);
-        match is_named || is_removed(key) {
-            true => MemberAction::Remove,
-            false => MemberAction::Keep,
-        }
-    };
-    if rewrite_object(task, whole_span(task), front, action, &mut changes) {
-        apply_edits(task, &mut changes)
-    } else {
-        b"{}".to_vec()
+    let mut editor = ObjectEditor::new(task);
+    let is_object = editor.retain(editor.whole(), |key, _| {
+        let mut named = names.iter();
+        !is_removed(key) && !named.any(|(old, new)| *old == key || new.as_bytes() == key)
+    });
+    if !is_object {
+        return b"{}".to_vec();
     }
+    editor.insert_first(editor.whole(), front);
+    editor.finish()
 }
 
 #[cfg(test)]

@@ -323,7 +323,7 @@ fn written_request_is_one_line() {
     let source = b"{\n\t\"name\": \"a\\n\",\r\n \"x\": 1 }";
     let edits = [ByteEdit {
         at: ByteSpan { start: 11, end: 16 },
-        with: b"\"b\\n\"\n",
+        with: b"\"b\\n\"\n".into(),
     }];
     // A replacement is JSON as well, so line breaks are flattened alike.
     write_request(

@@ -211,7 +211,7 @@ pub(crate) fn definitions_of(result: &[u8], server: &str) -> Vec<(String, String
             let own = json!(name).to_string();
             let edits = [ByteEdit {
                 at: object::field(tool, "name").unwrap(),
-                with: own.as_bytes(),
+                with: own.as_bytes().into(),
             }];
             let source = EditedText {
                 source: tool,

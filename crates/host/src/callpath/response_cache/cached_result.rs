@@ -93,7 +93,7 @@ pub(super) fn to_reply(hit: &CacheHit, id: &Bytes) -> CallReply {
     let (start, end) = (ttl_at.start, ttl_at.end);
     let edits = [ByteEdit {
         at: ByteSpan { start, end },
-        with: ttl_ms,
+        with: ttl_ms.into(),
     }];
     let edited = EditedText {
         source: result,

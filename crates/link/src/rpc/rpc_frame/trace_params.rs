@@ -1,8 +1,8 @@
 //! Writes the trace context into call parameters.
 
 use bowline_core::trace::{CallTrace, TRACEPARENT, TRACESTATE};
-use bowline_wire::splice::write_string;
-use bowline_wire::{ByteSpan, object};
+use bowline_wire::splice::to_literal;
+use bowline_wire::{MemberList, ObjectEditor, object};
 
 /// Where a link transmits the trace context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,123 +13,59 @@ pub(crate) enum TracePlacement {
     Header,
 }
 
-/// An owned edit of the parameters.
-pub(super) type ParamChange = (ByteSpan, Vec<u8>);
-
-/// Returns the edits that put the trace context into `params._meta`.
-pub(super) fn trace_changes(
-    params: &[u8],
+/// Puts the trace context into `params._meta`.
+pub(super) fn add_trace(
+    editor: &mut ObjectEditor<'_>,
     trace: &CallTrace,
     placement: TracePlacement,
-) -> Vec<ParamChange> {
+) {
     if trace.in_params {
-        return Vec::new();
+        return;
     }
+    let params = editor.text();
     let Some(meta) = object::field(params, "_meta") else {
-        return match placement {
-            TracePlacement::Params => {
-                insert_members(params, ByteSpan { start: 0, end: 0 }, |out| {
-                    out.extend_from_slice(b"\"_meta\":{");
-                    write_members(out, trace);
-                    out.push(b'}');
-                })
-            }
-            TracePlacement::Header => Vec::new(),
-        };
-    };
-    let find_member = |key| object::field(meta.slice(params), key).map(|at| at.shift(meta.start));
-    let (parent, state) = (find_member(TRACEPARENT), find_member(TRACESTATE));
-    match (parent, state) {
-        (None, None) if placement == TracePlacement::Header => Vec::new(),
-        (None, None) => insert_members(params, meta, |out| write_members(out, trace)),
-        (parent, state) => {
-            let context = trace.context.to_string();
-            let mut changes = Vec::new();
-            changes.extend(parent.map(|at| (at, json_string(&context))));
-            // State of a different context must not remain.
-            let trace_state = trace.trace_state.as_deref().unwrap_or_default();
-            changes.extend(state.map(|at| (at, json_string(trace_state))));
-            // Insert the missing member first.
-            if parent.is_none() {
-                changes.extend(insert_members(params, meta, |out| {
-                    write_member(out, TRACEPARENT, &context);
-                }));
-            } else if state.is_none() && !trace_state.is_empty() {
-                changes.extend(insert_members(params, meta, |out| {
-                    write_member(out, TRACESTATE, trace_state);
-                }));
-            }
-            changes
+        if placement == TracePlacement::Params {
+            let context = context_members(trace).into_object();
+            editor.insert_first(editor.whole(), MemberList::from_member("_meta", &context));
         }
+        return;
+    };
+    let has = |key| object::field(meta.slice(params), key).is_some();
+    let has_state = has(TRACESTATE);
+    if !has(TRACEPARENT) && !has_state {
+        if placement == TracePlacement::Params {
+            editor.insert_first(meta, context_members(trace));
+        }
+        return;
     }
+    // State of a different context must not remain.
+    let state = trace.trace_state.as_deref().unwrap_or_default();
+    if has_state || !state.is_empty() {
+        editor.set_first(meta, &[TRACESTATE], to_literal(state));
+    }
+    let context = to_literal(&trace.context.to_string());
+    editor.set_first(meta, &[TRACEPARENT], context);
 }
 
-/// Returns the edit that inserts members at the start of the object at `at`; none for a non-object.
-fn insert_members(
-    params: &[u8],
-    at: ByteSpan,
-    write: impl FnOnce(&mut Vec<u8>),
-) -> Vec<ParamChange> {
-    let object = params.get(at.start..).unwrap_or_default();
-    let space = |byte: &&u8| matches!(byte, b' ' | b'\t' | b'\r' | b'\n');
-    let before = object.iter().take_while(space).count();
-    let Some((b'{', rest)) = object.get(before..).and_then(<[u8]>::split_first) else {
-        return Vec::new();
-    };
-    let mut text = Vec::new();
-    write(&mut text);
-    if rest.iter().find(|byte| !space(byte)) != Some(&b'}') {
-        text.push(b',');
-    }
-    let offset = at.start + before + 1;
-    let at = ByteSpan {
-        start: offset,
-        end: offset,
-    };
-    vec![(at, text)]
-}
-
-fn write_members(out: &mut Vec<u8>, trace: &CallTrace) {
-    write_member(out, TRACEPARENT, &trace.context.to_string());
+fn context_members(trace: &CallTrace) -> MemberList {
+    let mut members = MemberList::default();
+    members.push_text(TRACEPARENT, &trace.context.to_string());
     if let Some(state) = &trace.trace_state {
-        out.push(b',');
-        write_member(out, TRACESTATE, state);
+        members.push_text(TRACESTATE, state);
     }
-}
-
-fn write_member(out: &mut Vec<u8>, key: &str, value: &str) {
-    write_string(out, key);
-    out.push(b':');
-    write_string(out, value);
-}
-
-fn json_string(text: &str) -> Vec<u8> {
-    let mut out = Vec::new();
-    write_string(&mut out, text);
-    out
+    members
 }
 
 #[cfg(test)]
 mod tests {
-    use bowline_wire::splice::{ByteEdit, EditedText};
-
     use super::*;
 
     const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
     fn apply_trace(params: &str, trace: &CallTrace, place: TracePlacement) -> String {
-        let mut changes = trace_changes(params.as_bytes(), trace, place);
-        changes.sort_by_key(|(at, _)| at.start);
-        let edits: Vec<_> = changes
-            .iter()
-            .map(|(at, with)| ByteEdit { at: *at, with })
-            .collect();
-        let source = params.as_bytes();
-        let edited = EditedText {
-            source,
-            edits: &edits,
-        };
-        String::from_utf8(edited.to_vec()).unwrap()
+        let mut editor = ObjectEditor::new(params.as_bytes());
+        add_trace(&mut editor, trace, place);
+        String::from_utf8(editor.finish()).unwrap()
     }
 
     /// Asserts both placements; `P` in the expected text stands for our context.
@@ -192,6 +128,6 @@ mod tests {
             in_params: true,
             ..CallTrace::parse(PARENT, None).unwrap()
         };
-        assert_eq!(trace_changes(b"{}", &trace, TracePlacement::Params), []);
+        assert_eq!(apply_trace("{}", &trace, TracePlacement::Params), "{}");
     }
 }

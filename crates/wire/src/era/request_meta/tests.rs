@@ -4,7 +4,6 @@ use bowline_core::client_handle::{ClientCapabilities, ClientCapability};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::era::apply_edits;
 use crate::testing::schema::Schema;
 
 fn capability_set(abilities: &[ClientCapability]) -> ClientCapabilities {
@@ -92,10 +91,16 @@ fn request_meta_is_parsed() {
     assert!(said.has_reserved_keys && said.has_version && said.version.is_none());
 }
 
-fn with_meta(params: &str, stamp_of: &MetaFields<'_>) -> Value {
-    let mut changes = Vec::new();
-    add_meta(params.as_bytes(), stamp_of, &mut changes);
-    serde_json::from_slice(&apply_edits(params.as_bytes(), &mut changes)).unwrap()
+fn continuation() -> MemberList {
+    let mut members = MemberList::from_member("inputResponses", b"{\"k\":{}}");
+    members.push_text("requestState", "s");
+    members
+}
+
+fn with_meta(params: &str, stamp_of: &MetaFields<'_>, front: MemberList) -> Value {
+    let mut editor = ObjectEditor::new(params.as_bytes());
+    add_meta(&mut editor, stamp_of, front);
+    serde_json::from_slice(&editor.finish()).unwrap()
 }
 
 #[test]
@@ -123,25 +128,26 @@ fn add_meta_replaces_existing_keys() {
             "io.modelcontextprotocol/clientInfo":[]}}"#,
     ] {
         let want = json!({"name": "x", "arguments": {"a": 1}, "_meta": meta});
-        assert_eq!(with_meta(params, &plain), want, "{params}");
+        assert_eq!(
+            with_meta(params, &plain, MemberList::default()),
+            want,
+            "{params}"
+        );
     }
-    assert_eq!(with_meta("{}", &plain), json!({"_meta": meta}));
+    assert_eq!(
+        with_meta("{}", &plain, MemberList::default()),
+        json!({"_meta": meta})
+    );
     let mut more = meta;
-    more["traceparent"] = json!("t");
     more["progressToken"] = json!(7);
-    let stamp = MetaFields {
-        extra_meta: b"\"traceparent\":\"t\"",
-        extra_params: br#""inputResponses":{"k":{}},"requestState":"s""#,
-        ..plain
-    };
     let want = json!({
         "name": "x", "_meta": more, "inputResponses": {"k": {}}, "requestState": "s",
     });
     let params = r#"{"name":"x","_meta":{"progressToken":7}}"#;
-    assert_eq!(with_meta(params, &stamp), want);
+    assert_eq!(with_meta(params, &plain, continuation()), want);
     more.as_object_mut().unwrap().remove("progressToken");
     let want = json!({"_meta": more, "inputResponses": {"k": {}}, "requestState": "s"});
-    assert_eq!(with_meta("{}", &stamp), want);
+    assert_eq!(with_meta("{}", &plain, continuation()), want);
 }
 
 #[test]
@@ -156,12 +162,11 @@ fn request_with_meta_matches_modern_schema() {
         capabilities: &capabilities,
         client_info: br#"{"name":"bowline","version":"1"}"#,
         log_level: Some("debug"),
-        extra_meta: b"",
-        extra_params: b"",
     };
-    let params = with_meta(r#"{"name":"x","_meta":{"progressToken":"p"}}"#, &stamp);
+    let params = r#"{"name":"x","_meta":{"progressToken":"p"}}"#;
+    let params = with_meta(params, &stamp, MemberList::default());
     schema.assert_valid("CallToolRequestParams", params.to_string().as_bytes());
-    let params = with_meta("{}", &stamp);
+    let params = with_meta("{}", &stamp, MemberList::default());
     schema.assert_valid("PaginatedRequestParams", params.to_string().as_bytes());
 }
 
@@ -193,10 +198,9 @@ fn strip_meta_keeps_shared_members() {
             r#"{"arguments":{"requestState":1,"_meta":{}}}"#,
         ),
     ] {
-        let mut changes = Vec::new();
-        strip_meta(params.as_bytes(), &mut changes);
-        let got: Value =
-            serde_json::from_slice(&apply_edits(params.as_bytes(), &mut changes)).unwrap();
+        let mut editor = ObjectEditor::new(params.as_bytes());
+        strip_meta(&mut editor);
+        let got: Value = serde_json::from_slice(&editor.finish()).unwrap();
         let want: Value = serde_json::from_str(want).unwrap();
         assert_eq!(got, want, "{params}");
     }
@@ -209,19 +213,16 @@ fn add_then_strip_meta_round_trips() {
         r#"{ "_meta":{},"name":"x"}"#,
         r#"{"uri":"u","_meta":{"a":{},"traceparent":"t" }}"#,
     ] {
-        let mut changes = Vec::new();
         let with = MetaFields {
             capabilities: b"{}",
             client_info: b"{}",
             log_level: Some("info"),
-            extra_meta: b"",
-            extra_params: br#""inputResponses":{},"requestState":"s""#,
         };
-        add_meta(params.as_bytes(), &with, &mut changes);
-        let once = apply_edits(params.as_bytes(), &mut changes);
-        let mut changes = Vec::new();
-        strip_meta(&once, &mut changes);
-        let again = apply_edits(&once, &mut changes);
-        assert_eq!(String::from_utf8(again).unwrap(), params);
+        let mut editor = ObjectEditor::new(params.as_bytes());
+        add_meta(&mut editor, &with, continuation());
+        let once = editor.finish();
+        let mut editor = ObjectEditor::new(&once);
+        strip_meta(&mut editor);
+        assert_eq!(String::from_utf8(editor.finish()).unwrap(), params);
     }
 }

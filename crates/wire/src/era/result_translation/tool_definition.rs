@@ -1,43 +1,35 @@
 //! Translates tool definitions for legacy clients: legacy SDKs reject a whole list for one
 //! unexpected schema.
 
-use crate::era::object_edit::{
-    MemberAction, OwnedEdit, apply_edits, is_object, rewrite_object, whole_span,
-};
-use crate::object;
+use crate::object::{self, is_object};
+use crate::object_editor::{MemberList, ObjectEditor};
 use crate::span::ByteSpan;
 
 /// Returns the translated definition if different: legacy schemas are object schemas, with objects
 /// as property schemas.
 #[must_use]
 pub fn tool_to_legacy(definition: &[u8]) -> Option<Vec<u8>> {
-    let mut changes = Vec::new();
+    let mut editor = ObjectEditor::new(definition);
     let (mut input, mut output) = (None, None);
-    rewrite_object(
-        definition,
-        whole_span(definition),
-        Vec::new(),
-        |key, value| match key {
-            b"inputSchema" => {
-                input = Some(value);
-                MemberAction::Keep
-            }
-            b"outputSchema" if !is_object_schema(value.slice(definition)) => MemberAction::Remove,
-            b"outputSchema" => {
-                output = Some(value);
-                MemberAction::Keep
-            }
-            _ => MemberAction::Keep,
-        },
-        &mut changes,
-    );
+    editor.retain(editor.whole(), |key, value| match key {
+        b"inputSchema" => {
+            input = Some(value);
+            true
+        }
+        b"outputSchema" if !is_object_schema(value.slice(definition)) => false,
+        b"outputSchema" => {
+            output = Some(value);
+            true
+        }
+        _ => true,
+    });
     if let Some(at) = input {
-        force_object_schema(definition, at, &mut changes);
+        force_object_schema(&mut editor, at);
     }
     for at in [input, output].into_iter().flatten() {
-        rewrite_properties(definition, at, &mut changes);
+        replace_property_flags(&mut editor, at);
     }
-    (!changes.is_empty()).then(|| apply_edits(definition, &mut changes))
+    (!editor.is_unchanged()).then(|| editor.finish())
 }
 
 /// Whether the root of a schema has the type `object`.
@@ -46,24 +38,21 @@ fn is_object_schema(schema: &[u8]) -> bool {
     kind == Some(b"\"object\"")
 }
 
-/// Appends the edit that makes an input schema an object schema: arguments are always objects.
-fn force_object_schema(text: &[u8], at: ByteSpan, changes: &mut Vec<OwnedEdit>) {
-    let schema = at.slice(text);
-    if is_object_schema(schema) {
+/// Makes an input schema an object schema: arguments are always objects.
+fn force_object_schema(editor: &mut ObjectEditor<'_>, at: ByteSpan) {
+    if is_object_schema(at.slice(editor.text())) {
         return;
     }
-    let kind = |key: &[u8], _| match key {
-        b"type" => MemberAction::Remove,
-        _ => MemberAction::Keep,
-    };
-    let front = b"\"type\":\"object\"".to_vec();
-    if !rewrite_object(text, at, front, kind, changes) {
-        changes.push((at, br#"{"type":"object"}"#.to_vec()));
+    if editor.retain(at, |key, _| key != b"type") {
+        editor.insert_first(at, MemberList::from_member("type", b"\"object\""));
+    } else {
+        editor.replace(at, br#"{"type":"object"}"#);
     }
 }
 
-/// Appends the edits that replace boolean property schemas by objects.
-fn rewrite_properties(text: &[u8], schema: ByteSpan, changes: &mut Vec<OwnedEdit>) {
+/// Replaces boolean property schemas by objects.
+fn replace_property_flags(editor: &mut ObjectEditor<'_>, schema: ByteSpan) {
+    let text = editor.text();
     let Some(at) = object::field(schema.slice(text), "properties") else {
         return;
     };
@@ -77,7 +66,7 @@ fn rewrite_properties(text: &[u8], schema: ByteSpan, changes: &mut Vec<OwnedEdit
             // Not a schema in any era.
             _ => b"{}",
         };
-        changes.push((value, with.to_vec()));
+        editor.replace(value, with);
     }
 }
 

@@ -109,5 +109,4 @@ fn invalid_tasks_are_not_parsed() {
     assert!(wants_task(br#"{"name":"x","task":{}}"#));
     assert!(!wants_task(br#"{"name":"x","arguments":{"task":{}}}"#));
     assert!(!wants_task(br#"{"task":null}"#));
-    assert_eq!(tasks_extension(), br#""io.modelcontextprotocol/tasks":{}"#);
 }
