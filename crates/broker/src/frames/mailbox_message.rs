@@ -6,12 +6,11 @@ use bytes::Bytes;
 
 use super::FrameError;
 use super::encode_frame;
-use bowline_wire::object;
+use bowline_wire::ObjectEditor;
 use bowline_wire::object_members::{ObjectMembers, slice_bytes};
 use bowline_wire::object_writer::ObjectWriter;
 use bowline_wire::scan;
 use bowline_wire::span::ByteSpan;
-use bowline_wire::splice::{ByteEdit, EditedText};
 
 /// The sender of a message. Set by the hub.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -166,26 +165,9 @@ impl MailboxMessage {
 
     /// Returns the object with this member added or replaced.
     fn with_member(&self, name: &str, json: &[u8]) -> Bytes {
-        let source = &self.raw[..];
-        let mut member = Vec::new();
-        let (at, with) = match object::field(source, name) {
-            Some(at) => (at, json),
-            // After the opening brace. A further member follows, since every message has an id.
-            None => {
-                ObjectWriter::begin(&mut member).raw(name, json).end();
-                let inside = member.len().saturating_sub(1);
-                if let Some(last) = member.get_mut(inside) {
-                    *last = b',';
-                }
-                (
-                    ByteSpan { start: 1, end: 1 },
-                    member.get(1..).unwrap_or_default(),
-                )
-            }
-        };
-        let with = with.into();
-        let edits = &[ByteEdit { at, with }];
-        EditedText { source, edits }.to_vec().into()
+        let mut editor = ObjectEditor::new(&self.raw);
+        editor.set_first(editor.whole(), &[name], json);
+        editor.finish().into()
     }
 }
 

@@ -1,13 +1,10 @@
 //! Binds the idempotency key of a call to its principal: servers see a single credential for all
 //! principals, so equal keys of different principals must differ upstream.
 
-use std::ops::Range;
-
 use bowline_core::call::{CallRequest, Route};
 use bowline_core::lane::{KEY_META, KeyChannel, KeyScope};
-use bowline_wire::object;
-use bowline_wire::span::ByteSpan;
-use bowline_wire::splice::{replace_span, write_string};
+use bowline_wire::splice::to_literal;
+use bowline_wire::{ByteSpan, ObjectEditor, object};
 
 use crate::outbox::{argument_at, given_key};
 
@@ -29,17 +26,22 @@ pub(super) fn scope_key(
     }
     let key = given_key(&call.params, call, channel.unwrap_or(&KeyChannel::None))?;
     let key = keys.scope_key(&call.principal.name, &key);
-    let mut literal = Vec::new();
-    write_string(&mut literal, &key);
-    let mut scoped = call.clone();
-    if let Some(at) = member.and_then(|member| argument_at(&scoped.params, member)) {
-        replace_value(&mut scoped, at, &literal);
+    let literal = to_literal(&key);
+    let mut editor = ObjectEditor::new(&call.params);
+    let argument = member.and_then(|member| argument_at(&call.params, member));
+    for at in argument.into_iter().chain(meta_key_span(&call.params)) {
+        editor.replace(at, &literal);
     }
-    if let Some(at) = meta_key_span(&scoped.params) {
-        replace_value(&mut scoped, at, &literal);
-    }
-    scoped.idempotency_key = Some(key);
-    Some(Box::new(scoped))
+    let name_at = editor.moved_range(&call.name_at);
+    let progress_at = call.progress_at.as_ref();
+    let progress_at = progress_at.map(|at| editor.moved_range(at));
+    Some(Box::new(CallRequest {
+        name_at,
+        progress_at,
+        params: editor.finish().into(),
+        idempotency_key: Some(key),
+        ..call.clone()
+    }))
 }
 
 /// Returns the position of a key in `_meta`.
@@ -47,21 +49,6 @@ fn meta_key_span(params: &[u8]) -> Option<ByteSpan> {
     let meta = object::field(params, "_meta")?;
     let at = object::field(meta.slice(params), KEY_META)?;
     Some(at.shift(meta.start))
-}
-
-/// Replaces a value in the parameters and shifts the offsets behind it.
-fn replace_value(call: &mut CallRequest, at: ByteSpan, literal: &[u8]) {
-    let shift = |range: &mut Range<usize>| {
-        if range.start >= at.end {
-            let (before, after) = (at.end - at.start, literal.len());
-            *range = range.start - before + after..range.end - before + after;
-        }
-    };
-    [Some(&mut call.name_at), call.progress_at.as_mut()]
-        .into_iter()
-        .flatten()
-        .for_each(shift);
-    call.params = replace_span(&call.params, at, literal).into();
 }
 
 #[cfg(test)]

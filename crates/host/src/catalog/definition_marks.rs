@@ -1,9 +1,8 @@
 //! Gateway marks in the `_meta` of a definition; all other bytes stay unchanged.
 
 use bowline_core::lint::LintCode;
-use bowline_wire::object;
-use bowline_wire::span::ByteSpan;
-use bowline_wire::splice::{replace_span, write_string};
+use bowline_wire::splice::write_string;
+use bowline_wire::{MemberList, ObjectEditor, object};
 use bytes::Bytes;
 
 /// Prefix of the gateway's keys. A server writing such keys could hide or forge a mark.
@@ -23,29 +22,24 @@ impl DefinitionMarks {
         self.pin.is_none() && self.lint.is_empty()
     }
 
-    /// Writes the `_meta` members, without braces.
-    pub(super) fn to_members(&self) -> Vec<u8> {
-        let mut out = Vec::new();
+    /// Returns the `_meta` members.
+    pub(super) fn to_members(&self) -> MemberList {
+        let mut members = MemberList::default();
         if let Some(pin) = self.pin {
-            write_string(&mut out, &format!("{META_PREFIX}pin"));
-            out.push(b':');
-            write_string(&mut out, pin);
+            members.push_text(&format!("{META_PREFIX}pin"), pin);
         }
         if !self.lint.is_empty() {
-            if !out.is_empty() {
-                out.push(b',');
-            }
-            write_string(&mut out, &format!("{META_PREFIX}lint"));
-            out.extend_from_slice(b":[");
+            let mut codes = b"[".to_vec();
             for (nth, code) in self.lint.iter().enumerate() {
                 if nth > 0 {
-                    out.push(b',');
+                    codes.push(b',');
                 }
-                write_string(&mut out, code.as_str());
+                write_string(&mut codes, code.as_str());
             }
-            out.push(b']');
+            codes.push(b']');
+            members.push(&format!("{META_PREFIX}lint"), &codes);
         }
-        out
+        members
     }
 }
 
@@ -60,72 +54,27 @@ pub(super) fn apply_marks(written: &Bytes, marks: &DefinitionMarks) -> Bytes {
         return written.clone();
     }
     let ours = marks.to_members();
-    let marked = match meta {
-        Some(at) => replace_span(written, at, &append_members(at.slice(written), &ours)),
-        None => {
-            let inside = [b",\"_meta\":{", ours.as_slice(), b"}"].concat();
-            let end = written.len().saturating_sub(1);
-            replace_span(written, ByteSpan { start: end, end }, &inside)
+    let mut editor = ObjectEditor::new(written);
+    match meta {
+        Some(at) if editor.retain(at, |key, _| !key.starts_with(META_PREFIX.as_bytes())) => {
+            editor.insert_last(at, ours);
         }
-    };
-    marked.into()
+        // A value other than an object is replaced.
+        Some(at) => editor.replace(at, ours.into_object()),
+        None => {
+            let meta = MemberList::from_member("_meta", &ours.into_object());
+            editor.insert_last(editor.whole(), meta);
+        }
+    }
+    editor.finish().into()
 }
 
 /// Adds the stale mark. Gateway marks stay; marks written by the server were removed on parsing.
 pub(super) fn add_stale_mark(definition: &[u8]) -> Vec<u8> {
-    let mut ours = Vec::new();
-    write_string(&mut ours, &format!("{META_PREFIX}stale"));
-    ours.extend_from_slice(b":true");
-    let inside = |text: &[u8], at: ByteSpan, with: &[&[u8]]| replace_span(text, at, &with.concat());
-    let before_end = |end: usize| ByteSpan {
-        start: end.saturating_sub(1),
-        end: end.saturating_sub(1),
-    };
-    match object::field(definition, "_meta") {
-        Some(at) if at.slice(definition).starts_with(b"{") => {
-            let empty = object::fields(at.slice(definition)).next().is_none();
-            let comma: &[u8] = if empty { b"" } else { b"," };
-            inside(definition, before_end(at.end), &[comma, &ours])
-        }
-        Some(at) => inside(definition, at, &[b"{", &ours, b"}"]),
-        None => {
-            let end = before_end(definition.len());
-            inside(definition, end, &[b",\"_meta\":{", &ours, b"}"])
-        }
-    }
-}
-
-/// Appends the gateway's members to the value of `_meta`. A value other than an object is replaced.
-fn append_members(value: &[u8], ours: &[u8]) -> Vec<u8> {
-    let mut out = b"{".to_vec();
-    let mut before = 1;
-    for (key, at) in object::fields(value) {
-        // From the end of the previous member: includes comma, key and whitespace.
-        let member = value.get(before..at.end).unwrap_or_default();
-        before = at.end;
-        if key.starts_with(META_PREFIX) {
-            continue;
-        }
-        let is_first = out.len() == 1;
-        out.extend_from_slice(if is_first {
-            strip_comma(member)
-        } else {
-            member
-        });
-    }
-    if out.len() > 1 && !ours.is_empty() {
-        out.push(b',');
-    }
-    out.extend_from_slice(ours);
-    out.push(b'}');
-    out
-}
-
-fn strip_comma(member: &[u8]) -> &[u8] {
-    member
-        .trim_ascii_start()
-        .strip_prefix(b",")
-        .unwrap_or(member)
+    let key = format!("{META_PREFIX}stale");
+    let mut editor = ObjectEditor::new(definition);
+    editor.set_last(editor.whole(), &["_meta", &key], &b"true"[..]);
+    editor.finish()
 }
 
 #[cfg(test)]
@@ -155,7 +104,7 @@ mod tests {
         assert_marked(
             r#"{"_meta":{ "a" : 1 },"name":"t"}"#,
             &changed_pin(),
-            r#"{"_meta":{ "a" : 1,"dev.bowline/pin":"changed"},"name":"t"}"#,
+            r#"{"_meta":{ "a" : 1 ,"dev.bowline/pin":"changed"},"name":"t"}"#,
         );
         for empty in ["{}", "null", "\"x\"", "[1]"] {
             let written = format!(r#"{{"_meta":{empty},"name":"t"}}"#);

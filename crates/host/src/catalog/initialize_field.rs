@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use bowline_core::pins::DefinitionHash;
-use bowline_wire::object;
-use bowline_wire::splice::{replace_span, write_string};
+use bowline_wire::splice::replace_span;
+use bowline_wire::{ObjectEditor, object};
 use bytes::Bytes;
 
 use super::definition::definition_digest;
@@ -71,23 +71,11 @@ pub(super) fn filter_fields(
     if withdrawn.is_empty() {
         return (raw_initialize.clone(), all);
     }
-    let is_kept = |key: &str| !withdrawn.iter().any(|name| **name == *key);
-    (keep_members(raw_initialize, is_kept), all)
-}
-
-/// Writes an object with the kept members.
-fn keep_members(object: &[u8], is_kept: impl Fn(&str) -> bool) -> Bytes {
-    let mut out = vec![b'{'];
-    for (key, at) in object::fields(object).filter(|(key, _)| is_kept(key)) {
-        if out.len() > 1 {
-            out.push(b',');
-        }
-        write_string(&mut out, &key);
-        out.push(b':');
-        out.extend_from_slice(at.slice(object));
-    }
-    out.push(b'}');
-    out.into()
+    let mut editor = ObjectEditor::new(raw_initialize);
+    editor.retain(editor.whole(), |key, _| {
+        !withdrawn.iter().any(|name| name.as_bytes() == key)
+    });
+    (editor.finish().into(), all)
 }
 
 /// Removes a plain version from `serverInfo`: a new release is no change.

@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bowline_core::cache::CacheHint;
-use bowline_wire::object;
-use bowline_wire::span::ByteSpan;
-use bowline_wire::splice::{ByteEdit, EditedText, write_string};
+use bowline_wire::splice::write_string;
+use bowline_wire::{MemberList, ObjectEditor, object};
 use bytes::Bytes;
 
 use super::definition_marks::META_PREFIX;
@@ -112,17 +111,14 @@ impl InitializeInfo {
     /// Adds every capability that a server to come may have.
     #[must_use]
     pub fn with_all_capabilities(&self) -> Self {
-        let mut capabilities = ALL_CAPABILITIES.as_bytes().to_vec();
+        let mut editor = ObjectEditor::new(ALL_CAPABILITIES.as_bytes());
         for key in ["tasks", "extensions"] {
             if let Some(own) = object::field(&self.capabilities, key) {
-                capabilities.pop();
-                capabilities.push(b',');
-                write_string(&mut capabilities, key);
-                capabilities.push(b':');
-                capabilities.extend_from_slice(own.slice(&self.capabilities));
-                capabilities.push(b'}');
+                let member = MemberList::from_member(key, own.slice(&self.capabilities));
+                editor.insert_last(editor.whole(), member);
             }
         }
+        let capabilities = editor.finish();
         Self {
             capabilities: capabilities.into(),
             hint: None,
@@ -200,17 +196,13 @@ fn with_extensions<'a>(
     if all.is_empty() {
         return capabilities;
     }
-    let mut out = capabilities.to_vec();
-    out.pop();
-    out.extend_from_slice(b",\"extensions\":");
-    for (nth, (key, settings)) in all.iter().enumerate() {
-        out.push(if nth == 0 { b'{' } else { b',' });
-        write_string(&mut out, key);
-        out.push(b':');
-        out.extend_from_slice(settings);
+    let mut extensions = MemberList::default();
+    for (key, settings) in &all {
+        extensions.push(key, settings);
     }
-    out.extend_from_slice(b"}}");
-    out.into()
+    let mut editor = ObjectEditor::new(&capabilities);
+    editor.set_last(editor.whole(), &["extensions"], extensions.into_object());
+    editor.finish().into()
 }
 
 /// Returns the capabilities of an `initialize` result.
@@ -230,63 +222,27 @@ pub(crate) fn declares_capability(initialize: &[u8], path: &str) -> bool {
 /// Declares `listChanged` always: the gateway announces changes, for example after a restart of the
 /// server.
 fn with_list_changed(capabilities: &Bytes) -> Bytes {
-    let mut edits: Vec<(ByteSpan, &[u8])> = Vec::new();
+    let mut editor = ObjectEditor::new(capabilities);
     for (key, at) in object::fields(capabilities) {
-        if !matches!(key.as_ref(), "tools" | "prompts" | "resources") {
-            continue;
+        if matches!(key.as_ref(), "tools" | "prompts" | "resources") {
+            editor.set_first(at, &["listChanged"], &b"true"[..]);
         }
-        let own = at.slice(capabilities);
-        if !own.starts_with(b"{") {
-            continue;
-        }
-        let inside = at.start + 1;
-        let flag_at = object::field(own, "listChanged").map(|flag_at| flag_at.shift(at.start));
-        let empty = object::fields(own).next().is_none();
-        let insert_at = ByteSpan {
-            start: inside,
-            end: inside,
-        };
-        edits.push(match flag_at {
-            Some(flag_at) => (flag_at, b"true"),
-            None if empty => (insert_at, b"\"listChanged\":true"),
-            None => (insert_at, b"\"listChanged\":true,"),
-        });
     }
-    let edits: Vec<_> = edits
-        .into_iter()
-        .map(|(at, with)| ByteEdit {
-            at,
-            with: with.into(),
-        })
-        .collect();
-    let edited = EditedText {
-        source: capabilities,
-        edits: &edits,
-    };
-    edited.to_vec().into()
+    editor.finish().into()
 }
 
 /// Writes the marks of servers with changed or suspicious fields.
 fn marks_meta<'a>(offers: impl Iterator<Item = &'a Arc<ServerCatalog>>) -> Option<Bytes> {
-    let mut members = Vec::new();
+    let mut members = MemberList::default();
     for offer in offers.filter(|offer| !offer.marks.is_empty()) {
-        if !members.is_empty() {
-            members.push(b',');
-        }
-        write_string(&mut members, &offer.server);
-        members.extend_from_slice(b":{");
-        members.extend_from_slice(&offer.marks.to_members());
-        members.push(b'}');
+        members.push(&offer.server, &offer.marks.to_members().into_object());
     }
     if members.is_empty() {
         return None;
     }
-    let mut out = Vec::from(&b"{"[..]);
-    write_string(&mut out, &format!("{META_PREFIX}introduction"));
-    out.extend_from_slice(b":{");
-    out.extend_from_slice(&members);
-    out.extend_from_slice(b"}}");
-    Some(out.into())
+    let key = format!("{META_PREFIX}introduction");
+    let meta = MemberList::from_member(&key, &members.into_object());
+    Some(meta.into_object().into())
 }
 
 /// Joins the instructions of servers; drops those beyond the limit.

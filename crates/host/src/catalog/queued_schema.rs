@@ -1,9 +1,8 @@
 //! Output schema of a queued tool as shown to clients: the tool's own schema, or the schema of a
 //! queued call.
 
-use bowline_wire::object;
-use bowline_wire::span::ByteSpan;
-use bowline_wire::splice::{ByteEdit, EditedText, replace_span, write_string};
+use bowline_wire::splice::{replace_span, to_literal};
+use bowline_wire::{ByteSpan, ObjectEditor, object};
 use bytes::Bytes;
 
 /// Schema of the structured content of a queued call.
@@ -44,56 +43,43 @@ pub(super) fn with_queued_variant(definition: &Bytes) -> Bytes {
 
 /// Writes a schema with its internal references adjusted to the new position.
 fn write_relocated(schema: &[u8], out: &mut Vec<u8>) {
-    let mut references = Vec::new();
-    collect_references(schema, 0, &mut references);
-    references.sort_by_key(|(at, _)| at.start);
-    let edits: Vec<_> = references
-        .iter()
-        .map(|(at, with)| ByteEdit {
-            at: *at,
-            with: with.into(),
-        })
-        .collect();
-    EditedText {
-        source: schema,
-        edits: &edits,
-    }
-    .write(out);
+    let mut editor = ObjectEditor::new(schema);
+    let whole = editor.whole();
+    relocate_references(&mut editor, whole);
+    editor.edited().write(out);
 }
 
-/// Collects the references of a schema at `start`. A schema with its own base keeps its references;
-/// plain values are skipped, even if they look like schemas.
-fn collect_references(schema: &[u8], start: usize, references: &mut Vec<(ByteSpan, Vec<u8>)>) {
+/// Adjusts the references of the schema at a position. A schema with its own base keeps its
+/// references; plain values are skipped, even if they look like schemas.
+fn relocate_references(editor: &mut ObjectEditor<'_>, schema_at: ByteSpan) {
+    let text = editor.text();
+    let schema = schema_at.slice(text);
     if is_own_base(schema) {
         return;
     }
     for (key, at) in object::fields(schema) {
-        let value = at.slice(schema);
-        let offset = start + at.start;
+        let at = at.shift(schema_at.start);
+        let value = at.slice(text);
         match key.as_ref() {
             "$ref" | "$dynamicRef" | "$recursiveRef" => {
                 if let Some(to) = object::parse_string(value)
                     && (to == "#" || to.starts_with("#/"))
                 {
-                    let mut with = Vec::new();
-                    write_string(&mut with, &to.replacen('#', SCHEMA_POINTER, 1));
-                    references.push((at.shift(start), with));
+                    editor.replace(at, to_literal(&to.replacen('#', SCHEMA_POINTER, 1)));
                 }
             }
             // Members are named by the author, and each is a schema.
             "properties" | "patternProperties" | "$defs" | "definitions" | "dependentSchemas"
             | "dependencies" => {
                 for (_, member) in object::fields(value) {
-                    collect_references(member.slice(value), offset + member.start, references);
+                    relocate_references(editor, member.shift(at.start));
                 }
             }
-            "allOf" | "anyOf" | "oneOf" | "prefixItems" => {
-                collect_list_references(value, offset, references)
-            }
+            "allOf" | "anyOf" | "oneOf" | "prefixItems" => relocate_list_references(editor, at),
             // A schema or a list of schemas.
             "items" => {
-                collect_list_references(value, offset, references);
-                collect_references(value, offset, references);
+                relocate_list_references(editor, at);
+                relocate_references(editor, at);
             }
             "additionalItems"
             | "unevaluatedItems"
@@ -105,15 +91,15 @@ fn collect_references(schema: &[u8], start: usize, references: &mut Vec<(ByteSpa
             | "if"
             | "then"
             | "else"
-            | "contentSchema" => collect_references(value, offset, references),
+            | "contentSchema" => relocate_references(editor, at),
             _ => {}
         }
     }
 }
 
-fn collect_list_references(value: &[u8], start: usize, references: &mut Vec<(ByteSpan, Vec<u8>)>) {
-    for item in object::items(value) {
-        collect_references(item.slice(value), start + item.start, references);
+fn relocate_list_references(editor: &mut ObjectEditor<'_>, list_at: ByteSpan) {
+    for item in object::items(list_at.slice(editor.text())) {
+        relocate_references(editor, item.shift(list_at.start));
     }
 }
 

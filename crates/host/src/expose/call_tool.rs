@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use bowline_core::call::{CallRequest, CallSubject};
-use bowline_wire::object;
-use bowline_wire::splice::write_string;
+use bowline_wire::splice::to_literal;
+use bowline_wire::{ObjectEditor, object};
 
 use super::{call_arguments, params_arguments};
 
@@ -26,31 +26,14 @@ pub(crate) fn wrapped_call(call: &CallRequest) -> Option<CallRequest> {
     if !tool_arguments.starts_with(b"{") {
         return None;
     }
-    let mut params = Vec::with_capacity(call.params.len());
-    params.extend_from_slice(b"{\"name\":");
-    let start = params.len();
-    write_string(&mut params, &tool);
-    let name_at = start..params.len();
-    params.extend_from_slice(b",\"arguments\":");
-    params.extend_from_slice(tool_arguments);
-    let mut progress_at = None;
-    for (key, at) in object::fields(&call.params) {
-        if matches!(key.as_ref(), "name" | "arguments") {
-            continue;
-        }
-        params.push(b',');
-        write_string(&mut params, &key);
-        params.push(b':');
-        let moved = params.len();
-        if let Some(token) = &call.progress_at
-            && (at.start..at.end).contains(&token.start)
-        {
-            let start = token.start - at.start + moved;
-            progress_at = Some(start..start + token.len());
-        }
-        params.extend_from_slice(at.slice(&call.params));
-    }
-    params.push(b'}');
+    let mut editor = ObjectEditor::new(&call.params);
+    let whole = editor.whole();
+    editor.set_first(whole, &["name"], to_literal(&tool));
+    editor.set_first(whole, &["arguments"], tool_arguments);
+    let progress_at = call.progress_at.as_ref();
+    let progress_at = progress_at.map(|at| editor.moved_range(at));
+    let params = editor.finish();
+    let name_at = object::field(&params, "name")?.to_range();
     let mut stateless = call.stateless.clone();
     if let Some(stateless) = &mut stateless {
         // Header claims refer to the listed tool `call_tool`, not to the wrapped tool.
@@ -102,7 +85,7 @@ mod tests {
         assert_eq!(inner.subject, CallSubject::Tool("s__a".into()));
         assert_eq!(
             inner.params,
-            r#"{"name":"s__a","arguments":{"n": 1.50},"_meta":{"a":1,"progressToken":"T"},"task":{}}"#
+            r#"{"_meta":{"a":1,"progressToken":"T"},"name":"s__a","arguments":{"n": 1.50},"task":{}}"#
         );
         assert_eq!(&inner.params[inner.name_at], b"\"s__a\"");
         assert_eq!(&inner.params[inner.progress_at.unwrap()], b"\"T\"");

@@ -8,9 +8,8 @@ use bowline_core::hex::to_hex;
 use bowline_core::lane::{KEY_META, KeyChannel};
 use bowline_journal::engine::KEY_BYTES_MAX;
 use bowline_wire::canonical::to_canonical;
-use bowline_wire::object;
-use bowline_wire::span::ByteSpan;
-use bowline_wire::splice::{replace_span, write_string};
+use bowline_wire::splice::to_literal;
+use bowline_wire::{ByteSpan, ObjectEditor, object};
 use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
 
@@ -37,22 +36,21 @@ impl KeyedWrite {
         route: &Route,
         channel: &KeyChannel,
     ) -> Result<Self, KeyError> {
-        let name_at = ByteSpan {
-            start: call.name_at.start,
-            end: call.name_at.end,
-        };
-        let mut name = Vec::new();
-        write_string(&mut name, &route.name);
-        let params = replace_span(&call.params, name_at, &name);
-        let client_key = given_key(&params, call, channel);
+        let client_key = given_key(&call.params, call, channel);
         let key = client_key.map_or_else(generate_key, Ok)?;
-        let mut literal = Vec::new();
-        write_string(&mut literal, &key);
-        let params = match channel {
-            KeyChannel::Argument(member) => with_argument(params, member, &literal),
-            KeyChannel::Meta => set_nested(&params, "_meta", KEY_META, &literal),
-            KeyChannel::Header(_) | KeyChannel::None => params,
-        };
+        let mut editor = ObjectEditor::new(&call.params);
+        let whole = editor.whole();
+        editor.replace(ByteSpan::from_range(&call.name_at), to_literal(&route.name));
+        match channel {
+            KeyChannel::Argument(member) if argument_at(&call.params, member).is_none() => {
+                editor.set_last(whole, &["arguments", member], to_literal(&key));
+            }
+            KeyChannel::Meta => {
+                editor.set_last(whole, &["_meta", KEY_META], to_literal(&key));
+            }
+            KeyChannel::Argument(_) | KeyChannel::Header(_) | KeyChannel::None => {}
+        }
+        let params = editor.finish();
         Ok(Self {
             digest: write_digest(&params, &route.name, channel),
             dedupe: dedupe_name(&route.name, &key),
@@ -104,55 +102,15 @@ fn generate_key() -> Result<Arc<str>, KeyError> {
     Ok(to_hex(&random).into())
 }
 
-/// Inserts the key argument, unless given.
-fn with_argument(params: Vec<u8>, member: &str, literal: &[u8]) -> Vec<u8> {
-    match argument_at(&params, member) {
-        Some(_) => params,
-        None => set_nested(&params, "arguments", member, literal),
-    }
-}
-
-/// Sets a member of a nested object, creating both if missing.
-fn set_nested(params: &[u8], outer: &str, member: &str, value: &[u8]) -> Vec<u8> {
-    let Some(at) = object::field(params, outer) else {
-        let inner = set_member(b"{}", member, value);
-        return set_member(params, outer, &inner);
-    };
-    let object = at.slice(params);
-    // A value other than an object, such as `null`, holds nothing to preserve.
-    let object = if object.starts_with(b"{") {
-        object
-    } else {
-        b"{}"
-    };
-    let inner = set_member(object, member, value);
-    replace_span(params, at, &inner)
-}
-
-/// Sets a member of an object; a new member comes last.
-fn set_member(object: &[u8], member: &str, value: &[u8]) -> Vec<u8> {
-    if let Some(at) = object::field(object, member) {
-        return replace_span(object, at, value);
-    }
-    let mut with = Vec::with_capacity(member.len() + value.len() + 4);
-    if object::fields(object).next().is_some() {
-        with.push(b',');
-    }
-    write_string(&mut with, member);
-    with.push(b':');
-    with.extend_from_slice(value);
-    let end = object.iter().rposition(|byte| *byte == b'}');
-    let end = end.unwrap_or(object.len());
-    replace_span(object, ByteSpan { start: end, end }, &with)
-}
-
 /// Hashes tool and arguments without the key.
 fn write_digest(params: &[u8], tool: &str, channel: &KeyChannel) -> [u8; 32] {
     let arguments = object::field(params, "arguments").map_or(&b"{}"[..], |at| at.slice(params));
     let keyless;
     let arguments = match channel {
         KeyChannel::Argument(member) => {
-            keyless = set_member(arguments, member, b"null");
+            let mut editor = ObjectEditor::new(arguments);
+            editor.set_last(editor.whole(), &[member], &b"null"[..]);
+            keyless = editor.finish();
             keyless.as_slice()
         }
         KeyChannel::Meta | KeyChannel::Header(_) | KeyChannel::None => arguments,

@@ -202,7 +202,8 @@ pub fn strip_continuation(params: &[u8]) -> Cow<'_, [u8]> {
 }
 
 /// Returns continuation members, to precede the parameters
-/// ([`add_meta`](super::request_meta::add_meta)): `state` is a JSON string as written by the server.
+/// ([`add_meta`](super::request_meta::add_meta)): `state` is a JSON string as written by the
+/// server.
 #[must_use]
 pub fn write_continuation<'a>(
     answers: impl IntoIterator<Item = (&'a str, &'a [u8])>,

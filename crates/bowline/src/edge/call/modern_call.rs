@@ -9,7 +9,7 @@ use bowline_core::era::StatelessContext;
 use bowline_core::log_level::LogLevel;
 use bowline_host::catalog::NameLookup;
 use bowline_wire::mcp::code;
-use bowline_wire::object;
+use bowline_wire::{MemberList, ObjectEditor, object};
 use bytes::Bytes;
 
 use super::call_params::{CallKind, CallParams, build_call, parse_params};
@@ -19,7 +19,6 @@ use super::modern_response::ModernResponder;
 use super::{CallResponse, CallStream, ResponseFuture};
 use crate::edge::mcp::{McpCaller, error_response};
 use crate::edge::modern_mcp::ModernRequest;
-use crate::edge::modern_mcp::modern_tasks;
 use crate::edge::modern_mcp::sessionless_clients::{
     ClientDeclaration, LogLevelGuard, SessionlessClient,
 };
@@ -252,6 +251,11 @@ fn rewrite_task_param(responder: &ModernResponder, has_task_param: bool) -> Opti
     if !wants_task && !has_task_param {
         return None;
     }
-    let first: &[u8] = if wants_task { b"\"task\":{}" } else { b"" };
-    Some(modern_tasks::write_without_member(&responder.params, "task", first).into())
+    let mut editor = ObjectEditor::new(&responder.params);
+    let whole = editor.whole();
+    editor.retain(whole, |key, _| key != b"task");
+    if wants_task {
+        editor.insert_first(whole, MemberList::from_member("task", b"{}"));
+    }
+    Some(editor.finish().into())
 }

@@ -3,6 +3,7 @@
 pub(crate) mod task_id;
 pub(super) mod task_waiters;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use bowline_core::call::{BodyKind, CallReply, CallRequest, CallSubject, TaskOperation};
@@ -16,8 +17,8 @@ use bowline_wire::era::request_meta::supports_tasks;
 use bowline_wire::era::result_translation::{ResultContext, to_modern};
 use bowline_wire::era::task_translation::{self, ParsedTask, TaskOutcome, TaskStatus};
 use bowline_wire::mcp::{code, method};
-use bowline_wire::object;
-use bowline_wire::splice::{replace_span, write_string};
+use bowline_wire::splice::{replace_span, to_literal};
+use bowline_wire::{ByteSpan, ObjectEditor, object};
 use bytes::Bytes;
 
 use super::ModernRequest;
@@ -39,36 +40,14 @@ pub(crate) const TASKS_CAPABILITY: &[u8] =
 /// Empty acknowledgement.
 const ACKNOWLEDGED_RESULT: &[u8] = br#"{"resultType":"complete"}"#;
 
-/// Writes an object without a member, after the text `first`.
-pub(crate) fn write_without_member(object: &[u8], member: &str, first: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(object.len() + first.len());
-    out.push(b'{');
-    out.extend_from_slice(first);
-    for (key, at) in object::fields(object) {
-        if key == member {
-            continue;
-        }
-        if out.len() > 1 {
-            out.push(b',');
-        }
-        write_string(&mut out, &key);
-        out.push(b':');
-        out.extend_from_slice(at.slice(object));
-    }
-    out.push(b'}');
-    out
-}
-
 /// Removes the related-task id from a legacy result, because the id is internal to the server.
-fn strip_related_task(result: &[u8]) -> Vec<u8> {
-    let Some(at) = object::field(result, "_meta") else {
-        return result.to_vec();
-    };
-    replace_span(
-        result,
-        at,
-        &write_without_member(at.slice(result), task_translation::RELATED_TASK_KEY, b""),
-    )
+fn strip_related_task(result: &[u8]) -> Cow<'_, [u8]> {
+    let mut editor = ObjectEditor::new(result);
+    if let Some(at) = object::field(result, "_meta") {
+        let key = task_translation::RELATED_TASK_KEY.as_bytes();
+        editor.retain(at, |name, _| name != key);
+    }
+    editor.finish_cow()
 }
 
 /// A request about a task.
@@ -164,12 +143,8 @@ impl TaskRequest {
         let (seal, principal_name) = (edge.sessions.seal(), &responder.principal.name);
         let task = task_id::open_id(seal, principal_name, edge.modern_calls.boot_id, &sealed)?;
         let wants = round_options(request, &responder.params, named);
-        let mut literal = Vec::new();
-        write_string(&mut literal, &task.server_id);
-        let at = bowline_wire::ByteSpan {
-            start: named.name_at.start,
-            end: named.name_at.end,
-        };
+        let at = ByteSpan::from_range(&named.name_at);
+        let literal = to_literal(&task.server_id);
         responder.params = replace_span(&responder.params, at, &literal).into();
         responder.subject = CallSubject::Task {
             id: Arc::clone(&task.server_id),
@@ -287,9 +262,7 @@ impl TaskRequest {
         let Some(read) = ParsedTask::parse(task) else {
             return task.to_vec();
         };
-        let mut literal = Vec::new();
-        write_string(&mut literal, &self.sealed_id);
-        replace_span(task, read.id_at, &literal)
+        replace_span(task, read.id_at, &to_literal(&self.sealed_id))
     }
 
     /// Writes the state of a legacy server's task, with its result or input requests.

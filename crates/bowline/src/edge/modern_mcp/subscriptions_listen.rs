@@ -16,12 +16,12 @@ use bowline_core::sync::lock;
 use bowline_wire::era::result_translation::{ResultContext, to_modern};
 use bowline_wire::jsonrpc::{write_notification, write_result};
 use bowline_wire::mcp::{code, method};
-use bowline_wire::object;
+use bowline_wire::{MemberList, object};
 use bytes::Bytes;
 use http::StatusCode;
 
 use self::listen_filter::ListenFilter;
-use self::subscription_tag::{subscription_member, tag_notification};
+use self::subscription_tag::{subscription_meta, tag_notification};
 use super::ModernRequest;
 use crate::edge::call::modern_response::server_info;
 use crate::edge::client_session::{ListChange, ListFingerprints};
@@ -225,7 +225,7 @@ impl ModernListener {
 
     /// Ends the stream with the response to the opening request.
     fn finish(&self) {
-        let body = [b"{\"_meta\":{", &*subscription_member(&self.id), b"}}"].concat();
+        let body = MemberList::from_member("_meta", &subscription_meta(&self.id)).into_object();
         let context = ResultContext {
             server_info: Some(&self.server_info),
             hint: None,
@@ -247,14 +247,11 @@ impl ModernListener {
     }
 
     fn acknowledgement(&self, granted: &ListenFilter) -> Bytes {
-        let mut params = [
-            b"{\"_meta\":{",
-            &*subscription_member(&self.id),
-            b"},\"notifications\":",
-        ]
-        .concat();
-        granted.write(&mut params);
-        params.push(b'}');
+        let mut notifications = Vec::new();
+        granted.write(&mut notifications);
+        let mut params = MemberList::from_member("_meta", &subscription_meta(&self.id));
+        params.push("notifications", &notifications);
+        let params = params.into_object();
         let mut text = Vec::new();
         let acknowledged = method::SUBSCRIPTIONS_ACKNOWLEDGED;
         write_notification(&mut text, acknowledged, Some(&params));
