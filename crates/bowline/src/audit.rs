@@ -6,6 +6,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_api::VERSION;
+use bowline_api::audit_trail::{
+    AuditRingBreak, AuditRingCounts, AuditRingHead, AuditRingReport, AuditVerifyResponse,
+};
+use bowline_api::status::{AuditExportStatus, AuditStatus, AuditTrailStatus, DenialsRingStatus};
 use bowline_core::call::Principal;
 use bowline_host::Host;
 use bowline_host::audit::{
@@ -16,7 +21,6 @@ use bowline_journal::audit::{
 };
 use bowline_link::http::http_client::HttpClient;
 use bowline_runtime::Clock;
-use serde_json::{Value, json};
 use tokio::sync::watch;
 
 pub use self::audit_export::AuditExportCounts;
@@ -206,26 +210,37 @@ impl GatewayAudit {
         })
     }
 
-    /// Returns the status of the trail as JSON.
+    /// Returns the status of the trail.
     #[must_use]
-    pub fn status(&self) -> Value {
+    pub fn status(&self) -> AuditStatus {
         let Some(trail) = &self.rings else {
-            return json!({"state": "off"});
+            return AuditStatus {
+                state: "off".into(),
+                trail: None,
+            };
         };
         let (calls, denials) = (trail.calls().health(), trail.denials().health());
         let failure = calls.failure.or(denials.failure);
         let state = if failure.is_some() { "degraded" } else { "ok" };
-        json!({
-            "state": state,
-            "reason": failure,
-            "lost": calls.lost + denials.lost,
-            "waiting": calls.queued + denials.queued,
-            "seq": calls.head.seq,
-            "denials": {"seq": denials.head.seq, "lost": denials.lost},
-            "export": self.export_counts.as_ref().map(|counts| {
-                json!({"sent": counts.sent_count(), "lost": counts.lost_count()})
-            }),
-        })
+        let export = self.export_counts.as_ref().map(|counts| AuditExportStatus {
+            sent: counts.sent_count(),
+            lost: counts.lost_count(),
+        });
+        let trail = AuditTrailStatus {
+            reason: failure,
+            lost: calls.lost + denials.lost,
+            waiting: (calls.queued + denials.queued) as u64,
+            seq: calls.head.seq,
+            denials: DenialsRingStatus {
+                seq: denials.head.seq,
+                lost: denials.lost,
+            },
+            export,
+        };
+        AuditStatus {
+            state: state.into(),
+            trail: Some(trail),
+        }
     }
 }
 
@@ -246,34 +261,40 @@ pub fn admin_entry(
     entry
 }
 
-/// Encodes the result of a trail verification as JSON.
+/// Returns the result of a trail verification in the API format.
 #[must_use]
-pub fn verdicts_json(verdicts: &RingReports) -> Value {
-    let mut json = verdict_json(&verdicts.calls);
-    if let Some(members) = json.as_object_mut() {
-        members.insert("v".to_owned(), json!(1));
-        members.insert("ok".to_owned(), json!(verdicts.is_intact()));
-        members.insert(DENIALS_RING.to_owned(), verdict_json(&verdicts.denials));
+pub fn to_verify_response(verdicts: &RingReports) -> AuditVerifyResponse {
+    AuditVerifyResponse {
+        v: VERSION,
+        ok: verdicts.is_intact(),
+        calls: ring_counts(&verdicts.calls),
+        denials: AuditRingReport {
+            ok: verdicts.denials.broken.is_none(),
+            counts: ring_counts(&verdicts.denials),
+        },
     }
-    json
 }
 
-fn verdict_json(verdict: &VerifyReport) -> Value {
-    let broken = verdict.broken.as_ref().map(
-        |broken| json!({"seq": broken.seq, "reason": broken.damage.as_str(), "file": broken.file}),
-    );
-    json!({
-        "ok": broken.is_none(),
-        "rows": verdict.rows,
-        "first": verdict.first_seq,
-        "head": {"seq": verdict.head.seq, "hash": verdict.head.hash.to_string()},
-        "files": verdict.files,
-        "gaps": verdict.gaps,
-        "lost": verdict.lost,
-        "let_go": verdict.evicted,
-        "let_go_early": verdict.evicted_early,
-        "merged": verdict.merged,
-        "coalesced": verdict.coalesced,
-        "broken": broken,
-    })
+fn ring_counts(verdict: &VerifyReport) -> AuditRingCounts {
+    let broken = verdict.broken.as_ref().map(|broken| AuditRingBreak {
+        seq: broken.seq,
+        reason: broken.damage.as_str().to_owned(),
+        file: broken.file.clone(),
+    });
+    AuditRingCounts {
+        rows: verdict.rows,
+        first: verdict.first_seq,
+        head: AuditRingHead {
+            seq: verdict.head.seq,
+            hash: verdict.head.hash.to_string(),
+        },
+        files: verdict.files as u64,
+        gaps: verdict.gaps,
+        lost: verdict.lost,
+        let_go: verdict.evicted,
+        let_go_early: verdict.evicted_early,
+        merged: verdict.merged,
+        coalesced: verdict.coalesced,
+        broken,
+    }
 }

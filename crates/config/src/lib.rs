@@ -45,6 +45,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_api::servers::BrokenServer;
 use bowline_host::HostLimits;
 use bowline_link::http::endpoint::HttpEndpoint;
 
@@ -273,15 +274,6 @@ impl Default for AuditConfig {
             max_age: None,
         }
     }
-}
-
-/// A configured server unable to run on this machine.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BrokenServer {
-    /// Name of the server.
-    pub name: Arc<str>,
-    /// The missing requirement, as one clause.
-    pub reason: String,
 }
 
 /// A permitted but questionable setting.

@@ -1,37 +1,14 @@
 //! Evaluates the policy for a role and a target, and names the deciding rule. The gateway
 //! evaluates the rules in force; the command line evaluates a file not yet in force.
 
+use bowline_api::VERSION;
+use bowline_api::roles::{PolicyTestRequest, PolicyTestResponse};
 use bowline_core::call::{ContextSet, EndpointScope, FeatureKind, Principal, Role};
 use bowline_core::policy::{FeaturePattern, Policy, PolicyDecision, PolicyTarget};
-use serde::Deserialize;
-use serde_json::value::RawValue;
-use serde_json::{Value, json};
 use thiserror::Error;
 
 use crate::PatternMention;
 use bowline_core::suggest::nearest_match;
-
-/// A policy query.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct PolicyQuery {
-    /// The role, or `owner`.
-    pub role: String,
-    /// `SERVER.NAME`, with a `prompt:` or `resource:` prefix for anything but a tool.
-    pub target: String,
-    /// The principal seen by conditions; the principal's role in the file replaces `role`.
-    #[serde(default)]
-    pub principal: Option<String>,
-    /// Contexts that narrow the principal.
-    #[serde(default)]
-    pub contexts: Vec<String>,
-    /// The profile of the endpoint in use.
-    #[serde(default)]
-    pub profile: Option<String>,
-    /// The arguments of a call; without arguments the query is about visibility.
-    #[serde(default)]
-    pub arguments: Option<Box<RawValue>>,
-}
 
 /// Reason why a query is invalid.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
@@ -44,12 +21,12 @@ pub enum PolicyQueryError {
     Arguments,
 }
 
-/// Evaluates a query and returns the decision as JSON.
+/// Evaluates a query and returns the decision in the API format.
 pub fn evaluate_query(
     policy: &Policy,
     mentions: &[PatternMention],
-    query: &PolicyQuery,
-) -> Result<Value, PolicyQueryError> {
+    query: &PolicyTestRequest,
+) -> Result<PolicyTestResponse, PolicyQueryError> {
     let (kind, server, name) = parse_target(&query.target).ok_or(PolicyQueryError::Target)?;
     let arguments = query.arguments.as_ref().map(|raw| raw.get().as_bytes());
     if arguments.is_some_and(|json| json.first() != Some(&b'{')) {
@@ -85,21 +62,22 @@ pub fn evaluate_query(
             && mention.pattern.matches_feature(server, name)
     };
     let conditions_pending = mentions.iter().filter(conditions_pending).count();
-    Ok(json!({
-        "v": 1,
-        "role": query.role,
-        "kind": kind_word(kind),
-        "server": server,
-        "name": name,
-        "allowed": decision.is_allowed(),
-        "rule": rule,
-        "pattern": pattern.map(FeaturePattern::as_str),
-        "line": mention.map(|mention| mention.position.line),
-        "column": mention.map(|mention| mention.position.column),
-        "reason": decision.to_string(),
-        "conditions": if decision.is_allowed() { conditions_pending } else { 0 },
-        "suggestion": suggest_role(policy, query),
-    }))
+    let allowed = decision.is_allowed();
+    Ok(PolicyTestResponse {
+        v: VERSION,
+        role: query.role.clone(),
+        kind: kind_word(kind).into(),
+        server: server.to_owned(),
+        name: name.to_owned(),
+        allowed,
+        pattern: pattern.map(|pattern| pattern.as_str().to_owned()),
+        line: mention.map(|mention| mention.position.line),
+        column: mention.map(|mention| mention.position.column),
+        rule,
+        reason: decision.to_string(),
+        conditions: if allowed { conditions_pending } else { 0 },
+        suggestion: suggest_role(policy, query),
+    })
 }
 
 /// Parses `[KIND:]SERVER.NAME`.
@@ -147,7 +125,7 @@ fn find_mention<'m>(
 }
 
 /// Suggests a defined role similar to the queried role.
-fn suggest_role(policy: &Policy, query: &PolicyQuery) -> Option<String> {
+fn suggest_role(policy: &Policy, query: &PolicyTestRequest) -> Option<String> {
     if query.role == "owner" || policy.has_role(&query.role) {
         return None;
     }

@@ -9,6 +9,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
+use bowline_api::servers::BrokenServer;
 use bowline_core::sync::lock;
 use bowline_core::time::to_millis;
 use bowline_host::events::EventKind;
@@ -22,7 +23,7 @@ pub use self::outcome::{ChangeState, ReloadOutcome, ReloadRefusal, ReloadReport}
 use crate::secrets::SecretVault;
 use crate::trust::{TrustStatus, TrustStore};
 use crate::{
-    AuditConfig, AuditExportConfig, BrokenServer, BrokerConfig, Config, ConnectionLimits, EnvVars,
+    AuditConfig, AuditExportConfig, BrokerConfig, Config, ConnectionLimits, EnvVars,
     ExecutorConfig, JournalEngine, PatternMention, PolicyConfig, TelemetryConfig,
 };
 

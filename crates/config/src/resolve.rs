@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bowline_api::servers::BrokenServer;
 use bowline_host::allowlist::{Allowlist, DOCUMENT_BYTES_MAX};
 
 use super::config_problem::ConfigProblem;
@@ -18,8 +19,8 @@ use super::warnings::{
     warn_about_unknown_servers,
 };
 use super::{
-    BrokenServer, BrokerConfig, Config, ConfigWarning, TelemetryConfig, audit_config,
-    client_config, config_names, defaults, limits_config, policy_config,
+    BrokerConfig, Config, ConfigWarning, TelemetryConfig, audit_config, client_config,
+    config_names, defaults, limits_config, policy_config,
 };
 use crate::secrets::SecretVault;
 

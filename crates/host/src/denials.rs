@@ -99,7 +99,7 @@ impl DenialReporter {
             principal: Arc::clone(&principal.name),
             server: Arc::clone(&route.server),
             name: Arc::clone(&route.name),
-            rule: source,
+            rule: (*source).into(),
             reason: Arc::clone(reason),
             untold,
         });

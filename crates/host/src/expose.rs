@@ -15,8 +15,9 @@ use bytes::Bytes;
 use crate::catalog::{ListKind, RenderedList};
 use crate::local_reply;
 
+pub use bowline_api::tools::FoundTool;
 pub(crate) use call_tool::{wrapped_call, wrapped_tool_name};
-pub use tool_search::{FOUND_MAX, FoundTool};
+pub use tool_search::FOUND_MAX;
 pub(crate) use tool_search::{ToolSearchIndex, handle_describe, handle_find};
 
 /// Finds tools.

@@ -65,11 +65,11 @@ use crate::supervisor::{Dial, ServerAction, ServerStatus, Supervisor, Supervisor
 use self::apply::StartingServers;
 pub use self::apply::{ApplyReport, ChangedServer};
 use self::view_cache::ViewCache;
-pub use discovery::{DISCOVER_MAX, DiscoveryFailure, FRESH_LIST_WAIT, ServerDiscovery};
-pub use embed::{DiscoveryEntry, DiscoveryError};
+pub use bowline_api::reload::{FailedList, RefreshReport};
+pub use bowline_api::tools::{DiscoveryEntry, DiscoveryError};
+pub use discovery::{DISCOVER_MAX, FRESH_LIST_WAIT, ServerDiscovery};
 pub use host_limits::HostLimits;
 pub use peer_servers::{AdoptError, AdoptReport, PEER_SERVERS_MAX};
-pub use refresh::{FailedList, RefreshReport};
 
 /// All supervised servers of a gateway. Cheap to clone.
 #[derive(Clone, Debug)]

@@ -41,8 +41,8 @@ pub use builder::{BuildError, HostBuilder};
 pub use callpath::output_schema::UncheckedTool;
 pub use host::{
     AdoptError, AdoptReport, ApplyReport, ChangedServer, DISCOVER_MAX, DiscoveryEntry,
-    DiscoveryError, DiscoveryFailure, FRESH_LIST_WAIT, FailedList, Host, HostLimits, HostPorts,
-    RefreshReport, ServerDiscovery,
+    DiscoveryError, FRESH_LIST_WAIT, FailedList, Host, HostLimits, HostPorts, RefreshReport,
+    ServerDiscovery,
 };
 pub use router::Router;
 pub use spawn_options::{SpawnError, SpawnOptions};

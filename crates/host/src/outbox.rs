@@ -49,9 +49,10 @@ use crate::supervisor::{Dial, SupervisorDeps};
 
 pub(crate) use self::idempotency_key::{argument_at, given_key};
 pub use self::outbox_handle::{OutboxError, OutboxHandle, QUEUED_CALLS_MAX};
-pub use self::queue_view::{OutboxLaneView, QueuedCallState, QueuedCallView, ServerQueueView};
+pub use self::queue_view::OutboxLaneView;
 pub use self::queued_reply::OUTBOX_URI_PREFIX;
 pub(crate) use self::stored_call::StoredCall;
+pub use bowline_api::outbox::{QueuedCallState, QueuedCallView, ServerQueueView};
 
 /// Prefix of lane names.
 pub(crate) const LANE_PREFIX: &str = "outbox/";

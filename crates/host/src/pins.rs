@@ -15,7 +15,6 @@ use bowline_core::sync::lock;
 use bowline_runtime::Clock;
 use bytes::Bytes;
 use foldhash::fast::RandomState;
-use serde::Serialize;
 use tokio::sync::Semaphore;
 
 use crate::catalog::{
@@ -88,42 +87,6 @@ impl ServerPinState {
             pins: Arc::new(pins),
             trouble,
             update_permit: Arc::new(Semaphore::new(1)),
-        }
-    }
-}
-
-/// Pins in `status`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct PinSummary {
-    /// Handling of unapproved definitions.
-    #[serde(rename = "pin")]
-    pub mode: &'static str,
-    /// Number of changed definitions.
-    #[serde(rename = "pins_changed")]
-    pub changed: usize,
-    /// Number of new, suspicious definitions.
-    #[serde(rename = "pins_quarantined")]
-    pub quarantined: usize,
-    /// Why the approvals are unknown.
-    #[serde(rename = "pins_error")]
-    pub error: Option<Arc<str>>,
-}
-
-impl PinSummary {
-    pub(crate) fn from_registry(pins: &PinRegistry, spec: &ServerSpec) -> Self {
-        let mode = spec.pin.as_str();
-        if spec.pin == PinMode::Off {
-            return Self {
-                mode,
-                ..Self::default()
-            };
-        }
-        let ServerPinState { pins, trouble, .. } = pins.server_pins(&spec.name);
-        Self {
-            mode,
-            changed: pins.count_states(|state| matches!(state, PinState::Changed { .. })),
-            quarantined: pins.count_states(|state| *state == PinState::Quarantined),
-            error: trouble.map(|trouble| Arc::clone(trouble.reason())),
         }
     }
 }
@@ -340,9 +303,9 @@ impl PinRegistry {
     ) {
         self.events.publish(EventKind::Pin {
             server: Arc::clone(server),
-            kind: entry.map(|(kind, _)| kind.as_str()),
+            kind: entry.map(|(kind, _)| kind.as_str().into()),
             tool: entry.map(|(_, name)| Arc::clone(name)),
-            state,
+            state: state.into(),
             reason: reason.cloned(),
         });
     }

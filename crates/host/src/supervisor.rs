@@ -51,6 +51,10 @@ use self::freshness::ListFreshness;
 use self::list_fetch::OmittedEntries;
 use self::server_queue::ServerQueue;
 
+pub use bowline_api::servers::{
+    CacheStatus, OmittedStatus, PinSummary, SandboxStatus, ServerLastError, ServerLimits,
+    ServerStatus,
+};
 pub use breaker_permit::BreakerPermit;
 pub(crate) use call_stats::CallStatsGuard;
 pub use dedicated_links::LinkLease;
@@ -58,7 +62,6 @@ pub use deps::SupervisorDeps;
 pub use failure_cause::FailureSource;
 pub use list_fetch::ListError;
 pub use server_state::{ServerAction, ServerState};
-pub use server_status::{CacheStatus, OmittedStatus, ServerLastError, ServerLimits, ServerStatus};
 
 /// Callers wait for a restart due within this time; otherwise the call fails.
 const BACKOFF_WAIT_MAX: Duration = Duration::from_secs(1);

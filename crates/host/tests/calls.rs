@@ -240,7 +240,10 @@ async fn tool_errors_never_open_the_breaker() {
             }
         }
         let status = host.server_status("s").unwrap();
-        assert_eq!((status.circuit, status.consecutive_failures), ("closed", 0));
+        assert_eq!(
+            (&*status.circuit, status.consecutive_failures),
+            ("closed", 0)
+        );
         assert_eq!(world.record().executions.len(), 20);
         assert_eq!(world.record().starts.len(), 1);
     }

@@ -81,7 +81,7 @@ async fn unattributed_request_isolates_sessions() {
         "one more for each session"
     );
     let status = host.server_status("s").unwrap();
-    assert_eq!((status.own_links, status.isolation), (2, "auto"));
+    assert_eq!((status.own_links, &*status.isolation), (2, "auto"));
     assert!(
         status
             .isolated_because

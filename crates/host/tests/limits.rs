@@ -169,7 +169,10 @@ async fn queue_timeout_is_not_started_and_neutral() {
     );
     assert_eq!(supervisor_of(&host).queued_calls(), 0);
     let status = host.server_status("s").unwrap();
-    assert_eq!((status.circuit, status.consecutive_failures), ("closed", 0));
+    assert_eq!(
+        (&*status.circuit, status.consecutive_failures),
+        ("closed", 0)
+    );
     let totals = supervisor_of(&host).totals();
     assert_eq!((totals.shed_count(), totals.error_count()), (3, 4));
 }

@@ -231,7 +231,7 @@ async fn entries_beyond_limit_are_omitted() {
         assert_eq!((status.tools, status.active), (3, true));
         let list = "tools";
         let left_out = OmittedStatus {
-            list,
+            list: list.into(),
             entries,
             more,
         };

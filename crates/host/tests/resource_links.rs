@@ -49,7 +49,7 @@ fn summarize(found: &[ServerDiscovery]) -> Vec<(String, String)> {
     let brief = found.iter().map(|found| {
         let tools = match &found.tools {
             Ok(tools) => tools.iter().map(|tool| tool.route.name.as_ref()).collect(),
-            Err(why) => why.class.to_owned(),
+            Err(why) => why.class.clone().into_owned(),
         };
         (found.server.as_ref().to_owned(), tools)
     });
@@ -71,7 +71,7 @@ async fn half_open_breaker_shows_probing() {
 
     host.call(tool_call("s__do", "{}")).await.unwrap_err();
     let open = seen();
-    assert_eq!((open.state, open.circuit), ("ready", "open"));
+    assert_eq!((&*open.state, &*open.circuit), ("ready", "open"));
     assert_eq!(open.retry_after_ms, Some(10_000));
     assert!(open.active && open.is_degraded());
     let found = discover_all(&host).await;
@@ -79,13 +79,13 @@ async fn half_open_breaker_shows_probing() {
 
     tokio::time::advance(REST).await;
     let half = seen();
-    assert_eq!((half.state, half.circuit), ("probing", "half_open"));
+    assert_eq!((&*half.state, &*half.circuit), ("probing", "half_open"));
     assert!(half.active && half.is_degraded());
     assert_eq!(half.retry_after_ms, None);
 
     gate.release();
     host.call(tool_call("s__do", "{}")).await.unwrap();
-    assert_eq!((seen().state, seen().circuit), ("ready", "closed"));
+    assert_eq!((&*seen().state, &*seen().circuit), ("ready", "closed"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -180,7 +180,7 @@ async fn status_shows_source_of_tools() {
     assert!(world.kill("s", LinkExit::Status(1)));
     assert!(wait_for_state(&host, "s", "backoff").await);
     let status = host.server_status("s").unwrap();
-    assert_eq!((status.manifest, status.tools), ("last_known", 1));
+    assert_eq!((&*status.manifest, status.tools), ("last_known", 1));
     host.apply_action("s", ServerAction::Stop, WAIT)
         .await
         .unwrap();

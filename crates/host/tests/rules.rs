@@ -367,7 +367,7 @@ async fn denials_are_counted_and_floods_limited() {
     let mut told = 0;
     while let Ok(event) = events.try_recv() {
         if let EventKind::Denied { rule, name, .. } = &event.kind {
-            assert_eq!((*rule, &**name), ("default", "a"));
+            assert_eq!((&**rule, &**name), ("default", "a"));
             told += 1;
         }
     }

@@ -227,7 +227,7 @@ async fn failing_restarts_eject_until_operator_restart() {
         .apply_action("s", ServerAction::Restart, WAIT)
         .await
         .unwrap();
-    assert_eq!((status.state, status.ejected), ("ready", false));
+    assert_eq!((&*status.state, status.ejected), ("ready", false));
     assert_eq!((status.restart_count, status.generation), (0, 5));
     assert!(host.call(tool_call("s__do", "{}")).await.is_ok());
     // The complete budget is available again.
@@ -316,7 +316,7 @@ async fn status_has_operator_fields() {
     );
     let status = host.server_status("s").unwrap();
     assert_eq!(
-        (status.state, status.active, status.tools),
+        (&*status.state, status.active, status.tools),
         ("starting", false, 0)
     );
     assert!(wait_for_state(&host, "s", "ready").await);
@@ -329,14 +329,17 @@ async fn status_has_operator_fields() {
     tokio::time::advance(Duration::from_millis(250)).await;
     let status = host.server_status("s").unwrap();
     assert_eq!(
-        (&*status.name, status.state, status.active),
+        (&*status.name, &*status.state, status.active),
         ("s", "ready", true)
     );
     assert_eq!((status.generation, status.restart_count), (1, 0));
     assert_eq!((status.tools, status.in_flight), (3, 2));
     assert_eq!((status.calls, status.errors), (1, 0));
     assert_eq!((status.pid, status.uptime_ms), (Some(1_001), Some(250)));
-    assert_eq!((status.circuit, status.consecutive_failures), ("closed", 0));
+    assert_eq!(
+        (&*status.circuit, status.consecutive_failures),
+        ("closed", 0)
+    );
     assert!(status.last_error.is_none() && status.retry_after_ms.is_none());
     gate.release();
     waiting.join_all().await;
@@ -345,7 +348,10 @@ async fn status_has_operator_fields() {
     assert!(wait_for_state(&host, "s", "backoff").await);
     let status = host.server_status("s").unwrap();
     assert_eq!((status.calls, status.errors, status.in_flight), (4, 1, 0));
-    assert_eq!((status.circuit, status.consecutive_failures), ("closed", 1));
+    assert_eq!(
+        (&*status.circuit, status.consecutive_failures),
+        ("closed", 1)
+    );
     assert_eq!(status.restart_count, 1);
     assert!(status.last_error.unwrap().message.contains("signal 9"));
     assert!(status.retry_after_ms.is_some());

@@ -46,7 +46,7 @@ pub enum HistoryEvent {
         /// The arguments, unique per call.
         arguments: String,
         /// The circuit breaker state.
-        circuit: &'static str,
+        circuit: String,
     },
     /// An operator gave an order.
     OrderGiven {

@@ -25,6 +25,12 @@ const IO_PATHS: &[&str] = &["tokio::", "std::fs", "std::net", "std::process", "s
 
 const CRATE_RULES: &[CrateRule] = &[
     CrateRule {
+        name: "bowline-api",
+        own_crates: &[],
+        forbidden_crates: IO_CRATES,
+        forbidden_paths: IO_PATHS,
+    },
+    CrateRule {
         name: "bowline-core",
         own_crates: &[],
         forbidden_crates: IO_CRATES,
@@ -76,6 +82,7 @@ const CRATE_RULES: &[CrateRule] = &[
     CrateRule {
         name: "bowline-host",
         own_crates: &[
+            "bowline-api",
             "bowline-broker",
             "bowline-core",
             "bowline-wire",
@@ -90,6 +97,7 @@ const CRATE_RULES: &[CrateRule] = &[
     CrateRule {
         name: "bowline-config",
         own_crates: &[
+            "bowline-api",
             "bowline-core",
             "bowline-wire",
             "bowline-runtime",
@@ -108,6 +116,7 @@ const CRATE_RULES: &[CrateRule] = &[
     CrateRule {
         name: "bowline",
         own_crates: &[
+            "bowline-api",
             "bowline-core",
             "bowline-wire",
             "bowline-runtime",

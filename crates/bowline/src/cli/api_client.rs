@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use bowline_api::error::{ErrorBody, ErrorResponse};
 use bowline_link::http::http_client::{HttpBody, HttpResponse};
 use bowline_wire::sse::{OwnedSseEvent, SseDecoder, SseLimits};
 use bytes::Bytes;
 use http::{Method, StatusCode};
-use serde_json::{Map, Value};
 
 use super::CommandContext;
 use super::failure::{CliExit, CliFailure};
@@ -218,29 +218,34 @@ fn connection_lost() -> CliFailure {
 
 /// Builds the failure for an error response, with its exit code.
 fn to_failure(status: StatusCode, body: &[u8], gateway: &GatewayAccess) -> CliFailure {
-    let body: Value = serde_json::from_slice(body).unwrap_or_default();
-    let mut error: Map<String, Value> = match body.get("error") {
-        Some(Value::Object(error)) => error.clone(),
-        _ => Map::new(),
-    };
-    let mut word = |key: &str| match error.remove(key) {
-        Some(Value::String(text)) => Some(text),
-        _ => None,
-    };
-    let code = word("code").unwrap_or_else(|| format!("http_{}", status.as_u16()));
-    let message = word("message").unwrap_or_else(|| format!("the gateway answered {status}"));
-    let hint = word("hint");
+    let ErrorResponse { error } = serde_json::from_slice(body).unwrap_or_default();
+    let ErrorBody {
+        mut code,
+        mut message,
+        hint,
+        suggestions,
+        mut details,
+    } = error;
+    if code.is_empty() {
+        code = format!("http_{}", status.as_u16());
+    }
+    if message.is_empty() {
+        message = format!("the gateway answered {status}");
+    }
+    if !suggestions.is_empty() {
+        details.insert("suggestions".to_owned(), suggestions.into());
+    }
     let exit = match status.as_u16() {
         401 => CliExit::Auth,
         403 => CliExit::Denied,
         400 | 404 | 405 | 409 | 413 | 422 => CliExit::Usage,
         // The server responded with an error of its own.
-        _ if error.contains_key("rpc") => CliExit::Tool,
+        _ if details.contains_key("rpc") => CliExit::Tool,
         502..=504 => CliExit::Unreachable,
         _ => CliExit::Unexpected,
     };
     let mut failure = CliFailure::new(exit, &code, message);
-    failure.details = error;
+    failure.details = details;
     failure.hints.extend(hint);
     if exit == CliExit::Auth {
         failure.hints.push(format!(

@@ -7,16 +7,18 @@ mod trail_source;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use bowline_api::audit_trail::{
+    AuditRingBreak, AuditRingCounts, AuditRingHead, AuditVerifyQuery, AuditVerifyResponse,
+};
 use bowline_journal::audit::{
     AuditError, AuditFilter, AuditRow, AuditRowKind, ExpectedHeads, RingReports, RowDamage,
 };
 use bowline_runtime::{Clock as _, SystemClock};
 use clap::{Args, Subcommand};
 use owo_colors::OwoColorize as _;
-use serde::Deserialize;
 
 use self::trail_source::TrailSource;
-use super::api_client::{ApiClient, QUICK_TIMEOUT, percent_encode};
+use super::api_client::ApiClient;
 use super::failure::{CliExit, CliFailure};
 use super::output::{CliOutput, OutputFormat};
 use super::table::{format_count, format_micros};
@@ -25,6 +27,9 @@ use crate::civil;
 
 /// Maximum time the gateway holds a request for new rows.
 const FOLLOW_WAIT_MS: u64 = 25_000;
+
+/// Maximum number of rows that follow at once.
+const FOLLOW_ROWS_MAX: usize = 1_000;
 
 /// Maximum time to verify a whole trail.
 const VERIFY_TIMEOUT: Duration = Duration::from_secs(600);
@@ -113,42 +118,6 @@ pub(super) fn unreadable_trail(error: &AuditError) -> CliFailure {
     }
 }
 
-#[derive(Debug, Deserialize)]
-struct ApiAuditVerifyResponse {
-    ok: bool,
-    #[serde(flatten)]
-    calls: RingReport,
-    denials: RingReport,
-}
-
-#[derive(Debug, Deserialize)]
-struct RingReport {
-    rows: u64,
-    first: u64,
-    head: RingHead,
-    files: u64,
-    gaps: u64,
-    lost: u64,
-    let_go: u64,
-    let_go_early: u64,
-    merged: u64,
-    coalesced: u64,
-    broken: Option<RingBreak>,
-}
-
-#[derive(Debug, Deserialize)]
-struct RingHead {
-    seq: u64,
-    hash: String,
-}
-
-#[derive(Debug, Deserialize)]
-struct RingBreak {
-    seq: u64,
-    reason: String,
-    file: Option<String>,
-}
-
 fn verify_trail(
     calls: Option<&str>,
     denials: Option<&str>,
@@ -160,19 +129,18 @@ fn verify_trail(
         TrailSource::Files(directory) => {
             let report = RingReports::verify_rings(&directory, expect)
                 .map_err(|error| unreadable_trail(&error))?;
-            crate::audit::verdicts_json(&report).to_string().into()
+            api_types::encode_json(&crate::audit::to_verify_response(&report))?
         }
         TrailSource::Gateway(client) => {
-            let query = [("expect", calls), ("expect_denials", denials)];
-            let query = query.into_iter().filter_map(|(key, head)| {
-                let head = percent_encode(head?);
-                Some(format!("&{key}={head}"))
-            });
-            let query: String = query.collect();
-            client.get(&format!("/api/v1/audit/verify?v=1{query}"), VERIFY_TIMEOUT)?
+            let query = AuditVerifyQuery {
+                expect: calls.map(str::to_owned),
+                expect_denials: denials.map(str::to_owned),
+            };
+            let path = api_types::with_query("/api/v1/audit/verify", &query)?;
+            client.get(&path, VERIFY_TIMEOUT)?
         }
     };
-    let report: ApiAuditVerifyResponse = api_types::parse_response(&response)?;
+    let report: AuditVerifyResponse = api_types::parse_response(&response)?;
     match context.out.format() {
         OutputFormat::Json => context.out.write_raw_json(&response)?,
         OutputFormat::Human => print_report(&report, &mut context.out)?,
@@ -184,13 +152,13 @@ fn verify_trail(
     })
 }
 
-fn print_report(report: &ApiAuditVerifyResponse, out: &mut CliOutput) -> Result<(), CliFailure> {
+fn print_report(report: &AuditVerifyResponse, out: &mut CliOutput) -> Result<(), CliFailure> {
     print_ring(&report.calls, "", out)?;
-    print_ring(&report.denials, "denials ", out)
+    print_ring(&report.denials.counts, "denials ", out)
 }
 
 /// Prints the state of a ring and the head for a later verification.
-fn print_ring(report: &RingReport, ring: &str, out: &mut CliOutput) -> Result<(), CliFailure> {
+fn print_ring(report: &AuditRingCounts, ring: &str, out: &mut CliOutput) -> Result<(), CliFailure> {
     let rows = format!(
         "{ring}{} ({} to {}) in {}",
         format_count(report.rows, "row"),
@@ -200,11 +168,11 @@ fn print_ring(report: &RingReport, ring: &str, out: &mut CliOutput) -> Result<()
     );
     match &report.broken {
         None => out.write_line(&format!("{} {rows}", "ok".green()))?,
-        Some(RingBreak { reason, .. }) if reason == RowDamage::Missing.as_str() => {
+        Some(AuditRingBreak { reason, .. }) if reason == RowDamage::Missing.as_str() => {
             let text = format!("{ring}trail: neither rows nor a head are here");
             out.write_line(&format!("{} {text}", "missing".red()))?;
         }
-        Some(RingBreak { seq, reason, file }) => {
+        Some(AuditRingBreak { seq, reason, file }) => {
             let location = file.as_ref().map(|file| format!(" in {file}"));
             let line = format!("{ring}row {seq}: {reason}{}", location.unwrap_or_default());
             out.write_line(&format!("{} {}", "broken".red(), clean::escape_line(&line)))?;
@@ -236,7 +204,7 @@ fn print_ring(report: &RingReport, ring: &str, out: &mut CliOutput) -> Result<()
         ))?;
     }
     if report.broken.is_none() {
-        let RingHead { seq, hash } = &report.head;
+        let AuditRingHead { seq, hash } = &report.head;
         out.write_line(&format!("{ring}head {seq}:{}", clean::escape_line(hash)))?;
     }
     Ok(())
@@ -269,17 +237,14 @@ fn follow_rows(
     context: &mut CommandContext,
 ) -> Result<CliExit, CliFailure> {
     let client = ApiClient::new(context)?;
-    let query = trail_source::filter_query(filter);
-    let body = client.get(&format!("/api/v1/audit?limit={rows}{query}"), QUICK_TIMEOUT)?;
-    let mut page = trail_source::parse_page(&body)?;
+    let mut query = trail_source::filter_query(filter, rows as usize);
+    let mut page = trail_source::fetch_page(&client, &query)?;
+    query.limit = Some(FOLLOW_ROWS_MAX);
+    query.wait_ms = FOLLOW_WAIT_MS;
     loop {
         print_rows(&page.rows, &mut context.out)?;
-        let after = page.next;
-        let path =
-            format!("/api/v1/audit?after={after}&limit=1000&wait_ms={FOLLOW_WAIT_MS}{query}");
-        page = trail_source::parse_page(
-            &client.get(&path, QUICK_TIMEOUT + Duration::from_millis(FOLLOW_WAIT_MS))?,
-        )?;
+        query.after = Some(page.next.to_string());
+        page = trail_source::fetch_page(&client, &query)?;
     }
 }
 

@@ -5,13 +5,15 @@ mod content;
 
 use std::time::Duration;
 
+use bowline_api::calls::{ToolCallRequest, ToolCallResponse};
+use bowline_api::tools::ToolsResponse;
 use bytes::Bytes;
 use owo_colors::OwoColorize as _;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::api_client::ApiClient;
-use super::api_types::{self, ApiToolsResponse};
+use super::api_types;
 use super::args::{ArgumentValue, CallArgs, ToolTarget};
 use super::failure::{CliExit, CliFailure};
 use super::output::OutputFormat;
@@ -22,16 +24,6 @@ use super::{CommandContext, clean};
 const DEFAULT_WAIT: Duration = Duration::from_secs(15 * 60);
 /// Extra time for the gateway to report the outcome of a timed-out call.
 const TIMEOUT_GRACE: Duration = Duration::from_secs(10);
-
-#[derive(Deserialize)]
-struct CallCommandResponse<'a> {
-    #[serde(default)]
-    duration_us: u64,
-    #[serde(default)]
-    origin: String,
-    #[serde(borrow)]
-    result: &'a RawValue,
-}
 
 /// Structured content of a queued call.
 #[derive(Default, Deserialize)]
@@ -63,22 +55,22 @@ pub(super) fn run(call: &CallArgs, context: &mut CommandContext) -> Result<CliEx
             arguments::from_pairs(&call.pairs, schema.as_ref())?
         }
     };
-    let body = build_request(server, tool, call, &arguments);
+    let body = build_request(server, tool, call, arguments)?;
     let wait = call
         .timeout
         .map_or(DEFAULT_WAIT, |limit| limit + TIMEOUT_GRACE);
     let response = client.post("/api/v1/call", body, wait).map_err(explain)?;
-    let parsed: CallCommandResponse<'_> = api_types::parse_response(&response)?;
+    let parsed: ToolCallResponse = api_types::parse_response(&response)?;
     if parsed.origin == "queued" {
         return report_queued(&response, &parsed, server, context);
     }
-    let has_failed = content::is_error_result(parsed.result);
+    let has_failed = content::is_error_result(&parsed.result);
     match context.out.format() {
         OutputFormat::Json => context.out.write_raw_json(&response)?,
         OutputFormat::Human => {
-            content::print_result(parsed.result, &mut context.out)?;
+            content::print_result(&parsed.result, &mut context.out)?;
             let time = format_duration(parsed.duration_us.div_ceil(1_000));
-            let verdict = match (has_failed, parsed.origin.as_str()) {
+            let verdict = match (has_failed, &*parsed.origin) {
                 (true, _) => "tool error",
                 (false, "recorded") => "ok, answered before",
                 (false, _) => "ok",
@@ -97,7 +89,7 @@ pub(super) fn run(call: &CallArgs, context: &mut CommandContext) -> Result<CliEx
 /// Prints the queued state of a call, and the command to follow the call.
 fn report_queued(
     response: &[u8],
-    parsed: &CallCommandResponse<'_>,
+    parsed: &ToolCallResponse,
     server: &str,
     context: &mut CommandContext,
 ) -> Result<CliExit, CliFailure> {
@@ -105,8 +97,8 @@ fn report_queued(
         context.out.write_raw_json(response)?;
         return Ok(CliExit::Queued);
     }
-    content::print_result(parsed.result, &mut context.out)?;
-    let QueuedNotice { id, position } = content::parse_structured(parsed.result);
+    content::print_result(&parsed.result, &mut context.out)?;
+    let QueuedNotice { id, position } = content::parse_structured(&parsed.result);
     let (id, server) = (clean::escape_line(&id), clean::escape_line(server));
     let line = format!("queued · position {position} · {server} is away");
     context.out.write_note(&line.yellow().to_string());
@@ -117,14 +109,22 @@ fn report_queued(
 }
 
 /// Builds the request, with the arguments verbatim.
-fn build_request(server: &str, tool: &str, call: &CallArgs, arguments: &str) -> Bytes {
-    let (server, tool) = (arguments::quote_json(server), arguments::quote_json(tool));
-    let timeout = call.timeout;
-    let timeout = timeout.map(|limit| format!(",\"timeout_ms\":{}", limit.as_millis()));
-    let key = call.key.as_deref();
-    let key = key.map(|key| format!(",\"idempotency_key\":{}", arguments::quote_json(key)));
-    let more = timeout.into_iter().chain(key).collect::<String>();
-    format!("{{\"server\":{server},\"tool\":{tool}{more},\"arguments\":{arguments}}}").into()
+fn build_request(
+    server: &str,
+    tool: &str,
+    call: &CallArgs,
+    arguments: String,
+) -> Result<Bytes, CliFailure> {
+    let arguments = RawValue::from_string(arguments);
+    let arguments = arguments.map_err(|error| CliFailure::usage(error.to_string()))?;
+    let timeout_ms = call.timeout.map(|limit| limit.as_millis());
+    api_types::encode_json(&ToolCallRequest {
+        server: server.to_owned(),
+        tool: tool.to_owned(),
+        timeout_ms: timeout_ms.map(|limit| u64::try_from(limit).unwrap_or(u64::MAX)),
+        idempotency_key: call.key.clone(),
+        arguments: Some(arguments),
+    })
 }
 
 /// Fetches the input schema of the tool, if needed for a pair.
@@ -142,11 +142,15 @@ fn fetch_input_schema(
         return Ok(None);
     }
     let body = api_types::fetch_tools(client, server)?;
-    let tools: ApiToolsResponse<'_> = api_types::parse_response(&body)?;
-    let Some(entry) = tools.tools.iter().find(|candidate| candidate.tool == tool) else {
+    let tools: ToolsResponse = api_types::parse_response(&body)?;
+    let Some(entry) = tools
+        .tools
+        .iter()
+        .find(|candidate| *candidate.tool == *tool)
+    else {
         return Ok(None);
     };
-    let schema = entry.parse_definition().input_schema;
+    let schema = api_types::parse_definition(entry).input_schema;
     Ok(schema.and_then(|schema| serde_json::from_str(schema.get()).ok()))
 }
 
@@ -213,7 +217,7 @@ fn suggest_tool(client: &ApiClient, server: &str, tool: &str, failure: CliFailur
     let Ok(body) = api_types::fetch_tools(client, server) else {
         return failure;
     };
-    match api_types::parse_response::<ApiToolsResponse<'_>>(&body) {
+    match api_types::parse_response::<ToolsResponse>(&body) {
         Ok(tools) => api_types::unknown_tool(server, tool, &tools.tools),
         Err(_) => failure,
     }

@@ -1,11 +1,12 @@
 //! `start`, `stop`, `restart` and `reload` of one server: sends the request and prints the new
 //! state.
 
+use bowline_api::servers::{ServerResponse, ServerStatus};
 use bytes::Bytes;
 
 use super::CommandContext;
 use super::api_client::{ApiClient, percent_encode};
-use super::api_types::{self, ApiServer, ApiServerResponse};
+use super::api_types;
 use super::failure::{CliExit, CliFailure};
 use super::output::OutputFormat;
 use std::time::Duration;
@@ -48,8 +49,8 @@ pub(super) fn run(
     let body = client
         .post(&path, Bytes::new(), LIFECYCLE_TIMEOUT)
         .map_err(|failure| with_server_suggestion(&client, server, failure))?;
-    let server = api_types::parse_response::<ApiServerResponse>(&body)?.server;
-    let has_failed = action != LifecycleAction::Stop && server.is_failing();
+    let server = api_types::parse_response::<ServerResponse>(&body)?.server;
+    let has_failed = action != LifecycleAction::Stop && server.is_degraded();
     match context.out.format() {
         OutputFormat::Json => context.out.write_raw_json(&body)?,
         OutputFormat::Human if has_failed => return Err(start_failure(&server)),
@@ -62,9 +63,9 @@ pub(super) fn run(
     })
 }
 
-fn describe_state(server: &ApiServer) -> String {
-    let ApiServer { name, state, .. } = server;
-    match (state.as_str(), server.pid) {
+fn describe_state(server: &ServerStatus) -> String {
+    let ServerStatus { name, state, .. } = server;
+    match (&**state, server.pid) {
         ("stopped", _) => {
             format!("{name} is stopped; calls are refused until: bowline start {name}")
         }
@@ -75,12 +76,14 @@ fn describe_state(server: &ApiServer) -> String {
 }
 
 /// Builds the failure for a server that did not start.
-fn start_failure(server: &ApiServer) -> CliFailure {
+fn start_failure(server: &ServerStatus) -> CliFailure {
     let error = server.last_error.clone().unwrap_or_default();
     let message = format!("{} is {}: {}", server.name, server.state, error.message);
     let code = error.code.as_deref().unwrap_or("start_failed");
     let mut failure = CliFailure::new(CliExit::Unreachable, code, message);
-    failure.details.insert("class".into(), error.class.into());
+    failure
+        .details
+        .insert("class".into(), error.class.as_ref().into());
     failure.with_hint(format!("see: bowline logs {}", server.name))
 }
 

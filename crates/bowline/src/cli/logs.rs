@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use bowline_api::logs::{LogLine, LogsQuery, LogsResponse};
 use owo_colors::OwoColorize as _;
-use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::api_client::{ApiClient, QUICK_TIMEOUT, percent_encode};
+use super::api_client::{ApiClient, QUICK_TIMEOUT};
 use super::failure::{CliExit, CliFailure};
 use super::output::{CliOutput, OutputFormat};
 use super::{CommandContext, api_types, clean, lifecycle};
@@ -14,24 +14,16 @@ use super::{CommandContext, api_types, clean, lifecycle};
 /// Maximum time the gateway holds a request for new lines.
 const FOLLOW_WAIT_MS: u64 = 25_000;
 
+/// Maximum number of lines that follow at once.
+const FOLLOW_LINES_MAX: usize = 1_000;
+
+const LOGS_PATH: &str = "/api/v1/logs";
+
 /// Range of lines to print.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LogRange {
     Existing,
     Follow,
-}
-
-#[derive(Deserialize)]
-struct ApiLogPage<'a> {
-    #[serde(borrow)]
-    lines: Vec<&'a RawValue>,
-    next: u64,
-}
-
-#[derive(Deserialize)]
-struct ApiLogLine {
-    server: String,
-    text: String,
 }
 
 pub(super) fn run(
@@ -41,10 +33,12 @@ pub(super) fn run(
     context: &mut CommandContext,
 ) -> Result<CliExit, CliFailure> {
     let client = ApiClient::new(context)?;
-    let server_query = server
-        .map(|name| format!("server={}&", percent_encode(name)))
-        .unwrap_or_default();
-    let path = format!("/api/v1/logs?{server_query}limit={lines}");
+    let mut query = LogsQuery {
+        server: server.map(str::to_owned),
+        limit: Some(lines as usize),
+        ..LogsQuery::default()
+    };
+    let path = api_types::with_query(LOGS_PATH, &query)?;
     let with_suggestion = |failure| match server {
         Some(name) => lifecycle::with_server_suggestion(&client, name, failure),
         None => failure,
@@ -54,26 +48,27 @@ pub(super) fn run(
         context.out.write_raw_json(&body)?;
         return Ok(CliExit::Ok);
     }
-    let mut next = print_lines(&body, &mut context.out)?;
+    query.after = print_lines(&body, &mut context.out)?;
     if range == LogRange::Existing {
         return Ok(CliExit::Ok);
     }
+    query.limit = Some(FOLLOW_LINES_MAX);
+    query.wait_ms = FOLLOW_WAIT_MS;
     // Ends with the gateway, or when stdout is closed.
     loop {
-        let path =
-            format!("/api/v1/logs?{server_query}after={next}&limit=1000&wait_ms={FOLLOW_WAIT_MS}");
+        let path = api_types::with_query(LOGS_PATH, &query)?;
         let body = client.get(&path, QUICK_TIMEOUT + Duration::from_millis(FOLLOW_WAIT_MS))?;
-        next = print_lines(&body, &mut context.out)?;
+        query.after = print_lines(&body, &mut context.out)?;
     }
 }
 
 fn print_lines(body: &[u8], out: &mut CliOutput) -> Result<u64, CliFailure> {
-    let page: ApiLogPage<'_> = api_types::parse_response(body)?;
+    let page: LogsResponse<Box<RawValue>> = api_types::parse_response(body)?;
     for raw in page.lines {
         match out.format() {
             OutputFormat::Json => out.write_raw_json(raw.get().as_bytes())?,
             OutputFormat::Human => {
-                let line: ApiLogLine = api_types::parse_response(raw.get().as_bytes())?;
+                let line: LogLine = api_types::parse_response(raw.get().as_bytes())?;
                 let name = clean::escape_line(&line.server).into_owned();
                 out.write_line(&format!(
                     "{} | {}",

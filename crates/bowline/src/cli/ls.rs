@@ -2,11 +2,13 @@
 
 mod token_costs;
 
+use bowline_api::servers::{ServerStatus, ServersResponse};
+use bowline_api::tools::{ToolEntry, ToolsResponse};
 use bowline_host::tools::signature::tool_signature;
 use owo_colors::OwoColorize as _;
 
 use super::api_client::{ApiClient, QUICK_TIMEOUT};
-use super::api_types::{self, ApiServer, ApiTool, ApiToolsResponse};
+use super::api_types;
 use super::args::ToolTarget;
 use super::failure::{CliExit, CliFailure};
 use super::output::{CliOutput, OutputFormat};
@@ -26,7 +28,7 @@ pub(super) fn run(
         Some(target @ ToolTarget { server, tool }) => {
             let body =
                 api_types::fetch_tools(&client, server).map_err(api_types::with_suggestion_hint)?;
-            let tools: ApiToolsResponse<'_> = api_types::parse_response(&body)?;
+            let tools: ToolsResponse = api_types::parse_response(&body)?;
             check_server(&client, server, &tools)?;
             if costs {
                 token_costs::print_server_costs(target, &tools, &mut context.out)?;
@@ -47,13 +49,15 @@ fn list_servers(client: &ApiClient, out: &mut CliOutput) -> Result<(), CliFailur
     if out.format() == OutputFormat::Json {
         return Ok(out.write_raw_json(&body)?);
     }
-    let api_types::ApiServersResponse { servers, broken } = api_types::parse_response(&body)?;
+    let ServersResponse {
+        servers, broken, ..
+    } = api_types::parse_response(&body)?;
     if servers.is_empty() && broken.is_empty() {
         out.write_note("no servers are configured");
         return Ok(());
     }
     let broken = broken.iter().map(|broken| {
-        let (name, reason) = (broken.name.clone(), broken.reason.clone());
+        let (name, reason) = (broken.name.to_string(), broken.reason.clone());
         [
             name,
             "broken".to_owned(),
@@ -68,11 +72,11 @@ fn list_servers(client: &ApiClient, out: &mut CliOutput) -> Result<(), CliFailur
 }
 
 /// Formats the row of a server; a failing server shows the error.
-fn server_row(server: &ApiServer) -> [String; 5] {
-    let error = server.last_error.as_ref().filter(|_| server.is_failing());
+fn server_row(server: &ServerStatus) -> [String; 5] {
+    let error = server.last_error.as_ref().filter(|_| server.is_degraded());
     [
-        server.name.clone(),
-        server.state.clone(),
+        server.name.to_string(),
+        server.state.to_string(),
         match server.stale {
             true => format!("{} stale", server.tools),
             false => server.tools.to_string(),
@@ -80,22 +84,18 @@ fn server_row(server: &ApiServer) -> [String; 5] {
         server.command.clone(),
         match error {
             Some(error) => format!("{}: {}", error.class, error.message),
-            None => server.describe_omitted().unwrap_or_default(),
+            None => api_types::describe_omitted(server).unwrap_or_default(),
         },
     ]
 }
 
 /// Distinguishes a server without tools from an unknown server.
-fn check_server(
-    client: &ApiClient,
-    server: &str,
-    tools: &ApiToolsResponse<'_>,
-) -> Result<(), CliFailure> {
+fn check_server(client: &ApiClient, server: &str, tools: &ToolsResponse) -> Result<(), CliFailure> {
     if !tools.tools.is_empty() || !tools.unlisted.is_empty() {
         return Ok(());
     }
     let servers = api_types::fetch_servers(client)?;
-    if servers.iter().any(|entry| entry.name == server) {
+    if servers.iter().any(|entry| *entry.name == *server) {
         return Ok(());
     }
     Err(api_types::with_suggestion_hint(api_types::unknown_server(
@@ -103,9 +103,9 @@ fn check_server(
     )))
 }
 
-fn print_signatures(tools: &ApiToolsResponse<'_>, out: &mut CliOutput) -> Result<(), CliFailure> {
+fn print_signatures(tools: &ToolsResponse, out: &mut CliOutput) -> Result<(), CliFailure> {
     for tool in &tools.tools {
-        let definition = tool.parse_definition();
+        let definition = api_types::parse_definition(tool);
         let text = tool_signature(
             &tool.tool,
             definition.input_schema.map(|schema| schema.get()),
@@ -147,10 +147,14 @@ fn print_signatures(tools: &ApiToolsResponse<'_>, out: &mut CliOutput) -> Result
 fn print_tool(
     server: &str,
     tool: &str,
-    tools: &ApiToolsResponse<'_>,
+    tools: &ToolsResponse,
     out: &mut CliOutput,
 ) -> Result<(), CliFailure> {
-    let Some(entry) = tools.tools.iter().find(|candidate| candidate.tool == tool) else {
+    let Some(entry) = tools
+        .tools
+        .iter()
+        .find(|candidate| *candidate.tool == *tool)
+    else {
         return Err(api_types::with_suggestion_hint(api_types::unknown_tool(
             server,
             tool,
@@ -174,8 +178,8 @@ fn print_tool(
     Ok(())
 }
 
-fn describe_tool(tool: &ApiTool<'_>, out: &mut CliOutput) -> Result<(), CliFailure> {
-    let definition = tool.parse_definition();
+fn describe_tool(tool: &ToolEntry, out: &mut CliOutput) -> Result<(), CliFailure> {
+    let definition = api_types::parse_definition(tool);
     let text = tool_signature(
         &tool.tool,
         definition.input_schema.map(|schema| schema.get()),

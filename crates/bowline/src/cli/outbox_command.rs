@@ -1,5 +1,8 @@
 //! `outbox`: shows, retries and drops queued calls.
 
+use bowline_api::outbox::{
+    OutboxQuery, OutboxResponse, QueuedCallResponse, QueuedCallState, QueuedCallView,
+};
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -15,47 +18,11 @@ use super::{CommandContext, clean};
 
 const OUTBOX_PATH: &str = "/api/v1/outbox";
 
-/// A queued call.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct ApiQueuedCall {
-    id: String,
-    state: String,
-    principal: String,
-    server: String,
-    tool: String,
-    key: String,
-    position: u64,
-    attempts: u64,
-    last_error: Option<String>,
-    next_try_ms: Option<u64>,
-    age_ms: Option<u64>,
-    expires_at_ms: Option<u64>,
-    done_at_ms: Option<u64>,
-    params: Option<Box<RawValue>>,
-    result: Option<Box<RawValue>>,
-}
-
 /// The displayed part of a call's parameters.
 #[derive(Default, Deserialize)]
 struct QueuedCallParams<'a> {
     #[serde(borrow)]
     arguments: Option<&'a RawValue>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct ApiOutboxResponse {
-    now_ms: u64,
-    entries: Vec<ApiQueuedCall>,
-    next: Option<u64>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct ApiQueuedCallResponse {
-    now_ms: u64,
-    entry: ApiQueuedCall,
 }
 
 pub(super) fn run(
@@ -78,21 +45,21 @@ fn list_calls(
     filter: &OutboxListArgs,
     out: &mut CliOutput,
 ) -> Result<(), CliFailure> {
-    let server = filter.server.as_ref();
-    let server = server.map(|server| format!("server={}", percent_encode(server)));
-    let dead = filter.dead.then(|| "state=dead".to_owned());
-    let query: Vec<_> = server.into_iter().chain(dead).collect();
-    let path = match query.as_slice() {
-        [] => OUTBOX_PATH.to_owned(),
-        query => format!("{OUTBOX_PATH}?{}", query.join("&")),
+    let query = OutboxQuery {
+        server: filter.server.clone(),
+        state: filter
+            .dead
+            .then(|| QueuedCallState::Dead.as_str().to_owned()),
+        ..OutboxQuery::default()
     };
+    let path = api_types::with_query(OUTBOX_PATH, &query)?;
     let body = client
         .get(&path, QUICK_TIMEOUT)
         .map_err(api_types::with_suggestion_hint)?;
     if out.format() == OutputFormat::Json {
         return Ok(out.write_raw_json(&body)?);
     }
-    let response: ApiOutboxResponse = api_types::parse_response(&body)?;
+    let response: OutboxResponse = api_types::parse_response(&body)?;
     if response.entries.is_empty() {
         out.write_note("nothing waits");
         return Ok(());
@@ -116,7 +83,11 @@ fn list_calls(
     if response.next.is_some() {
         out.write_note("there are more; narrow it by --server or --dead");
     }
-    if let Some(dead) = response.entries.iter().find(|call| call.state == "dead") {
+    if let Some(dead) = response
+        .entries
+        .iter()
+        .find(|call| call.state == QueuedCallState::Dead)
+    {
         let id = clean::escape_line(&dead.id);
         out.write_note(&format!(
             "dead calls are kept and not sent: bowline outbox retry {id}, or drop {id}"
@@ -125,25 +96,25 @@ fn list_calls(
     Ok(())
 }
 
-fn call_row(call: &ApiQueuedCall, now_ms: u64) -> [String; 8] {
+fn call_row(call: &QueuedCallView, now_ms: u64) -> [String; 8] {
     [
         call.id.clone(),
-        call.state.clone(),
+        call.state.as_str().to_owned(),
         qualified_tool(call),
-        call.principal.clone(),
+        call.principal.to_string(),
         call.age_ms.map_or_else(|| "-".to_owned(), format_duration),
         call.attempts.to_string(),
         format_expiry(call, now_ms),
-        call.last_error.clone().unwrap_or_default(),
+        call.last_error.as_deref().unwrap_or_default().to_owned(),
     ]
     .map(|cell| clean::escape_line(&cell).into_owned())
 }
 
-fn qualified_tool(call: &ApiQueuedCall) -> String {
+fn qualified_tool(call: &QueuedCallView) -> String {
     format!("{}.{}", call.server, call.tool)
 }
 
-fn format_expiry(call: &ApiQueuedCall, now_ms: u64) -> String {
+fn format_expiry(call: &QueuedCallView, now_ms: u64) -> String {
     match call.expires_at_ms {
         None => "never".to_owned(),
         Some(end) if end <= now_ms => "passed".to_owned(),
@@ -156,12 +127,12 @@ fn show_call(client: &ApiClient, id: &str, out: &mut CliOutput) -> Result<(), Cl
     if out.format() == OutputFormat::Json {
         return Ok(out.write_raw_json(&body)?);
     }
-    let one: ApiQueuedCallResponse = api_types::parse_response(&body)?;
+    let one: QueuedCallResponse = api_types::parse_response(&body)?;
     Ok(out.write_line(&format_details(&one.entry, one.now_ms))?)
 }
 
 /// Formats all known details of a call, line by line.
-fn format_details(call: &ApiQueuedCall, now_ms: u64) -> String {
+fn format_details(call: &QueuedCallView, now_ms: u64) -> String {
     let next = call.next_try_ms.map(|wait| match wait {
         0 => "now".to_owned(),
         wait => format!("in {}", format_duration(wait)),
@@ -173,17 +144,17 @@ fn format_details(call: &ApiQueuedCall, now_ms: u64) -> String {
     let expires = call.expires_at_ms.map(|_| format_expiry(call, now_ms));
     let details = [
         ("id", Some(call.id.clone())),
-        ("state", Some(call.state.clone())),
+        ("state", Some(call.state.as_str().to_owned())),
         ("tool", Some(qualified_tool(call))),
-        ("principal", Some(call.principal.clone())),
-        ("key", Some(call.key.clone())),
+        ("principal", Some(call.principal.to_string())),
+        ("key", Some(call.key.to_string())),
         ("queued", call.age_ms.map(ago)),
         ("position", position),
         ("tries", tries),
         ("next try", next),
         ("expires", expires),
         ("delivered", done),
-        ("error", call.last_error.clone()),
+        ("error", call.last_error.as_ref().map(ToString::to_string)),
     ];
     let details = details.into_iter().filter_map(|(label, text)| {
         let line = format!("{label:<10} {}", text?);
@@ -208,7 +179,7 @@ fn retry_call(client: &ApiClient, id: &str, out: &mut CliOutput) -> Result<(), C
     if out.format() == OutputFormat::Json {
         return Ok(out.write_raw_json(&body)?);
     }
-    let ApiQueuedCallResponse { entry, .. } = api_types::parse_response(&body)?;
+    let QueuedCallResponse { entry, .. } = api_types::parse_response(&body)?;
     let line = format!(
         "{} of {} is sent as soon as its server is there",
         id,
@@ -228,7 +199,7 @@ fn drop_call(client: &ApiClient, id: &str, out: &mut CliOutput) -> Result<(), Cl
     if out.format() == OutputFormat::Json {
         return Ok(out.write_raw_json(&body)?);
     }
-    let ApiQueuedCallResponse { entry, now_ms } = api_types::parse_response(&body)?;
+    let QueuedCallResponse { entry, now_ms, .. } = api_types::parse_response(&body)?;
     out.write_line(&format_details(&entry, now_ms))?;
     out.write_note(
         "dropped for good: it is never sent. This was it, should you want to call it anew",

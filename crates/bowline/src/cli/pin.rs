@@ -2,12 +2,14 @@
 
 mod visible_text;
 
+use bowline_api::Word;
+use bowline_api::pins::{
+    PinAcceptRequest, PinAcceptResponse, PinDiffQuery, PinDiffResponse, PinEntry, PinFinding,
+    PinsQuery, PinsResponse, ServerPins,
+};
 use bowline_core::pins::PinKind;
 use bytes::Bytes;
 use owo_colors::OwoColorize as _;
-use serde::de::Error as _;
-use serde::{Deserialize, Deserializer};
-use serde_json::json;
 use serde_json::value::RawValue;
 
 use super::api_client::{ApiClient, QUICK_TIMEOUT, percent_encode};
@@ -21,110 +23,21 @@ use super::{CommandContext, api_types, clean, lifecycle};
 /// Displayed digits of a hash.
 const SHORT_HASH_CHARS: usize = 12;
 
-#[derive(Debug, Deserialize)]
-struct ApiPinsResponse {
-    servers: Vec<ApiServerPins>,
+/// The kind of most pins, left out of names and commands.
+const TOOL: &str = PinKind::Tool.as_str();
+
+/// Returns all pins except tools.
+fn non_tool_pins(pins: &ServerPins) -> impl Iterator<Item = &PinEntry> {
+    let lists = pins.prompts.iter().chain(&pins.resources);
+    lists.chain(&pins.templates).chain(&pins.introduction)
 }
 
-#[derive(Debug, Deserialize)]
-struct ApiServerPins {
-    server: String,
-    pin: String,
-    error: Option<ApiPinError>,
-    tools: Vec<ApiPin>,
-    #[serde(default)]
-    prompts: Vec<ApiPin>,
-    #[serde(default)]
-    resources: Vec<ApiPin>,
-    #[serde(default)]
-    templates: Vec<ApiPin>,
-    #[serde(default)]
-    introduction: Vec<ApiPin>,
+fn all_pins(pins: &ServerPins) -> impl Iterator<Item = &PinEntry> {
+    pins.tools.iter().chain(non_tool_pins(pins))
 }
 
-impl ApiServerPins {
-    /// Returns all pins except tools.
-    fn non_tool_pins(&self) -> impl Iterator<Item = &ApiPin> {
-        let lists = self.prompts.iter().chain(&self.resources);
-        lists.chain(&self.templates).chain(&self.introduction)
-    }
-
-    fn all_pins(&self) -> impl Iterator<Item = &ApiPin> {
-        self.tools.iter().chain(self.non_tool_pins())
-    }
-}
-
-#[derive(Debug, Deserialize)]
-struct ApiPinError {
-    message: String,
-    hint: String,
-}
-
-#[derive(Debug, Deserialize)]
-struct ApiPin {
-    #[serde(deserialize_with = "read_kind")]
-    kind: PinKind,
-    name: String,
-    state: String,
-    approved: String,
-    now: String,
-    reviewed: bool,
-    reverted: bool,
-    findings: Vec<ApiPinFinding>,
-}
-
-impl ApiPin {
-    fn needs_review(&self) -> bool {
-        self.state != "approved"
-    }
-}
-
-#[derive(Debug, Deserialize)]
-struct ApiPinFinding {
-    code: String,
-    place: String,
-    detail: String,
-}
-
-#[derive(Debug, Deserialize)]
-struct ApiPinDiffResponse<'a> {
-    #[serde(flatten)]
-    pin: ApiPin,
-    #[serde(borrow)]
-    changes: Vec<ApiMemberChange<'a>>,
-    #[serde(borrow)]
-    old: Option<&'a RawValue>,
-    #[serde(borrow)]
-    new: Option<&'a RawValue>,
-}
-
-#[derive(Debug, Deserialize)]
-struct ApiMemberChange<'a> {
-    path: String,
-    #[serde(borrow)]
-    old: Option<&'a RawValue>,
-    #[serde(borrow)]
-    new: Option<&'a RawValue>,
-}
-
-#[derive(Debug, Deserialize)]
-struct ApiPinAcceptResponse {
-    accepted: Vec<AcceptedPin>,
-}
-
-#[derive(Debug, Deserialize)]
-struct AcceptedPin {
-    #[serde(deserialize_with = "read_kind")]
-    kind: PinKind,
-    name: String,
-    old: String,
-    new: String,
-}
-
-/// Deserializes the word of a pin kind.
-fn read_kind<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PinKind, D::Error> {
-    let word = String::deserialize(deserializer)?;
-    PinKind::parse(&word).ok_or_else(|| D::Error::custom(format!("no kind of a pin: `{word}`")))
+fn needs_review(pin: &PinEntry) -> bool {
+    pin.state != "approved"
 }
 
 pub(super) fn run(
@@ -144,15 +57,17 @@ pub(super) fn run(
 }
 
 fn fetch_pins(client: &ApiClient, server: Option<&str>) -> Result<Bytes, CliFailure> {
-    match server {
-        None => client.get("/api/v1/pins", QUICK_TIMEOUT),
-        Some(server) => client
-            .get(
-                &format!("/api/v1/pins?server={}", percent_encode(server)),
-                QUICK_TIMEOUT,
-            )
-            .map_err(|failure| lifecycle::with_server_suggestion(client, server, failure)),
-    }
+    let query = PinsQuery {
+        server: server.map(str::to_owned),
+    };
+    let body = client.get(
+        &api_types::with_query("/api/v1/pins", &query)?,
+        QUICK_TIMEOUT,
+    );
+    body.map_err(|failure| match server {
+        Some(server) => lifecycle::with_server_suggestion(client, server, failure),
+        None => failure,
+    })
 }
 
 fn list_pins(
@@ -164,10 +79,10 @@ fn list_pins(
     if out.format() == OutputFormat::Json {
         return Ok(out.write_raw_json(&body)?);
     }
-    let ApiPinsResponse { servers } = api_types::parse_response(&body)?;
+    let PinsResponse { servers, .. } = api_types::parse_response(&body)?;
     match (server, servers.as_slice()) {
         (Some(_), [pins]) => {
-            let rows: Vec<_> = pins.all_pins().map(entry_row).collect();
+            let rows: Vec<_> = all_pins(pins).map(entry_row).collect();
             let head = ["KIND", "NAME", "STATE", "APPROVED", "BY", "NOTE"];
             out.write_line(&format_table(head, &rows))?;
         }
@@ -187,9 +102,9 @@ fn list_pins(
     Ok(())
 }
 
-fn server_row(server: &ApiServerPins) -> [String; 7] {
-    let count_state = |state: &str| server.all_pins().filter(|tool| tool.state == state).count();
-    let needs_review = server.all_pins().any(ApiPin::needs_review);
+fn server_row(server: &ServerPins) -> [String; 7] {
+    let count_state = |state: &str| all_pins(server).filter(|tool| tool.state == state).count();
+    let needs_review = all_pins(server).any(needs_review);
     let note = match (&server.error, needs_review) {
         (Some(error), _) => error.message.clone(),
         (None, true) => format!("see: bowline pin diff {}", server.server),
@@ -197,16 +112,16 @@ fn server_row(server: &ApiServerPins) -> [String; 7] {
     };
     [
         server.server.clone(),
-        server.pin.clone(),
+        server.pin.to_string(),
         server.tools.len().to_string(),
-        server.non_tool_pins().count().to_string(),
+        non_tool_pins(server).count().to_string(),
         count_state("changed").to_string(),
         count_state("quarantined").to_string(),
         note,
     ]
 }
 
-fn entry_row(tool: &ApiPin) -> [String; 6] {
+fn entry_row(tool: &PinEntry) -> [String; 6] {
     let mut notes = Vec::new();
     if tool.reverted {
         notes.push("changed back since".to_owned());
@@ -214,13 +129,13 @@ fn entry_row(tool: &ApiPin) -> [String; 6] {
         notes.push(format!("now {}", short_hash(&tool.now)));
     }
     notes.extend(tool.findings.iter().map(|finding| {
-        let ApiPinFinding { code, place, .. } = finding;
+        let PinFinding { code, place, .. } = finding;
         format!("{code} in {place}")
     }));
     [
-        tool.kind.as_str().to_owned(),
+        tool.kind.to_string(),
         tool.name.clone(),
-        tool.state.clone(),
+        tool.state.to_string(),
         short_hash(&tool.approved).to_owned(),
         if tool.reviewed { "you" } else { "first sight" }.to_owned(),
         notes.join(", "),
@@ -238,15 +153,15 @@ fn show_diffs(
     out: &mut CliOutput,
 ) -> Result<(), CliFailure> {
     let server = &target.server;
-    let entries = match &target.tool {
-        Some(name) => vec![(kind, name.clone())],
+    let entries: Vec<(Word, String)> = match &target.tool {
+        Some(name) => vec![(kind.as_str().into(), name.clone())],
         None => {
             let body = fetch_pins(client, Some(server))?;
-            let ApiPinsResponse { servers } = api_types::parse_response(&body)?;
-            let entries = servers.iter().flat_map(ApiServerPins::all_pins);
-            let waiting = entries.filter(|entry| entry.needs_review());
+            let PinsResponse { servers, .. } = api_types::parse_response(&body)?;
+            let entries = servers.iter().flat_map(all_pins);
+            let waiting = entries.filter(|entry| needs_review(entry));
             waiting
-                .map(|entry| (entry.kind, entry.name.clone()))
+                .map(|entry| (entry.kind.clone(), entry.name.clone()))
                 .collect()
         }
     };
@@ -256,8 +171,11 @@ fn show_diffs(
         )));
     }
     for (kind, name) in &entries {
-        let (server, name, kind) = (percent_encode(server), percent_encode(name), kind.as_str());
-        let path = format!("/api/v1/pins/{server}/{name}/diff?kind={kind}");
+        let (server, name) = (percent_encode(server), percent_encode(name));
+        let query = PinDiffQuery {
+            kind: Some(kind.to_string()),
+        };
+        let path = api_types::with_query(&format!("/api/v1/pins/{server}/{name}/diff"), &query)?;
         let body = client.get(&path, QUICK_TIMEOUT);
         let body = body.map_err(|failure| {
             lifecycle::with_server_suggestion(client, &target.server, failure)
@@ -272,20 +190,16 @@ fn show_diffs(
     Ok(())
 }
 
-fn print_diff(
-    server: &str,
-    diff: &ApiPinDiffResponse<'_>,
-    out: &mut CliOutput,
-) -> Result<(), CliFailure> {
-    let ApiPinDiffResponse { pin, changes, .. } = diff;
-    let name = display_name(server, pin.kind, &pin.name);
+fn print_diff(server: &str, diff: &PinDiffResponse, out: &mut CliOutput) -> Result<(), CliFailure> {
+    let PinDiffResponse { pin, changes, .. } = diff;
+    let name = display_name(server, &pin.kind, &pin.name);
     out.write_line(&format!(
         "{} · {}",
         name.bold(),
         clean::escape_line(&pin.state)
     ))?;
     for finding in &pin.findings {
-        let ApiPinFinding {
+        let PinFinding {
             code,
             place: location,
             detail,
@@ -300,8 +214,7 @@ fn print_diff(
             &change.path
         };
         out.write_line(&format!("  {}", clean::escape_line(location)))?;
-        let (old, new) =
-            visible_text::render_pair(change.old.map(RawValue::get), change.new.map(RawValue::get));
+        let (old, new) = visible_text::render_pair(raw_text(&change.old), raw_text(&change.new));
         for line in old {
             out.write_line(&format!("  - {line}").red().to_string())?;
         }
@@ -312,7 +225,7 @@ fn print_diff(
     if pin.state == "changed" && (diff.old.is_none() || diff.new.is_none()) {
         out.write_line("  too long to be kept: only the hashes can be compared")?;
     }
-    if let ("quarantined", Some(definition)) = (pin.state.as_str(), diff.new) {
+    if let ("quarantined", Some(definition)) = (&*pin.state, &diff.new) {
         out.write_line(&clean::escape_text(&visible_text::escape_invisible(
             &indent_json(definition.get()),
         )))?;
@@ -320,8 +233,8 @@ fn print_diff(
     if pin.reverted {
         out.write_line("  the server has changed it back since")?;
     }
-    if pin.needs_review() {
-        let command = accept_command(server, pin.kind, &pin.name, &pin.now);
+    if needs_review(pin) {
+        let command = accept_command(server, &pin.kind, &pin.name, &pin.now);
         out.write_line(&format!(
             "  to accept exactly this: {}",
             clean::escape_line(&command)
@@ -330,20 +243,24 @@ fn print_diff(
     Ok(())
 }
 
+fn raw_text(json: &Option<Box<RawValue>>) -> Option<&str> {
+    json.as_deref().map(RawValue::get)
+}
+
 /// Formats the name of an entry for people; anything but a tool includes the kind.
-fn display_name(server: &str, kind: PinKind, name: &str) -> String {
+fn display_name(server: &str, kind: &str, name: &str) -> String {
     let name = match kind {
-        PinKind::Tool => format!("{server}.{name}"),
-        kind => format!("{} {server}.{name}", kind.as_str()),
+        TOOL => format!("{server}.{name}"),
+        kind => format!("{kind} {server}.{name}"),
     };
     clean::escape_line(&name).into_owned()
 }
 
 /// Formats the command to accept exactly this definition.
-fn accept_command(server: &str, kind: PinKind, name: &str, hash: &str) -> String {
+fn accept_command(server: &str, kind: &str, name: &str, hash: &str) -> String {
     let kind = match kind {
-        PinKind::Tool => String::new(),
-        kind => format!(" --kind {}", kind.as_str()),
+        TOOL => String::new(),
+        kind => format!(" --kind {kind}"),
     };
     let name = shell_name(server, name);
     format!("bowline pin accept {name}{kind} --hash {hash}")
@@ -371,20 +288,22 @@ fn accept_pins(
     if (hash.is_some() || kind != PinKind::Tool) && tool.is_none() {
         return Err(CliFailure::usage("a hash or a kind goes with SERVER.NAME"));
     }
-    let mut body = json!({"server": server, "tool": tool, "hash": hash});
-    if let (Some(body), true) = (body.as_object_mut(), kind != PinKind::Tool) {
-        body.insert("kind".to_owned(), json!(kind.as_str()));
-    }
-    let body = body.to_string();
+    let request = PinAcceptRequest {
+        server: server.clone(),
+        tool: tool.clone(),
+        kind: (kind != PinKind::Tool).then(|| kind.as_str().into()),
+        hash: hash.map(str::to_owned),
+    };
+    let body = api_types::encode_json(&request)?;
     let body = client
-        .post("/api/v1/pins/accept", body.into(), QUICK_TIMEOUT)
+        .post("/api/v1/pins/accept", body, QUICK_TIMEOUT)
         .map_err(|failure| lifecycle::with_server_suggestion(client, server, failure))?;
     if out.format() == OutputFormat::Json {
         return Ok(out.write_raw_json(&body)?);
     }
-    let ApiPinAcceptResponse { accepted } = api_types::parse_response(&body)?;
+    let PinAcceptResponse { accepted, .. } = api_types::parse_response(&body)?;
     for pin in &accepted {
-        let name = display_name(server, pin.kind, &pin.name);
+        let name = display_name(server, &pin.kind, &pin.name);
         if pin.old == pin.new {
             out.write_line(&format!(
                 "accepted {name} as it is ({})",
@@ -393,7 +312,7 @@ fn accept_pins(
         } else {
             let (old, new) = (short_hash(&pin.old), short_hash(&pin.new));
             out.write_line(&format!("accepted {name}: {new} in place of {old}"))?;
-            let undo = accept_command(server, pin.kind, &pin.name, &pin.old);
+            let undo = accept_command(server, &pin.kind, &pin.name, &pin.old);
             out.write_note(&format!("  to undo: {}", clean::escape_line(&undo)));
         }
     }

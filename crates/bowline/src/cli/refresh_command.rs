@@ -2,36 +2,17 @@
 
 use std::time::Duration;
 
+use bowline_api::reload::RefreshResponse;
 use bytes::Bytes;
-use serde::Deserialize;
 
 use super::api_client::{ApiClient, percent_encode};
-use super::api_types::{self, ApiServer};
+use super::api_types;
 use super::failure::{CliExit, CliFailure};
 use super::output::OutputFormat;
 use super::{CommandContext, clean, lifecycle};
 
 /// Timeout: a lazy server is started first.
 const REFRESH_TIMEOUT: Duration = Duration::from_secs(120);
-
-#[derive(Debug, Deserialize)]
-struct ApiRefreshResponse {
-    refreshed: Vec<RefreshedServer>,
-}
-
-#[derive(Debug, Deserialize)]
-struct RefreshedServer {
-    server: ApiServer,
-    tools_added: u64,
-    tools_removed: u64,
-    failed: Vec<ApiListFailure>,
-}
-
-#[derive(Debug, Deserialize)]
-struct ApiListFailure {
-    list: String,
-    message: String,
-}
 
 pub(super) fn run(
     server: Option<&str>,
@@ -47,7 +28,7 @@ pub(super) fn run(
         Some(server) => lifecycle::with_server_suggestion(&client, server, failure),
         None => failure,
     })?;
-    let response: ApiRefreshResponse = api_types::parse_response(&body)?;
+    let response: RefreshResponse = api_types::parse_response(&body)?;
     let has_failed = response
         .refreshed
         .iter()
@@ -64,7 +45,7 @@ pub(super) fn run(
 }
 
 fn print_refreshed(
-    response: &ApiRefreshResponse,
+    response: &RefreshResponse,
     context: &mut CommandContext,
 ) -> Result<(), CliFailure> {
     if response.refreshed.is_empty() {

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use bowline_api::reload::ReloadResponse;
 use bytes::Bytes;
-use serde::Deserialize;
 
 use super::api_client::ApiClient;
 use super::failure::{CliExit, CliFailure};
@@ -13,20 +13,6 @@ use super::{CommandContext, clean};
 
 /// Timeout: the file may be long, and references slow to read.
 const RELOAD_TIMEOUT: Duration = Duration::from_secs(60);
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct ApiReloadResponse {
-    lines: Vec<String>,
-    broken: Vec<ReloadBrokenServer>,
-    warnings: Vec<String>,
-}
-
-#[derive(Debug, Deserialize)]
-struct ReloadBrokenServer {
-    name: String,
-    reason: String,
-}
 
 pub(super) fn run(
     server: Option<&str>,
@@ -47,7 +33,7 @@ fn reload_config(context: &mut CommandContext) -> Result<CliExit, CliFailure> {
         context.out.write_raw_json(&body)?;
         return Ok(CliExit::Ok);
     }
-    let response: ApiReloadResponse = super::api_types::parse_response(&body)?;
+    let response: ReloadResponse = super::api_types::parse_response(&body)?;
     for warning in &response.warnings {
         context.out.write_warning(&clean::escape_line(warning));
     }

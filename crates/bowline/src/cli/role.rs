@@ -1,8 +1,8 @@
 //! `role test`: prints the policy decision for a target, and the deciding rule.
 
+use bowline_api::roles::{PolicyTestRequest, PolicyTestResponse};
 use bytes::Bytes;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::value::RawValue;
 
 use super::api_client::{ApiClient, QUICK_TIMEOUT};
 use super::args::{RoleCommand, RoleTestArgs};
@@ -12,21 +12,6 @@ use super::{CommandContext, api_types, clean};
 use bowline_config::policy_check;
 
 const ROLE_TEST_PATH: &str = "/api/v1/roles/test";
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct ApiRoleTestResponse {
-    role: String,
-    kind: String,
-    server: String,
-    name: String,
-    allowed: bool,
-    rule: String,
-    line: Option<usize>,
-    reason: String,
-    conditions: usize,
-    suggestion: Option<String>,
-}
 
 pub(super) fn run(
     command: &RoleCommand,
@@ -45,7 +30,7 @@ pub(super) fn run(
         }
         None => (query_gateway(context, &query)?, None),
     };
-    let decision: ApiRoleTestResponse = api_types::parse_response(&response)?;
+    let decision: PolicyTestResponse = api_types::parse_response(&response)?;
     match context.out.format() {
         OutputFormat::Json => context.out.write_raw_json(&response)?,
         OutputFormat::Human => print_decision(&decision, file.as_deref(), context)?,
@@ -57,41 +42,43 @@ pub(super) fn run(
     })
 }
 
-fn build_query(args: &RoleTestArgs) -> Result<Value, CliFailure> {
-    let arguments: Option<Value> = match args.args.as_deref().map(serde_json::from_str) {
+fn build_query(args: &RoleTestArgs) -> Result<PolicyTestRequest, CliFailure> {
+    let arguments = args
+        .args
+        .as_deref()
+        .map(serde_json::from_str::<Box<RawValue>>);
+    let arguments = match arguments {
         None => None,
-        Some(Ok(arguments @ Value::Object(_))) => Some(arguments),
+        Some(Ok(arguments)) if is_object(&arguments) => Some(arguments),
         Some(_) => return Err(CliFailure::usage("--args must be a JSON object")),
     };
-    let mut query = json!({
-        "role": args.role,
-        "target": args.target,
-        "contexts": args.context,
-    });
-    let more = [
-        ("principal", args.principal.clone().map(Value::String)),
-        ("profile", args.profile.clone().map(Value::String)),
-        ("arguments", arguments),
-    ];
-    if let Value::Object(query) = &mut query {
-        let members = more.into_iter();
-        query.extend(members.filter_map(|(key, value)| Some((key.to_owned(), value?))));
-    }
-    Ok(query)
+    Ok(PolicyTestRequest {
+        role: args.role.clone(),
+        target: args.target.clone(),
+        contexts: args.context.clone(),
+        principal: args.principal.clone(),
+        profile: args.profile.clone(),
+        arguments,
+    })
 }
 
-fn evaluate_file(config: &bowline_config::Config, query: &Value) -> Result<Bytes, CliFailure> {
-    let query = serde_json::from_str(&query.to_string());
-    let query = query.map_err(|error| CliFailure::usage(error.to_string()))?;
+fn is_object(json: &RawValue) -> bool {
+    json.get().starts_with('{')
+}
+
+fn evaluate_file(
+    config: &bowline_config::Config,
+    query: &PolicyTestRequest,
+) -> Result<Bytes, CliFailure> {
     let decision =
-        policy_check::evaluate_query(&config.policy.compile(), &config.pattern_mentions, &query);
+        policy_check::evaluate_query(&config.policy.compile(), &config.pattern_mentions, query);
     let decision = decision.map_err(|unclear| CliFailure::usage(unclear.to_string()))?;
-    Ok(Bytes::from(decision.to_string()))
+    api_types::encode_json(&decision)
 }
 
-fn query_gateway(context: &CommandContext, query: &Value) -> Result<Bytes, CliFailure> {
+fn query_gateway(context: &CommandContext, query: &PolicyTestRequest) -> Result<Bytes, CliFailure> {
     let client = ApiClient::new(context)?;
-    let body = Bytes::from(query.to_string());
+    let body = api_types::encode_json(query)?;
     let response = client.post(ROLE_TEST_PATH, body, QUICK_TIMEOUT);
     response.map_err(|failure| match failure.code.as_str() {
         "invalid" => CliFailure::usage(failure.message),
@@ -100,7 +87,7 @@ fn query_gateway(context: &CommandContext, query: &Value) -> Result<Bytes, CliFa
 }
 
 fn print_decision(
-    decision: &ApiRoleTestResponse,
+    decision: &PolicyTestResponse,
     file: Option<&str>,
     context: &mut CommandContext,
 ) -> Result<(), CliFailure> {
@@ -109,7 +96,7 @@ fn print_decision(
     } else {
         "denied"
     };
-    let target = match decision.kind.as_str() {
+    let target = match &*decision.kind {
         "tool" => format!("{}.{}", decision.server, decision.name),
         kind => format!("{kind}:{}.{}", decision.server, decision.name),
     };

@@ -13,9 +13,8 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
+use bowline_api::tokens::{TokenCreateRequest, TokenResponse};
 use bytes::Bytes;
-use serde::Deserialize;
-use serde_json::json;
 
 use super::CommandContext;
 use super::api_client::{self, ApiClient as Api, QUICK_TIMEOUT, percent_encode};
@@ -46,13 +45,6 @@ struct ClientAccess {
     url: String,
     /// The secret, only for the environment of the client.
     token: Option<String>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct ApiTokenCreateResponse {
-    id: String,
-    token: String,
 }
 
 /// A located gateway with config.
@@ -164,28 +156,30 @@ fn run_through_gateway(
     let token = create_token(&api, args)?;
     let access = ClientAccess {
         url: format!("{}{path}", daemon.url),
-        token: Some(token.token),
+        token: token.token,
     };
-    let exec_result = token_reaper::spawn_reaper(&token.id, &daemon, context).and_then(|()| {
-        let environment = client_environment(args.client, &config, &access, &context.env);
-        Err(exec_client(args, program, &access, environment))
-    });
+    let exec_result =
+        token_reaper::spawn_reaper(&token.entry.id, &daemon, context).and_then(|()| {
+            let environment = client_environment(args.client, &config, &access, &context.env);
+            Err(exec_client(args, program, &access, environment))
+        });
     // Reached only when the exec failed, so the token has no holder.
-    let _ended = report_run_end(&api, &token.id);
+    let _ended = report_run_end(&api, &token.entry.id);
     exec_result
 }
 
 /// Creates the token of this run.
-fn create_token(api: &Api, args: &RunArgs) -> Result<ApiTokenCreateResponse, CliFailure> {
-    let request = json!({
-        "principal": args.principal,
-        "role": args.role,
-        "contexts": args.context,
-        "profile": args.profile,
-        "expires_s": args.expires.unwrap_or(TOKEN_LIFETIME).as_secs(),
-        "run": args.client.name(),
-    });
-    let body = Bytes::from(request.to_string());
+fn create_token(api: &Api, args: &RunArgs) -> Result<TokenResponse, CliFailure> {
+    let request = TokenCreateRequest {
+        principal: args.principal.clone(),
+        role: args.role.clone(),
+        contexts: args.context.clone(),
+        profile: args.profile.clone(),
+        expires_s: Some(args.expires.unwrap_or(TOKEN_LIFETIME).as_secs()),
+        run: Some(args.client.name().to_owned()),
+        ..TokenCreateRequest::default()
+    };
+    let body = api_types::encode_json(&request)?;
     let body = api.post("/api/v1/tokens", body, QUICK_TIMEOUT);
     api_types::parse_response(&body.map_err(api_types::with_suggestion_hint)?)
 }

@@ -1,8 +1,8 @@
 //! `session`: lists, narrows and ends client sessions.
 
-use bytes::Bytes;
-use serde::Deserialize;
-use serde_json::json;
+use bowline_api::sessions::{
+    SessionEntry, SessionNarrowRequest, SessionNarrowResponse, SessionsResponse,
+};
 
 use super::api_client::{ApiClient, QUICK_TIMEOUT, percent_encode};
 use super::api_types;
@@ -16,36 +16,6 @@ const SESSIONS_PATH: &str = "/api/v1/sessions";
 
 /// Displayed characters of a session id; ids begin with random characters.
 const SHORT_ID_CHARS: usize = 12;
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct ApiSessionsResponse {
-    total: u64,
-    sessions: Vec<ApiSession>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct ApiSession {
-    id: String,
-    principal: String,
-    token: Option<String>,
-    client: Option<String>,
-    client_version: Option<String>,
-    endpoint: String,
-    contexts: Vec<String>,
-    token_contexts: Vec<String>,
-    age_ms: u64,
-    idle_ms: u64,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct ApiNarrowResponse {
-    contexts: Vec<String>,
-    narrows: String,
-    token: String,
-}
 
 pub(super) fn run(
     command: &SessionCommand,
@@ -61,11 +31,11 @@ pub(super) fn run(
             credential,
             ..
         } => {
-            let request = match credential {
-                true => json!({"contexts": context, "credential": true}),
-                false => json!({ "contexts": context }),
+            let request = SessionNarrowRequest {
+                contexts: context.clone(),
+                credential: credential.then_some(true),
             };
-            narrow_session(&client, session, &request.to_string(), out)
+            narrow_session(&client, session, &request, out)
         }
         SessionCommand::End { session } => end_session(&client, session, out),
     }?;
@@ -77,7 +47,7 @@ fn list_sessions(client: &ApiClient, out: &mut CliOutput) -> Result<(), CliFailu
     if out.format() == OutputFormat::Json {
         return Ok(out.write_raw_json(&body)?);
     }
-    let response: ApiSessionsResponse = api_types::parse_response(&body)?;
+    let response: SessionsResponse = api_types::parse_response(&body)?;
     if response.sessions.is_empty() {
         out.write_note("no sessions are in memory");
         return Ok(());
@@ -102,8 +72,9 @@ fn list_sessions(client: &ApiClient, out: &mut CliOutput) -> Result<(), CliFailu
     Ok(())
 }
 
-fn session_row(session: &ApiSession) -> [String; 7] {
-    let mut contexts: Vec<_> = session.contexts.clone();
+fn session_row(session: &SessionEntry) -> [String; 7] {
+    let contexts = session.contexts.iter();
+    let mut contexts: Vec<_> = contexts.map(ToString::to_string).collect();
     contexts.extend(
         session
             .token_contexts
@@ -112,12 +83,12 @@ fn session_row(session: &ApiSession) -> [String; 7] {
     );
     let client = match (&session.client, &session.client_version) {
         (Some(name), Some(version)) => format!("{name} {version}"),
-        (Some(name), None) => name.clone(),
+        (Some(name), None) => name.to_string(),
         (None, _) => "-".to_owned(),
     };
     [
         short_id(&session.id).to_owned(),
-        session.principal.clone(),
+        session.principal.to_string(),
         client,
         session.endpoint.clone(),
         format_duration(session.age_ms),
@@ -131,8 +102,8 @@ fn short_id(id: &str) -> &str {
 }
 
 /// Finds the unique session with this id prefix.
-fn find_session(client: &ApiClient, prefix: &str) -> Result<ApiSession, CliFailure> {
-    let response: ApiSessionsResponse =
+fn find_session(client: &ApiClient, prefix: &str) -> Result<SessionEntry, CliFailure> {
+    let response: SessionsResponse =
         api_types::parse_response(&client.get(SESSIONS_PATH, QUICK_TIMEOUT)?)?;
     let matching = response.sessions.into_iter();
     let mut matching = matching.filter(|session| session.id.starts_with(prefix));
@@ -152,23 +123,26 @@ fn find_session(client: &ApiClient, prefix: &str) -> Result<ApiSession, CliFailu
 fn narrow_session(
     client: &ApiClient,
     prefix: &str,
-    request: &str,
+    request: &SessionNarrowRequest,
     out: &mut CliOutput,
 ) -> Result<(), CliFailure> {
     let session = find_session(client, prefix)?;
     let path = format!("{SESSIONS_PATH}/{}/context", percent_encode(&session.id));
-    let body = Bytes::copy_from_slice(request.as_bytes());
+    let body = api_types::encode_json(request)?;
     let body = client
         .put(&path, body, QUICK_TIMEOUT)
         .map_err(api_types::with_suggestion_hint)?;
     if out.format() == OutputFormat::Json {
         return Ok(out.write_raw_json(&body)?);
     }
-    let narrowed: ApiNarrowResponse = api_types::parse_response(&body)?;
+    let narrowed: SessionNarrowResponse = api_types::parse_response(&body)?;
     let (id, principal) = (short_id(&session.id), &session.principal);
     let is_token = narrowed.narrows == "credential";
     let target = match is_token {
-        true => format!("token {} of {principal}", narrowed.token),
+        true => format!(
+            "token {} of {principal}",
+            narrowed.token.as_deref().unwrap_or_default()
+        ),
         false => format!("session {id} of {principal}"),
     };
     if narrowed.contexts.is_empty() {

@@ -3,11 +3,14 @@
 mod detail;
 mod watch;
 
+use bowline_api::servers::{BrokenServer, ServerStatus};
+use bowline_api::status::{
+    BrokerCounts, ExecutorCounts, JournalStatus, OutboxCounts, StatusResponse, StoppedLaneEntry,
+};
 use owo_colors::OwoColorize as _;
-use serde::Deserialize;
 
 use super::api_client::{ApiClient, QUICK_TIMEOUT};
-use super::api_types::{self, ApiBrokenServer, ApiServer};
+use super::api_types;
 use super::failure::{CliExit, CliFailure};
 use super::output::{CliOutput, OutputFormat};
 use super::table::{
@@ -27,81 +30,6 @@ pub(super) enum StatusView<'a> {
     Watch,
     /// A server in detail.
     One(&'a str),
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct ApiStatusResponse {
-    version: String,
-    pid: u32,
-    uptime_ms: u64,
-    url: String,
-    config: Option<String>,
-    config_error: Option<String>,
-    insecure_no_auth: bool,
-    sessions: u64,
-    servers: Vec<ApiServer>,
-    broken: Vec<ApiBrokenServer>,
-    sharing: Option<String>,
-    /// Tokens close to expiry.
-    tokens_ending: u64,
-    journal: JournalSummary,
-    outbox: Option<OutboxSummary>,
-    broker: Option<BrokerSummary>,
-    executors: Option<ExecutorSummary>,
-    audit: AuditSummary,
-}
-
-/// State of the journal.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct JournalSummary {
-    health: String,
-    reason: Option<String>,
-    /// Number of lanes stopped by damage, and examples.
-    stopped: u64,
-    stopped_lanes: Vec<ApiStoppedLane>,
-}
-
-/// A lane stopped by a damaged call.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct ApiStoppedLane {
-    lane: String,
-    reason: String,
-}
-
-/// Queued calls.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct OutboxSummary {
-    queued: u64,
-    dead: u64,
-    oldest_age_ms: Option<u64>,
-}
-
-/// Peers of the broker.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct BrokerSummary {
-    peers: u64,
-    offered: u64,
-}
-
-/// Executors in other networks.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct ExecutorSummary {
-    known: u64,
-    connected: u64,
-}
-
-/// State of the audit trail.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct AuditSummary {
-    reason: Option<String>,
-    lost: u64,
 }
 
 pub(super) fn run(
@@ -128,15 +56,17 @@ fn print_status(client: &ApiClient, out: &mut CliOutput) -> Result<CliExit, CliF
 }
 
 /// Renders the whole screen as a single string, so a redraw does not flicker.
-fn render_screen(status: &ApiStatusResponse) -> String {
-    let failing = status.servers.iter().filter(|server| server.is_failing());
+fn render_screen(status: &StatusResponse) -> String {
+    let failing = status.servers.iter().filter(|server| server.is_degraded());
     let config_refused = usize::from(status.config_error.is_some());
-    let health = status.journal.health.as_str();
+    let health = &*status.journal.health;
     let journal_fails = matches!(health, "full" | "poisoned" | "replaced");
-    let lacking = status.servers.iter().find_map(ApiServer::sandbox_lacks);
+    let lacking = status.servers.iter().find_map(sandbox_lacks);
+    let trail = status.audit.trail.as_ref();
+    let audit_reason = trail.and_then(|trail| Some((trail.reason.as_ref()?, trail.lost)));
     let degraded = [
         journal_fails,
-        status.audit.reason.is_some(),
+        audit_reason.is_some(),
         status.sharing.is_some(),
         lacking.is_some(),
     ];
@@ -163,8 +93,8 @@ fn render_screen(status: &ApiStatusResponse) -> String {
         let text = format!("the changed config is not in force: {error} · see: bowline check");
         lines.push(clean::escape_line(&text).red().to_string());
     }
-    if let Some(reason) = &status.audit.reason {
-        let lost = format_count(status.audit.lost, "row");
+    if let Some((reason, lost)) = audit_reason {
+        let lost = format_count(lost, "row");
         let text = format!("audit: {lost} lost so far: {reason}");
         lines.push(clean::escape_line(&text).red().to_string());
     }
@@ -208,8 +138,8 @@ fn expiring_tokens_line(tokens: u64) -> Option<String> {
 }
 
 /// Describes a failing journal.
-fn journal_line(journal: &JournalSummary) -> Option<String> {
-    let text = match journal.health.as_str() {
+fn journal_line(journal: &JournalStatus) -> Option<String> {
+    let text = match &*journal.health {
         "full" => "the disk is full: no call can be queued".to_owned(),
         "poisoned" => {
             let reason = journal.reason.as_deref().unwrap_or_default();
@@ -224,10 +154,10 @@ fn journal_line(journal: &JournalSummary) -> Option<String> {
 }
 
 /// Names lanes stopped by damage, and the command to resume.
-fn stopped_lane_lines(journal: &JournalSummary) -> Vec<String> {
+fn stopped_lane_lines(journal: &JournalStatus) -> Vec<String> {
     let lanes = journal.stopped_lanes.iter().take(STOPPED_SHOWN_MAX);
     let mut lines: Vec<_> = lanes
-        .map(|ApiStoppedLane { lane, reason }| {
+        .map(|StoppedLaneEntry { lane, reason }| {
             format!("{lane} is stopped: {reason} · see: bowline outbox ls, bowline outbox drop")
         })
         .collect();
@@ -245,8 +175,8 @@ fn stopped_lane_lines(journal: &JournalSummary) -> Vec<String> {
 }
 
 /// Summarizes the outbox, unless empty.
-fn outbox_line(outbox: &OutboxSummary) -> Option<String> {
-    let OutboxSummary { queued, dead, .. } = outbox;
+fn outbox_line(outbox: &OutboxCounts) -> Option<String> {
+    let OutboxCounts { queued, dead, .. } = outbox;
     if queued + dead == 0 {
         return None;
     }
@@ -263,8 +193,8 @@ fn outbox_line(outbox: &OutboxSummary) -> Option<String> {
 }
 
 /// Summarizes connected peers, if any.
-fn broker_line(broker: &BrokerSummary) -> Option<String> {
-    let BrokerSummary { peers, offered } = broker;
+fn broker_line(broker: &BrokerCounts) -> Option<String> {
+    let BrokerCounts { peers, offered } = broker;
     if *peers == 0 {
         return None;
     }
@@ -279,8 +209,8 @@ fn broker_line(broker: &BrokerSummary) -> Option<String> {
 }
 
 /// Summarizes known executors, if any.
-fn executors_line(executors: &ExecutorSummary) -> Option<String> {
-    let ExecutorSummary { known, connected } = executors;
+fn executors_line(executors: &ExecutorCounts) -> Option<String> {
+    let ExecutorCounts { known, connected } = executors;
     let away = known.saturating_sub(*connected);
     let text = match (known, away) {
         (0, _) => return None,
@@ -297,11 +227,11 @@ fn executors_line(executors: &ExecutorSummary) -> Option<String> {
     })
 }
 
-fn server_row(server: &ApiServer) -> [String; 10] {
+fn server_row(server: &ServerStatus) -> [String; 10] {
     let or_dash = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
     let share = (server.calls > 0).then(|| format_percent(server.error_rate));
     [
-        server.name.clone(),
+        server.name.to_string(),
         state_with_symbol(server),
         server.tools.to_string(),
         server.calls.to_string(),
@@ -314,18 +244,18 @@ fn server_row(server: &ApiServer) -> [String; 10] {
     ]
 }
 
-fn broken_row(broken: &ApiBrokenServer) -> [String; 10] {
+fn broken_row(broken: &BrokenServer) -> [String; 10] {
     let mut row = [(); 10].map(|()| "-".to_owned());
     let [name, state, .., note] = &mut row;
-    name.clone_from(&broken.name);
+    *name = broken.name.to_string();
     "✗ broken".clone_into(state);
     *note = format!("{} · see: bowline check", broken.reason);
     row
 }
 
 /// Formats the state with a symbol; the word alone is sufficient.
-fn state_with_symbol(server: &ApiServer) -> String {
-    let symbol = match server.state.as_str() {
+fn state_with_symbol(server: &ServerStatus) -> String {
+    let symbol = match &*server.state {
         "ready" => "●",
         "starting" | "draining" | "probing" => "◐",
         "ejected" | "backoff" => "✗",
@@ -335,22 +265,22 @@ fn state_with_symbol(server: &ApiServer) -> String {
 }
 
 /// Describes the protocol era, if known.
-fn era_words(server: &ApiServer) -> Option<&'static str> {
-    match server.era.as_str() {
+fn era_words(server: &ServerStatus) -> Option<&'static str> {
+    match &*server.era {
         "modern" => Some("modern (2026-07-28, without sessions)"),
         "legacy" => Some("legacy (with a handshake)"),
         _ => None,
     }
 }
 
-fn server_note(server: &ApiServer) -> String {
+fn server_note(server: &ServerStatus) -> String {
     let mut notes = Vec::new();
     // Legacy is the norm and not noted.
-    notes.extend((server.era == "modern").then(|| server.era.clone()));
+    notes.extend((server.era == "modern").then(|| server.era.to_string()));
     notes.extend(breaker_note(server));
     // The default sandbox is not noted.
     let level = server.sandbox.as_ref().map(|sandbox| &sandbox.level);
-    let unusual = level.filter(|level| *level != "default");
+    let unusual = level.filter(|level| **level != *"default");
     notes.extend(unusual.map(|level| format!("sandbox {level}")));
     if server.state == "backoff"
         && let Some(wait) = server.retry_after_ms
@@ -367,24 +297,29 @@ fn server_note(server: &ApiServer) -> String {
         notes.push(format!("{} turned away", server.sheds));
     }
     if server.own_links > 0 {
-        notes.push(format_count(server.own_links, "own link"));
+        notes.push(format_count(server.own_links as u64, "own link"));
     }
     if let Some(reason) = &server.isolated_because {
         notes.push(format!("not shared: {reason}"));
     }
-    notes.extend(server.describe_omitted());
+    notes.extend(api_types::describe_omitted(server));
     notes.extend(pins_note(server));
-    if server.is_failing() {
+    if server.is_degraded() {
         notes.extend(last_error_note(server));
     }
     notes.extend(help_command(server));
     notes.join(" · ")
 }
 
+/// Returns the sandbox features missing from the kernel.
+fn sandbox_lacks(server: &ServerStatus) -> Option<&str> {
+    server.sandbox.as_ref()?.lacks.as_deref()
+}
+
 /// Describes the circuit breaker unless closed.
-fn breaker_note(server: &ApiServer) -> Option<String> {
-    let failures = format_count(server.consecutive_failures, "failure");
-    match (server.circuit.as_str(), server.retry_after_ms) {
+fn breaker_note(server: &ServerStatus) -> Option<String> {
+    let failures = format_count(server.consecutive_failures.into(), "failure");
+    match (&*server.circuit, server.retry_after_ms) {
         ("open", Some(wait)) => Some(format!(
             "breaker: {failures}, probe in {}",
             format_duration(wait)
@@ -396,22 +331,22 @@ fn breaker_note(server: &ApiServer) -> Option<String> {
 }
 
 /// Describes unapproved definitions, if any.
-fn pins_note(server: &ApiServer) -> Option<String> {
+fn pins_note(server: &ServerStatus) -> Option<String> {
     let name = &server.name;
-    if let Some(error) = &server.pins_error {
+    if let Some(error) = &server.pins.error {
         return Some(format!("{error}; see: bowline pin ls {name}"));
     }
     let mut parts = Vec::new();
-    if server.pins_changed > 0 {
+    if server.pins.changed > 0 {
         parts.push(format!(
             "{} changed",
-            format_count(server.pins_changed, "definition")
+            format_count(server.pins.changed as u64, "definition")
         ));
     }
-    if server.pins_quarantined > 0 {
+    if server.pins.quarantined > 0 {
         parts.push(format!(
             "{} odd",
-            format_count(server.pins_quarantined, "definition")
+            format_count(server.pins.quarantined as u64, "definition")
         ));
     }
     let waiting = parts.join(", ");
@@ -419,21 +354,21 @@ fn pins_note(server: &ApiServer) -> Option<String> {
 }
 
 /// Formats the last error with age.
-fn last_error_note(server: &ApiServer) -> Option<String> {
+fn last_error_note(server: &ServerStatus) -> Option<String> {
     let error = server.last_error.as_ref()?;
     let age = format_duration(error.age_ms);
     Some(format!("{}: {} ({age} ago)", error.class, error.message))
 }
 
 /// Returns a helpful command.
-pub(super) fn help_command(server: &ApiServer) -> Option<String> {
+pub(super) fn help_command(server: &ServerStatus) -> Option<String> {
     let name = &server.name;
-    match server.state.as_str() {
+    match &*server.state {
         "stopped" => Some(format!("run: bowline start {name}")),
         _ if server.ejected => Some(format!(
             "see: bowline logs {name}, then bowline restart {name}"
         )),
-        _ if server.is_failing() => Some(format!("see: bowline logs {name}")),
+        _ if server.is_degraded() => Some(format!("see: bowline logs {name}")),
         _ => None,
     }
 }

@@ -358,15 +358,15 @@ fn logs_print_and_follow_until_gateway_stops() {
     let more = r#"{"v":1,"lines":[{"seq":5,"server":"a","at_ms":1,"text":"z"}],"next":5}"#;
     let fake = FakeGateway::start([
         (
-            "GET /api/v1/logs?server=a&limit=200",
+            "GET /api/v1/logs?limit=200&server=a",
             json_response(200, page),
         ),
         (
-            "GET /api/v1/logs?server=a&after=4&limit=1000&wait_ms=25000",
+            "GET /api/v1/logs?after=4&limit=1000&server=a&wait_ms=25000",
             json_response(200, more),
         ),
         (
-            "GET /api/v1/logs?server=a&after=5&limit=1000&wait_ms=25000",
+            "GET /api/v1/logs?after=5&limit=1000&server=a&wait_ms=25000",
             json_response(503, "{}"),
         ),
     ]);

@@ -1,8 +1,10 @@
 //! `token`: creates, lists, narrows and revokes the tokens of principals.
 
+use bowline_api::tokens::{
+    NeverExpires, TokenCreateRequest, TokenEntry, TokenNarrowRequest, TokenResponse,
+    TokenRevokeResponse, TokenRotateResponse, TokensResponse,
+};
 use bytes::Bytes;
-use serde::Deserialize;
-use serde_json::json;
 
 use super::api_client::{ApiClient, QUICK_TIMEOUT, percent_encode};
 use super::api_types;
@@ -17,45 +19,6 @@ use bowline_config::TokenLifetime;
 const TOKENS_PATH: &str = "/api/v1/tokens";
 
 const ROTATE_PATH: &str = "/api/v1/owner-token/rotate";
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct ApiToken {
-    id: String,
-    token: String,
-    principal: String,
-    kind: TokenKind,
-    role: Option<String>,
-    acts_for_owner: bool,
-    run: Option<String>,
-    contexts: Vec<String>,
-    narrowed: Vec<String>,
-    created_at_ms: u64,
-    expires_at_ms: Option<u64>,
-    ends_soon: bool,
-    state: String,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct ApiTokensResponse {
-    now_ms: u64,
-    tokens: Vec<ApiToken>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct ApiTokenRevokeResponse {
-    revoked: Vec<ApiToken>,
-    /// Queued calls withdrawn from the outbox.
-    withdrawn: u64,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct ApiTokenRotateResponse {
-    token_file: String,
-}
 
 pub(super) fn run(
     command: &TokenCommand,
@@ -78,26 +41,30 @@ fn create_token(
     args: &TokenCreateArgs,
     out: &mut CliOutput,
 ) -> Result<(), CliFailure> {
-    let request = json!({
-        "principal": args.principal,
-        "kind": args.kind,
-        "role": args.role,
-        "expires_s": args.expires.and_then(TokenLifetime::duration).map(|life| life.as_secs()),
-        "expires": (args.expires == Some(TokenLifetime::Unlimited)).then_some("never"),
-        "contexts": args.context,
-        "profile": args.profile,
-    });
-    let body = Bytes::from(request.to_string());
+    let lifetime = args.expires.and_then(TokenLifetime::duration);
+    let request = TokenCreateRequest {
+        principal: Some(args.principal.clone()),
+        kind: Some(args.kind.name().into()),
+        role: args.role.clone(),
+        expires_s: lifetime.map(|life| life.as_secs()),
+        expires: (args.expires == Some(TokenLifetime::Unlimited)).then_some(NeverExpires::Never),
+        contexts: args.context.clone(),
+        profile: args.profile.clone(),
+        run: None,
+    };
+    let body = api_types::encode_json(&request)?;
     let body = client
         .post(TOKENS_PATH, body, QUICK_TIMEOUT)
         .map_err(api_types::with_suggestion_hint)?;
     if out.format() == OutputFormat::Json {
         return Ok(out.write_raw_json(&body)?);
     }
-    let token: ApiToken = api_types::parse_response(&body)?;
+    let created: TokenResponse = api_types::parse_response(&body)?;
+    let token = &created.entry;
     // Only the token goes to stdout, for redirection to a file.
-    out.write_line(&clean::escape_line(&token.token))?;
-    let role = match (token.kind, token.role.as_deref()) {
+    let secret = created.token.as_deref().unwrap_or_default();
+    out.write_line(&clean::escape_line(secret))?;
+    let role = match (args.kind, token.role.as_deref()) {
         (TokenKind::Agent, role) => role.unwrap_or("as the config says"),
         (TokenKind::Executor, _) => "none: it joins as an executor and calls nothing",
         (TokenKind::Auditor, _) => "none: it reads the audit trail and the status",
@@ -107,7 +74,7 @@ fn create_token(
         format!("principal  {}", token.principal),
         format!("kind       {}", token.kind),
         format!("role       {role}"),
-        format!("expires    {}", format_lifetime(&token)),
+        format!("expires    {}", format_lifetime(token)),
         "keep it now: it is not shown again; the gateway has its hash only (tokens.json)".into(),
         format!("revoke it: bowline token revoke {}", token.id),
     ];
@@ -123,10 +90,11 @@ fn rotate_owner(client: &ApiClient, out: &mut CliOutput) -> Result<(), CliFailur
     if out.format() == OutputFormat::Json {
         return Ok(out.write_raw_json(&body)?);
     }
-    let rotated: ApiTokenRotateResponse = api_types::parse_response(&body)?;
+    let rotated: TokenRotateResponse = api_types::parse_response(&body)?;
+    let file = rotated.token_file.unwrap_or_default();
     out.write_line(&format!(
         "the owner's token is new: {}",
-        clean::escape_line(&rotated.token_file)
+        clean::escape_line(&file.display().to_string())
     ))?;
     out.write_note(
         "the old one counts no more: connections, sessions and calls opened with it have ended",
@@ -134,7 +102,7 @@ fn rotate_owner(client: &ApiClient, out: &mut CliOutput) -> Result<(), CliFailur
     Ok(())
 }
 
-fn format_lifetime(token: &ApiToken) -> String {
+fn format_lifetime(token: &TokenEntry) -> String {
     match token.expires_at_ms {
         None => "never; give a token an end with --expires 30d".to_owned(),
         Some(end) => format!(
@@ -149,7 +117,7 @@ fn list_tokens(client: &ApiClient, out: &mut CliOutput) -> Result<(), CliFailure
     if out.format() == OutputFormat::Json {
         return Ok(out.write_raw_json(&body)?);
     }
-    let response: ApiTokensResponse = api_types::parse_response(&body)?;
+    let response: TokensResponse = api_types::parse_response(&body)?;
     if response.tokens.is_empty() {
         out.write_note("no tokens but the owner's; make one: bowline token create");
         return Ok(());
@@ -172,7 +140,7 @@ fn list_tokens(client: &ApiClient, out: &mut CliOutput) -> Result<(), CliFailure
     Ok(out.write_line(&format_table(head, &rows))?)
 }
 
-fn token_row(token: &ApiToken, now_ms: u64) -> [String; 8] {
+fn token_row(token: &TokenEntry, now_ms: u64) -> [String; 8] {
     let role = match &token.role {
         Some(role) => role.clone(),
         None if token.acts_for_owner => "as the owner, MCP only".to_owned(),
@@ -180,30 +148,30 @@ fn token_row(token: &ApiToken, now_ms: u64) -> [String; 8] {
     };
     let expires = match token.expires_at_ms {
         None => "never".to_owned(),
-        Some(_) if token.state == "expired" => "expired".to_owned(),
+        Some(_) if token.state.as_deref() == Some("expired") => "expired".to_owned(),
         Some(end) => {
             let soon = if token.ends_soon { ", soon" } else { "" };
             format!("in {}{soon}", format_duration(end.saturating_sub(now_ms)))
         }
     };
     [
-        token.id.clone(),
-        token.principal.clone(),
+        token.id.to_string(),
+        token.principal.to_string(),
         token.kind.to_string(),
         role,
         format_contexts(token),
         format_duration(now_ms.saturating_sub(token.created_at_ms)),
         expires,
-        token.run.clone().unwrap_or_default(),
+        token.run.as_deref().unwrap_or_default().to_owned(),
     ]
 }
 
 /// Returns the contexts given at creation and added later.
-fn format_contexts(token: &ApiToken) -> String {
+fn format_contexts(token: &TokenEntry) -> String {
     let mut all: Vec<_> = token.contexts.iter().chain(&token.narrowed).collect();
     all.sort();
     all.dedup();
-    let all: Vec<_> = all.into_iter().map(String::as_str).collect();
+    let all: Vec<_> = all.into_iter().map(|name| &**name).collect();
     all.join(",")
 }
 
@@ -214,14 +182,17 @@ fn narrow_token(
     out: &mut CliOutput,
 ) -> Result<(), CliFailure> {
     let path = format!("{TOKENS_PATH}/{}/context", percent_encode(token));
-    let body = Bytes::from(json!({ "contexts": context }).to_string());
+    let request = TokenNarrowRequest {
+        contexts: context.to_vec(),
+    };
+    let body = api_types::encode_json(&request)?;
     let body = client
         .put(&path, body, QUICK_TIMEOUT)
         .map_err(api_types::with_suggestion_hint)?;
     if out.format() == OutputFormat::Json {
         return Ok(out.write_raw_json(&body)?);
     }
-    let token: ApiToken = api_types::parse_response(&body)?;
+    let TokenResponse { entry: token, .. } = api_types::parse_response(&body)?;
     let (id, principal) = (&token.id, &token.principal);
     if token.narrowed.is_empty() {
         let line = format!("token {id} of {principal} is narrowed no more than when it was made");
@@ -247,7 +218,9 @@ fn revoke_tokens(client: &ApiClient, token: &str, out: &mut CliOutput) -> Result
     if out.format() == OutputFormat::Json {
         return Ok(out.write_raw_json(&body)?);
     }
-    let ApiTokenRevokeResponse { revoked, withdrawn } = api_types::parse_response(&body)?;
+    let TokenRevokeResponse {
+        revoked, withdrawn, ..
+    } = api_types::parse_response(&body)?;
     for revoked_token in &revoked {
         let line = format!(
             "revoked {} of {}",

@@ -22,10 +22,11 @@ use crate::audit;
 use crate::cli::OutputFormat;
 use crate::edge::auth::AuthMode;
 use crate::telemetry::{self, Telemetry};
+use bowline_api::servers::BrokenServer;
 use bowline_config::reload::ReloadOutcome;
 use bowline_config::secrets::SecretVault;
 use bowline_config::state::{self, RunRecord, StateDir};
-use bowline_config::{BrokenServer, Config, EnvVars};
+use bowline_config::{Config, EnvVars};
 
 /// Maximum time `up` reports on starting servers.
 const START_REPORT_MAX: Duration = Duration::from_secs(60);

@@ -26,6 +26,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post, put};
+use bowline_api::error::{ErrorBody, ErrorResponse};
 use bowline_core::call::{Principal, Role};
 use bowline_core::error::CallError;
 use bowline_core::policy::Policy;
@@ -37,7 +38,6 @@ use http::request::Parts;
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use serde::Deserialize;
-use serde_json::{Value, json};
 use tower::ServiceExt as _;
 
 use super::mcp::{BodyAccount, is_json_content, read_bounded_body};
@@ -108,17 +108,14 @@ pub async fn handle_request(
     let is_reader = kind.is_read_only() && can_read(kind, &parts.method, parts.uri.path());
     if principal.role != Role::Owner && !is_reader {
         audit_denial(edge, principal, &parts);
-        let body = json!({"error": {"code": "forbidden", "message": "this needs the owner token"}});
-        return super::response_body::json_response(StatusCode::FORBIDDEN, body.to_string());
+        let message = "this needs the owner token";
+        return ApiError::new(StatusCode::FORBIDDEN, "forbidden", message).into_edge_response();
     }
     // Any web page can send a form or plain text without a CORS preflight, but not JSON.
     if parts.method != http::Method::GET && !is_json_content(&parts.headers) {
         let message = "the body must be application/json";
-        let body = json!({"error": {"code": "not_json", "message": message}});
-        return super::response_body::json_response(
-            StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            body.to_string(),
-        );
+        let unsupported = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+        return ApiError::new(unsupported, "not_json", message).into_edge_response();
     }
     // Bypasses the router: the stream ends with its client, and the router handles only complete
     // responses.
@@ -268,19 +265,22 @@ async fn not_found() -> ApiError {
 
 /// Error response of the API.
 #[derive(Debug)]
-pub(super) struct ApiError(StatusCode, Value);
+pub(super) struct ApiError(StatusCode, Box<ErrorBody>);
 
 impl ApiError {
     fn new(status: StatusCode, code: &str, message: &str) -> Self {
-        Self(status, json!({"error": {"code": code, "message": message}}))
+        let error = ErrorBody {
+            code: code.to_owned(),
+            message: message.to_owned(),
+            ..ErrorBody::default()
+        };
+        Self(status, Box::new(error))
     }
 
     /// Adds similar names as suggestions.
     fn with_suggestions(status: StatusCode, code: &str, message: &str, near: Vec<String>) -> Self {
         let mut failure = Self::new(status, code, message);
-        if !near.is_empty() {
-            failure.add_field("suggestions", near.into());
-        }
+        failure.1.suggestions = near;
         failure
     }
 
@@ -291,23 +291,18 @@ impl ApiError {
             message = format!("{message}: {source}");
         }
         let mut failure = Self::new(StatusCode::INTERNAL_SERVER_ERROR, "state", &message);
-        if let Some(fix) = error.suggest_fix() {
-            failure.add_field("hint", fix.into());
-        }
+        failure.1.hint = error.suggest_fix();
         failure
     }
 
-    fn add_field(&mut self, key: &str, value: Value) {
-        if let Some(Value::Object(error)) = self.1.get_mut("error") {
-            error.insert(key.to_owned(), value);
-        }
+    fn with_hint(mut self, hint: &str) -> Self {
+        self.1.hint = Some(hint.to_owned());
+        self
     }
 
     /// Prefixes the message with the consequence of the failure.
     fn prefix_message(mut self, meaning: &str) -> Self {
-        if let Some(Value::String(message)) = self.1.pointer_mut("/error/message") {
-            *message = format!("{meaning}: {message}");
-        }
+        self.1.message = format!("{meaning}: {}", self.1.message);
         self
     }
 
@@ -328,14 +323,23 @@ impl ApiError {
         };
         Self(
             call_errors::http_status(error),
-            call_errors::api_error_json(error, &near),
+            Box::new(call_errors::to_error_body(error, near)),
         )
+    }
+}
+
+impl ApiError {
+    /// Returns the response for requests that the router does not see.
+    fn into_edge_response(self) -> EdgeResponse {
+        let response = ErrorResponse { error: *self.1 };
+        let body = serde_json::to_vec(&response).unwrap_or_default();
+        super::response_body::json_response(self.0, body)
     }
 }
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        (self.0, axum::Json(self.1)).into_response()
+        (self.0, axum::Json(ErrorResponse { error: *self.1 })).into_response()
     }
 }
 

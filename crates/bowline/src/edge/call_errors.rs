@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use bowline_api::error::ErrorBody;
 use bowline_core::error::{CallError, ExecutionStatus, FailureClass, FailureOrigin, RetryAdvice};
 use bowline_core::time::to_millis;
 use bowline_wire::jsonrpc::{Envelope, write_error};
@@ -430,14 +431,16 @@ pub fn server_error_response(id: &[u8], error: &[u8]) -> Bytes {
 
 /// Returns an error in the API format.
 #[must_use]
-pub fn api_error_json(error: &CallError, suggestions: &[String]) -> Value {
-    let mut body = error_data(error);
-    body.insert("message".to_owned(), error.to_string().into());
-    body.insert("hint".to_owned(), advice_text(error).into());
-    if !suggestions.is_empty() {
-        body.insert("suggestions".to_owned(), suggestions.into());
+pub fn to_error_body(error: &CallError, suggestions: Vec<String>) -> ErrorBody {
+    let mut details = error_data(error);
+    details.remove("code");
+    ErrorBody {
+        code: error.code().to_owned(),
+        message: error.to_string(),
+        hint: Some(advice_text(error)),
+        suggestions,
+        details,
     }
-    json!({ "error": body })
 }
 
 fn capitalize(text: &str) -> String {

@@ -95,7 +95,7 @@ impl ExecutorAuthenticator for EdgeExecutorAuth {
             .events()
             .publish(EventKind::Executor {
                 name: name.into(),
-                state: "refused",
+                state: "refused".into(),
                 reason: Some(reason),
             });
     }

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use bowline_api::Word;
+use bowline_api::readiness::ReadyResponse;
 use bowline_journal::JournalHealth;
 use http::StatusCode;
-use serde_json::json;
 
 use super::Edge;
 use super::response_body::{self, EdgeResponse};
@@ -24,24 +25,29 @@ pub enum ReadinessDetail {
 /// the owner, gives the cause.
 pub fn handle_readyz(edge: &Edge, detail: ReadinessDetail) -> EdgeResponse {
     let is_closing = edge.host.is_closing();
-    if detail == ReadinessDetail::Summary {
+    if detail == ReadinessDetail::Summary || is_closing {
+        let servers = (detail == ReadinessDetail::Servers).then(BTreeMap::new);
         let (status, word) = match is_closing {
             true => (StatusCode::SERVICE_UNAVAILABLE, "stopping"),
             false => (StatusCode::OK, "ok"),
         };
-        return response_body::json_response(status, json!({"status": word}).to_string());
-    }
-    if is_closing {
-        let body = json!({"status": "stopping", "servers": {}});
-        return response_body::json_response(StatusCode::SERVICE_UNAVAILABLE, body.to_string());
+        let ready = ReadyResponse {
+            status: word.into(),
+            servers,
+            ..ReadyResponse::default()
+        };
+        return to_response(status, &ready);
     }
     let broken = edge.reloader.broken_servers().into_iter();
-    let broken = broken.map(|broken| (broken.name, "broken"));
+    let broken = broken.map(|broken| (broken.name, Word::from("broken")));
     let status = edge.host.status();
     let failing = status.iter().filter(|server| server.is_degraded());
     let failing = failing.map(|server| {
-        let rests = server.active.then_some("resting");
-        (Arc::clone(&server.name), rests.unwrap_or(server.state))
+        let state = match server.active {
+            true => "resting".into(),
+            false => server.state.clone(),
+        };
+        (Arc::clone(&server.name), state)
     });
     let servers: BTreeMap<_, _> = broken.chain(failing).collect();
     let outbox = edge.host.outbox();
@@ -55,11 +61,16 @@ pub fn handle_readyz(edge: &Edge, detail: ReadinessDetail) -> EdgeResponse {
     let audit = edge.info.audit.is_degraded().then_some("degraded");
     let is_well = servers.is_empty() && journal.is_none() && audit.is_none();
     let word = if is_well { "ok" } else { "degraded" };
-    let mut body = json!({"status": word, "servers": servers});
-    for (component, problem) in [("journal", journal), ("audit", audit)] {
-        if let (Some(problem), Some(body)) = (problem, body.as_object_mut()) {
-            body.insert(component.to_owned(), problem.into());
-        }
-    }
-    response_body::json_response(StatusCode::OK, body.to_string())
+    let ready = ReadyResponse {
+        status: word.into(),
+        servers: Some(servers),
+        journal: journal.map(Into::into),
+        audit: audit.map(Into::into),
+    };
+    to_response(StatusCode::OK, &ready)
+}
+
+fn to_response(status: StatusCode, ready: &ReadyResponse) -> EdgeResponse {
+    let body = serde_json::to_vec(ready).unwrap_or_default();
+    response_body::json_response(status, body)
 }

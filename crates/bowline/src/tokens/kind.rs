@@ -33,6 +33,13 @@ impl TokenKind {
         matches!(self, Self::Auditor | Self::Viewer)
     }
 
+    /// Parses the word used in files, commands and the API.
+    #[must_use]
+    pub fn from_name(word: &str) -> Option<Self> {
+        let mut kinds = Self::value_variants().iter().copied();
+        kinds.find(|kind| kind.name() == word)
+    }
+
     /// Returns the word used in files, commands and the API.
     #[must_use]
     pub const fn name(self) -> &'static str {

@@ -117,12 +117,13 @@ impl Gateway {
             .unwrap()
     }
 
-    /// Sends a GET request to the API.
+    /// Sends a GET request to the API, and holds the response against its shared type.
     pub(crate) fn get_api(&self, path: &str) -> Value {
         let response = HttpConnection::connect(self.address).get(
             path,
             &[("Authorization", &format!("Bearer {}", self.token))],
         );
+        api_shapes::assert_api_shape("GET", path, response.status, &response.body);
         response.json()
     }
 
@@ -374,6 +375,7 @@ impl Session {
     }
 }
 
+pub(crate) mod api_shapes;
 pub(crate) mod condition;
 pub(crate) mod executor;
 mod extra_sessions;

@@ -10,6 +10,7 @@
 )]
 
 mod agents;
+mod api_shapes;
 mod audit;
 mod batches;
 mod broker;

@@ -3,10 +3,11 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use bowline_api::VERSION;
+use bowline_api::reload::{ChangedServerEntry, ReloadResponse};
+use bowline_api::servers::BrokenServer;
 use bowline_host::ApplyReport;
 use serde_json::{Value, json};
-
-use crate::BrokenServer;
 
 /// Result of a reload.
 #[derive(Debug)]
@@ -136,26 +137,27 @@ impl ReloadReport {
         lines
     }
 
-    /// Returns the report as JSON for programs.
+    /// Returns the report in the API format.
     #[must_use]
-    pub fn to_json(&self) -> Value {
-        let changed = self.applied.changed.iter();
-        let changed = changed.map(|one| json!({"server": one.server, "keys": one.keys}));
-        let broken = self.broken.iter();
-        let broken = broken.map(|one| json!({"name": one.name, "reason": one.reason}));
-        json!({
-            "v": 1,
-            "added": self.applied.added,
-            "changed": changed.collect::<Vec<_>>(),
-            "removed": self.applied.removed,
-            "policy_changed": self.policy == ChangeState::Changed,
-            "executors_changed": self.executors == ChangeState::Changed,
-            "kept": self.applied.kept.len(),
-            "broken": broken.collect::<Vec<_>>(),
-            "warnings": self.warnings,
-            "needs_restart": self.needs_restart,
-            "took_ms": self.took_ms,
-            "lines": self.summary_lines(),
-        })
+    pub fn to_response(&self) -> ReloadResponse {
+        let changed = self.applied.changed.iter().map(|one| ChangedServerEntry {
+            server: Arc::clone(&one.server),
+            keys: one.keys.iter().copied().map(Into::into).collect(),
+        });
+        let needs_restart = self.needs_restart.iter().copied();
+        ReloadResponse {
+            v: VERSION,
+            added: self.applied.added.clone(),
+            changed: changed.collect(),
+            removed: self.applied.removed.clone(),
+            policy_changed: self.policy == ChangeState::Changed,
+            executors_changed: self.executors == ChangeState::Changed,
+            kept: self.applied.kept.len(),
+            broken: self.broken.clone(),
+            warnings: self.warnings.clone(),
+            needs_restart: needs_restart.map(Into::into).collect(),
+            took_ms: self.took_ms,
+            lines: self.summary_lines(),
+        }
     }
 }

@@ -394,7 +394,7 @@ impl HubShared {
     fn emit_peer_event(&self, peer: &ConnectedPeer, state: &'static str) {
         self.host.events().publish(EventKind::Peer {
             mailbox: Arc::clone(peer.mailbox().as_str()),
-            state,
+            state: state.into(),
             reason: None,
         });
     }

@@ -335,7 +335,7 @@ impl RegistryShared {
         if let Some(events) = self.events.get() {
             events.publish(EventKind::Executor {
                 name: Arc::clone(name),
-                state,
+                state: state.into(),
                 reason,
             });
         }

@@ -1,9 +1,9 @@
 //! Tool search over the catalog, and rendering of its results.
 
+use bowline_api::tools::FoundTool;
 use bowline_core::call::{CallReply, CallRequest, ReplyOrigin};
 use bowline_core::search::{self, ToolText};
 use bowline_wire::object;
-use serde::Serialize;
 
 use super::call_arguments;
 use crate::catalog::{Catalog, CatalogItem};
@@ -29,25 +29,6 @@ pub(crate) struct ToolSearchIndex {
     pub(crate) version: u64,
     index: search::SearchIndex,
     items: Vec<CatalogItem>,
-}
-
-/// A search result.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct FoundTool {
-    /// Visible name.
-    pub name: String,
-    /// The server.
-    pub server: String,
-    /// The server's own name.
-    pub tool: String,
-    /// Signature on a single line.
-    pub signature: String,
-    /// Beginning of the description.
-    pub description: String,
-    /// Effect of a call.
-    pub effect: &'static str,
-    /// Score; comparable within a single search.
-    pub score: f32,
 }
 
 impl ToolSearchIndex {
@@ -140,7 +121,7 @@ fn to_found_tool(item: &CatalogItem, score: f32) -> FoundTool {
         tool: item.route.name.as_ref().to_owned(),
         signature: tool_signature(&item.visible, schema),
         description: truncate_description(&about),
-        effect: item.route.effect.as_str(),
+        effect: item.route.effect.as_str().into(),
         score,
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_api::tools::DiscoveryError;
 use bowline_core::call::{EndpointScope, FeatureKind, Principal};
 use bowline_core::error::CallError;
 use bowline_core::policy::PolicyTarget;
@@ -26,16 +27,7 @@ pub struct ServerDiscovery {
     /// The server.
     pub server: Arc<str>,
     /// The visible tools, or the error.
-    pub tools: Result<Vec<CatalogItem>, DiscoveryFailure>,
-}
-
-/// Why a server's tools are unavailable.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DiscoveryFailure {
-    /// Failure class.
-    pub class: &'static str,
-    /// Failure message.
-    pub message: Arc<str>,
+    pub tools: Result<Vec<CatalogItem>, DiscoveryError>,
 }
 
 impl Host {
@@ -108,20 +100,20 @@ impl Host {
         &self,
         server: &Supervisor,
         deadline: MonotonicTime,
-    ) -> Result<Arc<ServerCatalog>, DiscoveryFailure> {
+    ) -> Result<Arc<ServerCatalog>, DiscoveryError> {
         let name = &server.spec().name;
         self.wait_fresh_lists(server, deadline).await;
         if let Some(error) = server.blocking_error() {
-            return Err(to_discovery_failure(server, &error));
+            return Err(to_discovery_error(server, &error));
         }
         if let Some(offer) = self.catalog().server(name) {
             return Ok(Arc::clone(offer));
         }
         let listed = server.wait_listed(deadline).await;
-        listed.map_err(|error| to_discovery_failure(server, &error))?;
+        listed.map_err(|error| to_discovery_error(server, &error))?;
         let offer = self.catalog().server(name).map(Arc::clone);
         // Otherwise the server went away meanwhile.
-        offer.ok_or_else(|| to_discovery_failure(server, &to_stopped_error(name)))
+        offer.ok_or_else(|| to_discovery_error(server, &to_stopped_error(name)))
     }
 
     /// Waits until a restarting server has listed its tools or failed: until then the catalog has
@@ -162,19 +154,19 @@ fn to_stopped_error(server: &Arc<str>) -> CallError {
 }
 
 /// Reports a refusal after an earlier failure as that failure.
-fn to_discovery_failure(server: &Supervisor, error: &CallError) -> DiscoveryFailure {
+fn to_discovery_error(server: &Supervisor, error: &CallError) -> DiscoveryError {
     let state = server.subscribe_state().borrow().clone();
     let failed = matches!(
         state,
         ServerState::Backoff { .. } | ServerState::Ejected { .. }
     );
     match server.last_error().filter(|_| failed) {
-        Some(last) => DiscoveryFailure {
+        Some(last) => DiscoveryError {
             class: last.class,
             message: last.message,
         },
-        None => DiscoveryFailure {
-            class: error.failure_class().as_str(),
+        None => DiscoveryError {
+            class: error.failure_class().as_str().into(),
             message: server
                 .spec()
                 .secrets

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use bowline_api::tools::DiscoveryEntry;
 use bowline_core::call::{EndpointScope, FeatureKind, Principal, Route};
 use bowline_core::error::CallError;
 use bowline_core::name::to_slug;
 use bowline_core::policy::PolicyTarget;
 use bowline_tools::ToolOutput;
 use bowline_wire::object;
-use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::{FRESH_LIST_WAIT, Host, ServerDiscovery};
@@ -21,76 +21,31 @@ use crate::tools::{
     to_refused_error,
 };
 
-/// A tool, or the error of a server.
-#[derive(Clone, Debug, Serialize)]
-#[serde(untagged)]
-pub enum DiscoveryEntry {
-    /// A tool.
-    Tool {
-        /// The server.
-        server: Arc<str>,
-        /// The server's own tool name.
-        tool: Arc<str>,
-        /// The input schema, as written by the server.
-        schema: Option<Box<RawValue>>,
-        /// The `_meta` of the definition, with the gateway's marks.
-        #[serde(rename = "_meta", skip_serializing_if = "Option::is_none")]
-        meta: Option<Box<RawValue>>,
-        /// True if last known, because the server is still starting.
-        #[serde(skip_serializing_if = "std::ops::Not::not")]
-        stale: bool,
-    },
-    /// A server without available tools.
-    Failed {
-        /// The server.
-        server: Arc<str>,
-        /// The error.
-        error: DiscoveryError,
-    },
-}
-
-/// Why a server's tools are unavailable.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct DiscoveryError {
-    /// Failure class.
-    pub class: &'static str,
-    /// Failure message.
-    pub message: Arc<str>,
-}
-
 impl ServerDiscovery {
     /// Returns an entry for each tool, or a single error entry.
     #[must_use]
     pub fn into_entries(self) -> Vec<DiscoveryEntry> {
         let server = self.server;
         match self.tools {
-            Ok(tools) => tools.iter().map(DiscoveryEntry::from_item).collect(),
-            Err(failure) => vec![DiscoveryEntry::Failed {
-                server,
-                error: DiscoveryError {
-                    class: failure.class,
-                    message: failure.message,
-                },
-            }],
+            Ok(tools) => tools.iter().map(discovery_entry).collect(),
+            Err(error) => vec![DiscoveryEntry::Failed { server, error }],
         }
     }
 }
 
-impl DiscoveryEntry {
-    fn from_item(item: &CatalogItem) -> Self {
-        let definition = &item.definition;
-        let member = |key| {
-            let at = object::field(definition, key)?;
-            let text = String::from_utf8(at.slice(definition).to_vec()).ok()?;
-            RawValue::from_string(text).ok()
-        };
-        Self::Tool {
-            server: Arc::clone(&item.route.server),
-            tool: Arc::clone(&item.route.name),
-            schema: member("inputSchema"),
-            meta: member("_meta"),
-            stale: item.staleness == Staleness::LastKnown,
-        }
+fn discovery_entry(item: &CatalogItem) -> DiscoveryEntry {
+    let definition = &item.definition;
+    let member = |key| {
+        let at = object::field(definition, key)?;
+        let text = String::from_utf8(at.slice(definition).to_vec()).ok()?;
+        RawValue::from_string(text).ok()
+    };
+    DiscoveryEntry::Tool {
+        server: Arc::clone(&item.route.server),
+        tool: Arc::clone(&item.route.name),
+        schema: member("inputSchema"),
+        meta: member("_meta"),
+        stale: item.staleness == Staleness::LastKnown,
     }
 }
 

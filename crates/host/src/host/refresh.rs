@@ -4,37 +4,15 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_api::reload::{FailedList, RefreshReport};
 use bowline_core::error::CallError;
-use serde::Serialize;
 
 use super::Host;
 use crate::catalog::ListKind;
-use crate::supervisor::{ServerStatus, Supervisor};
+use crate::supervisor::Supervisor;
 
 /// Timeout of a refresh.
 const REFRESH_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// Result of a refresh.
-#[derive(Clone, Debug, Serialize)]
-pub struct RefreshReport {
-    /// Current status of the server.
-    pub server: ServerStatus,
-    /// Number of added tools.
-    pub tools_added: usize,
-    /// Number of removed tools.
-    pub tools_removed: usize,
-    /// Failed lists; their previous contents stay.
-    pub failed: Vec<FailedList>,
-}
-
-/// A failed list.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct FailedList {
-    /// The list, named by its result member.
-    pub list: &'static str,
-    /// The error.
-    pub message: Arc<str>,
-}
 
 impl Host {
     /// Refreshes the lists of a server and waits for them. An idle server is started, which reads
@@ -105,7 +83,7 @@ impl Host {
         let failed = server.wait_lists_read(deadline).await;
         let after = self.tool_names(name);
         let failed = failed.into_iter().map(|(kind, message)| FailedList {
-            list: kind.member(),
+            list: kind.member().into(),
             message,
         });
         Ok(RefreshReport {

@@ -19,7 +19,7 @@ use bowline_journal::{
 use super::OutboxShared;
 use super::delivered_index::DeliveredWrite;
 use super::notify::FinishedWrite;
-use super::queue_view::{QueuedCallView, ViewContext};
+use super::queue_view::{ViewContext, view_delivered, view_entry};
 use super::stored_call::{completed_result, requires_input, storable_result};
 use super::write_record::WriteRecord;
 use crate::audit::AuditOutcome;
@@ -139,7 +139,7 @@ async fn on_response(
         tracing::warn!(id = receipt.id.0, %error, "delivered write could not be indexed");
     }
     acked?;
-    let view = QueuedCallView::from_delivered(&DeliveredWrite {
+    let view = view_delivered(&DeliveredWrite {
         lane: lane.clone(),
         dedupe: Arc::clone(&delivery.dedupe),
         done,
@@ -232,7 +232,7 @@ impl OutboxShared {
         end: AuditOutcome,
     ) {
         debug_assert!(matches!(entry.status, MessageStatus::DeadLetter(_)));
-        let view = QueuedCallView::from_entry(entry, None, self.view_context(None));
+        let view = view_entry(entry, None, self.view_context(None));
         self.on_finished(FinishedWrite {
             id: entry.id,
             record,

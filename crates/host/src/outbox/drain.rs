@@ -4,6 +4,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use bowline_core::lane::LaneScheduler;
 use bowline_core::sync::lock;
 use bowline_core::time::MonotonicTime;
 use bowline_journal::audit::AuditRowKind;
@@ -53,7 +54,7 @@ pub(super) async fn run_drain(
             }
             () = shared.drain_wake.notified() => {}
             Some(_) = workers.join_next(), if !workers.is_empty() => {}
-            event = events.recv() => on_event(&shared, event),
+            event = events.recv() => on_event(&shared, &event),
             () = sleep_until_due(&shared, due), if due.is_some() => {}
         }
         let now = shared.clock.now();
@@ -119,34 +120,27 @@ fn start_workers(shared: &Arc<OutboxShared>, path: &Weak<CallPath>, workers: &mu
     }
 }
 
-fn on_event(shared: &OutboxShared, event: Result<HostEvent, RecvError>) {
+fn on_event(shared: &OutboxShared, event: &Result<HostEvent, RecvError>) {
     let now = shared.clock.now();
     let mut board = lock(&shared.scheduler);
-    match event {
-        Ok(HostEvent {
-            kind:
-                EventKind::State {
-                    server,
-                    state: "ready",
-                    ..
-                },
-            ..
-        }) => board.on_server_ready(&server, now),
-        // After lagging, or when an executor connects: which servers are affected is unknown, and a
-        // single attempt per server is cheap.
-        Ok(HostEvent {
-            kind: EventKind::Executor {
-                state: "connected", ..
-            },
-            ..
-        })
-        | Err(RecvError::Lagged(_)) => {
-            let lanes: Vec<_> = board.lane_names().cloned().collect();
-            for lane in lanes {
-                board.on_server_ready(lane_parties(&lane).1, now);
-            }
+    match event.as_ref().map(|event| &event.kind) {
+        Ok(EventKind::State { server, state, .. }) if state == "ready" => {
+            board.on_server_ready(server, now);
         }
+        Ok(EventKind::Executor { state, .. }) if state == "connected" => {
+            try_all_lanes(&mut board, now);
+        }
+        Err(RecvError::Lagged(_)) => try_all_lanes(&mut board, now),
         Ok(_) | Err(RecvError::Closed) => {}
+    }
+}
+
+/// Tries every lane, where it is unknown which servers an event concerns: after lagging, or when an
+/// executor connects. A single attempt per server is cheap.
+fn try_all_lanes(board: &mut LaneScheduler, now: MonotonicTime) {
+    let lanes: Vec<_> = board.lane_names().cloned().collect();
+    for lane in lanes {
+        board.on_server_ready(lane_parties(&lane).1, now);
     }
 }
 

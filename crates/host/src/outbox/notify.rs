@@ -15,10 +15,11 @@ use bowline_wire::mcp::method;
 use bowline_wire::splice::write_string;
 
 use super::deliver::ServedCounts;
-use super::queue_view::{QueuedCallState, QueuedCallView};
+use super::queue_view::{delivery_status, policy_target, to_agent_json};
 use super::queued_reply::write_uri;
 use super::write_record::{WriteHead, WriteRecord};
 use super::{LANE_PREFIX, OutboxShared};
+use super::{QueuedCallState, QueuedCallView};
 use crate::audit::{self, AuditOutcome};
 use crate::events::EventKind;
 use crate::ports::NotificationSink as _;
@@ -131,7 +132,7 @@ impl OutboxShared {
                 id = id.0, %server, %tool, %principal, "queued write delivered"
             ),
         }
-        self.emit_event(letter.state, id, head, reason.clone());
+        self.emit_event(letter.state.clone(), id, head, reason.clone());
         self.notify_sessions(id, note.session, letter);
         self.audit_finished(finished, reason);
     }
@@ -177,20 +178,21 @@ impl OutboxShared {
     fn notify_sessions(&self, id: MessageId, session: Option<SessionKey>, view: &QueuedCallView) {
         let level = match view.state {
             QueuedCallState::Dead => LogLevel::Error,
-            QueuedCallState::Delivered | QueuedCallState::Queued | QueuedCallState::Sending => {
-                LogLevel::Info
-            }
+            QueuedCallState::Delivered
+            | QueuedCallState::Queued
+            | QueuedCallState::Sending
+            | QueuedCallState::Other(_) => LogLevel::Info,
         };
         let may_hear = |session| {
             self.sessions
-                .can_learn_outcome(session, view.policy_target(), view.delivery_status())
+                .can_learn_outcome(session, policy_target(view), delivery_status(view))
         };
         // The session's rights may have changed since the write was queued.
         if let Some(session) = session.filter(|session| may_hear(*session)) {
             let scope = bowline_core::call::EndpointScope::Server(Arc::clone(&view.server));
             let min_level = lock(&self.sessions.log_levels).session_level(session, &scope);
             if min_level.is_none_or(|min_level| min_level <= level) {
-                let message = log_notification(level, &view.to_agent_json());
+                let message = log_notification(level, &to_agent_json(view));
                 self.fanout.deliver(session, message.into());
             }
         }
@@ -215,7 +217,7 @@ impl OutboxShared {
             principal: Arc::clone(head.principal()),
             server: Arc::clone(&head.server),
             tool: Arc::clone(&head.tool),
-            state: state.as_str(),
+            state,
             reason,
         });
     }

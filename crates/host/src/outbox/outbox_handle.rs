@@ -14,10 +14,14 @@ use bowline_journal::{
 use thiserror::Error;
 
 use super::notify::SUBSCRIPTION_KEY;
-use super::queue_view::{OutboxLaneView, QueuedCallView, ServerQueueView, lane_parties};
+use super::queue_view::{
+    OutboxLaneView, delivery_status, lane_parties, policy_target, to_agent_json, view_delivered,
+    view_entry, with_params,
+};
 use super::queued_reply::OUTBOX_URI_PREFIX;
 use super::write_record::WriteRecord;
 use super::{LANE_PREFIX, ORDER_PERMITS, OutboxShared, deliver};
+use super::{QueuedCallView, ServerQueueView};
 use crate::host::Host;
 
 /// Maximum writes per list request.
@@ -75,7 +79,7 @@ impl Host {
         view: &QueuedCallView,
     ) -> bool {
         let is_elsewhere = matches!(scope, EndpointScope::Server(only) if *only != view.server);
-        let (tool, delivered) = (view.policy_target(), view.delivery_status());
+        let (tool, delivered) = (policy_target(view), delivery_status(view));
         !is_elsewhere && self.can_learn_outcome(principal, scope, tool, delivered)
     }
 }
@@ -170,14 +174,14 @@ impl OutboxHandle {
         let shared = self.shared();
         let number = parse_id(id)?;
         if let Some(entry) = shared.find_entry(number).await? {
-            return Ok(shared.write_view(&entry).with_params(&entry));
+            return Ok(with_params(shared.write_view(&entry), &entry));
         }
         let delivered = shared
             .delivered
             .find_write(&*shared.journal, number)
             .await?;
         delivered
-            .map(|delivered| QueuedCallView::from_delivered(&delivered))
+            .map(|delivered| view_delivered(&delivered))
             .ok_or_else(|| to_unknown_error(id))
     }
 
@@ -204,7 +208,7 @@ impl OutboxHandle {
         };
         let is_own = view.principal == principal.name || principal.role == Role::Owner;
         let is_seen = is_own && self.host.can_see_write(principal, scope, &view);
-        Ok(is_seen.then(|| view.to_agent_json()))
+        Ok(is_seen.then(|| to_agent_json(&view)))
     }
 
     /// Subscribes a session to the end of a write; `false` if the principal has no such write.
@@ -370,7 +374,7 @@ impl OutboxShared {
 
     fn write_view(&self, entry: &MessageView) -> QueuedCallView {
         let context = self.view_context(Some(entry.lane.as_str()));
-        QueuedCallView::from_entry(entry, self.last_error(entry.id), context)
+        view_entry(entry, self.last_error(entry.id), context)
     }
 
     /// Schedules a lane at once.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bowline_api::outbox::{QueuedCallState, QueuedCallView};
 use bowline_core::call::FeatureKind;
 use bowline_core::lane::LaneTimes;
 use bowline_core::policy::PolicyTarget;
@@ -20,72 +21,6 @@ use crate::authorizer::DeliveryStatus;
 /// Reason shown for a damaged record.
 const DAMAGED: &str = "it is damaged on the disk";
 
-/// State of a queued write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum QueuedCallState {
-    /// Queued.
-    Queued,
-    /// Being delivered.
-    Sending,
-    /// Undeliverable; an operator may retry.
-    Dead,
-    /// Delivered.
-    Delivered,
-}
-
-impl QueuedCallState {
-    /// Returns the API word.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Queued => "queued",
-            Self::Sending => "sending",
-            Self::Dead => "dead",
-            Self::Delivered => "delivered",
-        }
-    }
-}
-
-/// A queued write.
-#[derive(Clone, Debug, Serialize)]
-pub struct QueuedCallView {
-    /// Number, as given to the caller.
-    pub id: String,
-    /// State.
-    pub state: QueuedCallState,
-    /// Principal.
-    pub principal: Arc<str>,
-    /// Target server.
-    pub server: Arc<str>,
-    /// The server's own tool name; empty if unknown.
-    pub tool: Arc<str>,
-    /// Idempotency key; empty if unknown.
-    pub key: Arc<str>,
-    /// Position in the lane, from 1; 0 if not waiting.
-    pub position: u64,
-    /// Number of attempts.
-    pub attempts: u32,
-    /// Failure: final for a dead write, otherwise the last known to this process.
-    pub last_error: Option<Arc<str>>,
-    /// Time until the next attempt in milliseconds; `None` if not determined by the clock.
-    pub next_try_ms: Option<u64>,
-    /// Storage time in milliseconds since 1970; `None` if unknown.
-    pub stored_at_ms: Option<u64>,
-    /// Age in milliseconds.
-    pub age_ms: Option<u64>,
-    /// Expiry in milliseconds since 1970.
-    pub expires_at_ms: Option<u64>,
-    /// Delivery time in milliseconds since 1970.
-    pub done_at_ms: Option<u64>,
-    /// Parameters, in a single-write view.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub params: Option<Box<RawValue>>,
-    /// Result if stored, in a single-write view.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub result: Option<Box<RawValue>>,
-}
-
 /// The queued writes of a principal to a server.
 #[derive(Clone, Debug, Serialize)]
 pub struct OutboxLaneView {
@@ -103,17 +38,6 @@ pub struct OutboxLaneView {
     pub oldest_age_ms: Option<u64>,
 }
 
-/// Queued writes of a server, for status and metrics.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct ServerQueueView {
-    /// Number of queued writes.
-    pub queued: u64,
-    /// Number of dead writes.
-    pub dead: u64,
-    /// Age of the oldest in milliseconds.
-    pub oldest_age_ms: Option<u64>,
-}
-
 /// Context of a view: clocks and lane schedule.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ViewContext {
@@ -122,120 +46,119 @@ pub(super) struct ViewContext {
     pub(super) times: Option<LaneTimes>,
 }
 
-impl QueuedCallView {
-    /// Returns the policy target of the write: its tool.
-    pub(super) fn policy_target(&self) -> PolicyTarget<'_> {
-        PolicyTarget {
-            kind: FeatureKind::Tool,
-            server: &self.server,
-            name: &self.tool,
-            arguments: None,
+/// Returns the policy target of the write: its tool.
+pub(super) fn policy_target(view: &QueuedCallView) -> PolicyTarget<'_> {
+    PolicyTarget {
+        kind: FeatureKind::Tool,
+        server: &view.server,
+        name: &view.tool,
+        arguments: None,
+    }
+}
+
+/// Returns whether the write was delivered.
+pub(super) const fn delivery_status(view: &QueuedCallView) -> DeliveryStatus {
+    match view.state {
+        QueuedCallState::Delivered => DeliveryStatus::Yes,
+        QueuedCallState::Queued
+        | QueuedCallState::Sending
+        | QueuedCallState::Dead
+        | QueuedCallState::Other(_) => DeliveryStatus::No,
+    }
+}
+
+pub(super) fn view_entry(
+    entry: &MessageView,
+    last_error: Option<Arc<str>>,
+    context: ViewContext,
+) -> QueuedCallView {
+    let (principal, server) = lane_parties(entry.lane.as_str());
+    let record = WriteRecord::parse(&entry.body);
+    let head = record.as_ref().map(|record| &record.head);
+    let (state, reason) = match &entry.status {
+        MessageStatus::Queued => (QueuedCallState::Queued, None),
+        MessageStatus::Leased => (QueuedCallState::Sending, None),
+        MessageStatus::DeadLetter(reason) => (QueuedCallState::Dead, Some(Arc::clone(reason))),
+        MessageStatus::Damaged => (QueuedCallState::Dead, Some(DAMAGED.into())),
+    };
+    let is_next = state == QueuedCallState::Queued && entry.position == 1;
+    let times = context.times.filter(|_| is_next);
+    QueuedCallView {
+        id: entry.id.0.to_string(),
+        state,
+        principal: principal.into(),
+        server: server.into(),
+        tool: head.map_or_else(Arc::default, |head| Arc::clone(&head.tool)),
+        key: head.map_or_else(Arc::default, |head| Arc::clone(&head.key)),
+        position: entry.position,
+        attempts: entry.attempts,
+        last_error: reason.or(last_error),
+        next_try_ms: times.map(|times| times.due_at.millis_since(context.now)),
+        stored_at_ms: Some(entry.stored_unix_ms),
+        age_ms: Some(context.unix_ms.saturating_sub(entry.stored_unix_ms)),
+        expires_at_ms: entry.expires_unix_ms,
+        done_at_ms: None,
+        params: None,
+        result: None,
+    }
+}
+
+/// Returns the view of a delivered write.
+pub(super) fn view_delivered(write: &DeliveredWrite) -> QueuedCallView {
+    let (principal, server) = lane_parties(write.lane.as_str());
+    // A name too long for the journal was hashed.
+    let (tool, key) = write.dedupe.split_once('\n').unwrap_or_default();
+    QueuedCallView {
+        id: write.done.id.0.to_string(),
+        state: QueuedCallState::Delivered,
+        principal: principal.into(),
+        server: server.into(),
+        tool: tool.into(),
+        key: key.into(),
+        position: 0,
+        attempts: 0,
+        last_error: None,
+        next_try_ms: None,
+        stored_at_ms: None,
+        age_ms: None,
+        expires_at_ms: None,
+        done_at_ms: Some(write.done.unix_ms),
+        params: None,
+        result: write.done.result.as_ref().and_then(to_raw_json),
+    }
+}
+
+/// Adds the parameters.
+pub(super) fn with_params(view: QueuedCallView, entry: &MessageView) -> QueuedCallView {
+    let record = WriteRecord::parse(&entry.body);
+    let params = record.and_then(|record| to_raw_json(&record.params));
+    QueuedCallView { params, ..view }
+}
+
+/// Renders the view for its principal, as a JSON object.
+pub(super) fn to_agent_json(view: &QueuedCallView) -> String {
+    let mut status = json!({
+        "id": view.id,
+        "state": view.state,
+        "server": view.server,
+        "tool": view.tool,
+        "idempotencyKey": view.key,
+    });
+    if let Some(members) = status.as_object_mut() {
+        if view.position > 0 {
+            members.insert("position".into(), view.position.into());
+            members.insert("attempts".into(), view.attempts.into());
+        }
+        if let Some(error) = &view.last_error {
+            members.insert("error".into(), (&**error).into());
+        }
+        if let Some(result) = &view.result
+            && let Ok(result) = serde_json::to_value(result)
+        {
+            members.insert("result".into(), result);
         }
     }
-
-    /// Returns whether the write was delivered.
-    pub(super) const fn delivery_status(&self) -> DeliveryStatus {
-        match self.state {
-            QueuedCallState::Delivered => DeliveryStatus::Yes,
-            QueuedCallState::Queued | QueuedCallState::Sending | QueuedCallState::Dead => {
-                DeliveryStatus::No
-            }
-        }
-    }
-
-    pub(super) fn from_entry(
-        entry: &MessageView,
-        last_error: Option<Arc<str>>,
-        context: ViewContext,
-    ) -> Self {
-        let (principal, server) = lane_parties(entry.lane.as_str());
-        let record = WriteRecord::parse(&entry.body);
-        let head = record.as_ref().map(|record| &record.head);
-        let (state, reason) = match &entry.status {
-            MessageStatus::Queued => (QueuedCallState::Queued, None),
-            MessageStatus::Leased => (QueuedCallState::Sending, None),
-            MessageStatus::DeadLetter(reason) => (QueuedCallState::Dead, Some(Arc::clone(reason))),
-            MessageStatus::Damaged => (QueuedCallState::Dead, Some(DAMAGED.into())),
-        };
-        let is_next = state == QueuedCallState::Queued && entry.position == 1;
-        let times = context.times.filter(|_| is_next);
-        Self {
-            id: entry.id.0.to_string(),
-            state,
-            principal: principal.into(),
-            server: server.into(),
-            tool: head.map_or_else(Arc::default, |head| Arc::clone(&head.tool)),
-            key: head.map_or_else(Arc::default, |head| Arc::clone(&head.key)),
-            position: entry.position,
-            attempts: entry.attempts,
-            last_error: reason.or(last_error),
-            next_try_ms: times.map(|times| times.due_at.millis_since(context.now)),
-            stored_at_ms: Some(entry.stored_unix_ms),
-            age_ms: Some(context.unix_ms.saturating_sub(entry.stored_unix_ms)),
-            expires_at_ms: entry.expires_unix_ms,
-            done_at_ms: None,
-            params: None,
-            result: None,
-        }
-    }
-
-    /// Returns the view of a delivered write.
-    pub(super) fn from_delivered(write: &DeliveredWrite) -> Self {
-        let (principal, server) = lane_parties(write.lane.as_str());
-        // A name too long for the journal was hashed.
-        let (tool, key) = write.dedupe.split_once('\n').unwrap_or_default();
-        Self {
-            id: write.done.id.0.to_string(),
-            state: QueuedCallState::Delivered,
-            principal: principal.into(),
-            server: server.into(),
-            tool: tool.into(),
-            key: key.into(),
-            position: 0,
-            attempts: 0,
-            last_error: None,
-            next_try_ms: None,
-            stored_at_ms: None,
-            age_ms: None,
-            expires_at_ms: None,
-            done_at_ms: Some(write.done.unix_ms),
-            params: None,
-            result: write.done.result.as_ref().and_then(to_raw_json),
-        }
-    }
-
-    /// Adds the parameters.
-    pub(super) fn with_params(self, entry: &MessageView) -> Self {
-        let record = WriteRecord::parse(&entry.body);
-        let params = record.and_then(|record| to_raw_json(&record.params));
-        Self { params, ..self }
-    }
-
-    /// Renders the view for its principal, as a JSON object.
-    pub(super) fn to_agent_json(&self) -> String {
-        let mut status = json!({
-            "id": self.id,
-            "state": self.state,
-            "server": self.server,
-            "tool": self.tool,
-            "idempotencyKey": self.key,
-        });
-        if let Some(members) = status.as_object_mut() {
-            if self.position > 0 {
-                members.insert("position".into(), self.position.into());
-                members.insert("attempts".into(), self.attempts.into());
-            }
-            if let Some(error) = &self.last_error {
-                members.insert("error".into(), (&**error).into());
-            }
-            if let Some(result) = &self.result
-                && let Ok(result) = serde_json::to_value(result)
-            {
-                members.insert("result".into(), result);
-            }
-        }
-        status.to_string()
-    }
+    status.to_string()
 }
 
 /// Splits a lane name into principal and server; a server name contains no slash.

@@ -298,7 +298,7 @@ impl SupervisorActor {
     fn emit_state_event(&self, state: &ServerState) {
         self.deps.events.publish(EventKind::State {
             server: Arc::clone(&self.shared.spec.name),
-            state: state.as_str(),
+            state: state.as_str().into(),
             generation: self.shared.counts.generation.load(Ordering::Relaxed),
             reason: state.reason().cloned(),
         });

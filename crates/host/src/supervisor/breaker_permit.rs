@@ -76,7 +76,7 @@ impl SupervisorShared {
             tracing::info!(server = %self.spec.name, circuit, "breaker changed state");
             self.events.publish(EventKind::Circuit {
                 server: Arc::clone(&self.spec.name),
-                circuit,
+                circuit: circuit.into(),
             });
         }
         done

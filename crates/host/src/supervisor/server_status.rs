@@ -4,257 +4,89 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use bowline_api::servers::{
+    CacheStatus, OmittedStatus, PinSummary, SandboxStatus, ServerLastError, ServerLimits,
+    ServerStatus,
+};
 use bowline_core::breaker::CircuitState;
 use bowline_core::cache::CacheView;
 use bowline_core::era::EraSetting;
 use bowline_core::error::CallError;
+use bowline_core::pins::PinState;
 use bowline_core::time::{MonotonicTime, to_millis};
 use bowline_link::ProcessSet;
-use serde::Serialize;
 
 use super::{FailureSource, ServerState, Supervisor, lock};
 use crate::catalog::{ListKind, ServerCatalog, Staleness};
-use crate::pins::PinSummary;
+use crate::pins::{PinMode, PinRegistry, ServerPinState};
 use crate::spec::{ChildLimits, ServerSpec, ServerTransport};
 
-/// A server in `status`.
-#[derive(Clone, Debug, Serialize)]
-pub struct ServerStatus {
-    /// The name.
-    pub name: Arc<str>,
-    /// The state; `probing` instead of `ready` while the breaker is half-open.
-    pub state: &'static str,
-    /// True while ready.
-    pub active: bool,
-    /// True for a server started by its first call.
-    pub lazy: bool,
-    /// The transport.
-    pub transport: &'static str,
-    /// The era: `legacy`, `modern`, or `auto` while unknown.
-    pub era: &'static str,
-    /// Program or address, without arguments and credentials.
-    pub command: String,
-    /// Address of an HTTP server, without credentials.
-    pub url: Option<String>,
-    /// Location of the server card, if any.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub card: Option<Arc<str>>,
-    /// Number of starts.
-    pub generation: u64,
-    /// Process id.
-    pub pid: Option<u32>,
-    /// Time since the link became ready.
-    pub uptime_ms: Option<u64>,
-    /// Number of processes; measured on request only.
-    pub processes: Option<u64>,
-    /// Resident memory of all processes; measured on request only.
-    pub memory_bytes: Option<u64>,
-    /// Number of tools in the catalog.
-    pub tools: usize,
-    /// Truncated lists.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub left_out: Vec<OmittedStatus>,
-    /// Pin summary.
-    #[serde(flatten)]
-    pub pins: PinSummary,
-    /// Source of the catalog entries: the current link, or the last link.
-    pub manifest: &'static str,
-    /// True if the entries are last known, because the server is down or starting.
-    pub stale: bool,
-    /// Calls in flight or waiting.
-    pub ref_count: usize,
-    /// Calls in flight at the server.
-    pub in_flight: usize,
-    /// Calls queued for a permit.
-    pub queued: usize,
-    /// Calls finished since the gateway started.
-    pub calls: u64,
-    /// Calls finished without a response of the server.
-    pub errors: u64,
-    /// Calls refused by a full queue, or timed out in the queue.
-    pub sheds: u64,
-    /// Error rate over the last five to ten minutes.
-    pub error_rate: f64,
-    /// Median duration of the calls in this window.
-    pub p50_us: Option<u64>,
-    /// 99th percentile of these durations.
-    pub p99_us: Option<u64>,
-    /// Restarts still counted against the budget.
-    pub restart_count: u64,
-    /// Consecutive failures seen by the breaker.
-    pub consecutive_failures: u32,
-    /// Isolation of links.
-    pub isolation: &'static str,
-    /// Number of dedicated links.
-    pub own_links: usize,
-    /// Why sessions have dedicated links, if caused by the server.
-    pub isolated_because: Option<&'static str>,
-    /// State of the breaker.
-    pub circuit: &'static str,
-    /// True after too many restarts.
-    pub ejected: bool,
-    /// Cached responses.
-    #[serde(flatten)]
-    pub cache: CacheStatus,
-    /// Time until the next attempt: a start in backoff, or the end of the breaker's open period.
-    pub retry_after_ms: Option<u64>,
-    /// The last failure.
-    pub last_error: Option<ServerLastError>,
-    /// The limits.
-    pub limits: ServerLimits,
-    /// True if arguments may contain secrets, visible to every user of the machine.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub argv_secrets: bool,
-    /// True if known secrets are redacted from results.
-    pub redact_results: bool,
-    /// The sandbox; `None` for servers without a child process.
-    pub sandbox: Option<SandboxStatus>,
-}
-
-/// The sandbox of a server.
-#[derive(Clone, Debug, Serialize)]
-pub struct SandboxStatus {
-    /// Configured level.
-    pub level: &'static str,
-    /// Features missing in the kernel.
-    pub lacks: Option<String>,
-}
-
-impl SandboxStatus {
-    fn from_spec(spec: &ServerSpec) -> Option<Self> {
-        let ServerTransport::Child(child) = &spec.transport else {
-            return None;
-        };
-        Some(Self {
-            level: child.sandbox.level.as_str(),
-            lacks: child.sandbox_lacks.map(|lack| lack.to_string()),
-        })
-    }
+fn sandbox_status(spec: &ServerSpec) -> Option<SandboxStatus> {
+    let ServerTransport::Child(child) = &spec.transport else {
+        return None;
+    };
+    Some(SandboxStatus {
+        level: child.sandbox.level.as_str().into(),
+        lacks: child.sandbox_lacks.map(|lack| lack.to_string()),
+    })
 }
 
 /// Why a shared server became isolated.
 const INTERACTIVE: &str = "it asked a client for something while calls of several sessions were \
                            in flight";
 
-/// A list truncated at the server's limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct OmittedStatus {
-    /// The list, named by its result member.
-    pub list: &'static str,
-    /// Number of omitted entries seen.
-    pub entries: usize,
-    /// True if further pages were not read.
-    pub more: bool,
-}
-
-/// Cached responses of a server.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub struct CacheStatus {
-    /// Number of entries.
-    #[serde(rename = "cache_entries")]
-    pub entries: usize,
-    /// Total bytes.
-    #[serde(rename = "cache_bytes")]
-    pub bytes: usize,
-    /// Calls served from the cache.
-    #[serde(rename = "cache_hits")]
-    pub hits: u64,
-    /// Cacheable calls sent to the server.
-    #[serde(rename = "cache_misses")]
-    pub misses: u64,
-    /// Entries evicted before expiry.
-    #[serde(rename = "cache_evictions")]
-    pub evictions: u64,
-}
-
-impl From<CacheView> for CacheStatus {
-    fn from(view: CacheView) -> Self {
-        Self {
-            entries: view.entries,
-            bytes: view.bytes,
-            hits: view.hits,
-            misses: view.misses,
-            evictions: view.evictions,
-        }
+const fn cache_status(view: CacheView) -> CacheStatus {
+    CacheStatus {
+        entries: view.entries,
+        bytes: view.bytes,
+        hits: view.hits,
+        misses: view.misses,
+        evictions: view.evictions,
     }
 }
 
-/// The last failure.
-#[derive(Clone, Debug, Serialize)]
-pub struct ServerLastError {
-    /// Error code of calls while the program is missing.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub code: Option<&'static str>,
-    /// Failure class.
-    pub class: &'static str,
-    /// Failure message.
-    pub message: Arc<str>,
-    /// Time since the failure.
-    pub age_ms: u64,
+fn server_limits(spec: &ServerSpec) -> ServerLimits {
+    // Only a reaper enforces these limits.
+    let child = match &spec.transport {
+        ServerTransport::Child(child) if child.reaper.is_some() => {
+            Some(child.limits.with_defaults())
+        }
+        ServerTransport::Child(_)
+        | ServerTransport::Executor(_)
+        | ServerTransport::Remote(_)
+        | ServerTransport::InProcess(_)
+        | ServerTransport::Peer(_) => None,
+    };
+    let child = |limit: fn(ChildLimits) -> Option<u64>| child.and_then(limit);
+    ServerLimits {
+        calls_max: spec.calls_max,
+        queue_max: spec.queue_max,
+        list_max: spec.list_max,
+        call_timeout_ms: to_millis(spec.call_timeout),
+        start_timeout_ms: to_millis(spec.start_timeout),
+        restarts_max: spec.restart.restarts_max,
+        restart_window_ms: to_millis(spec.restart.window),
+        memory_bytes_max: child(|limits| limits.memory_bytes_max),
+        processes_max: child(|limits| limits.processes_max),
+        file_bytes_max: child(|limits| limits.file_bytes_max),
+        open_files_max: child(|limits| limits.open_files_max),
+    }
 }
 
-/// Limits of a server.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub struct ServerLimits {
-    /// Calls in flight.
-    pub calls_max: usize,
-    /// Queued calls.
-    pub queue_max: usize,
-    /// Entries per list.
-    pub list_max: usize,
-    /// Call timeout, unless the tool has its own.
-    pub call_timeout_ms: u64,
-    /// Start timeout.
-    pub start_timeout_ms: u64,
-    /// Restarts...
-    pub restarts_max: u32,
-    /// ...within this window.
-    pub restart_window_ms: u64,
-    /// Memory of all processes; `None` if unlimited.
-    pub memory_bytes_max: Option<u64>,
-    /// Processes; `None` without local processes.
-    pub processes_max: Option<u64>,
-    /// Largest writable file.
-    pub file_bytes_max: Option<u64>,
-    /// Open files per process.
-    pub open_files_max: Option<u64>,
-}
-
-impl ServerLimits {
-    fn from_spec(spec: &ServerSpec) -> Self {
-        // Only a reaper enforces these limits.
-        let child = match &spec.transport {
-            ServerTransport::Child(child) if child.reaper.is_some() => {
-                Some(child.limits.with_defaults())
-            }
-            ServerTransport::Child(_)
-            | ServerTransport::Executor(_)
-            | ServerTransport::Remote(_)
-            | ServerTransport::InProcess(_)
-            | ServerTransport::Peer(_) => None,
+fn pin_summary(pins: &PinRegistry, spec: &ServerSpec) -> PinSummary {
+    let mode = spec.pin.as_str().into();
+    if spec.pin == PinMode::Off {
+        return PinSummary {
+            mode,
+            ..PinSummary::default()
         };
-        let child = |limit: fn(ChildLimits) -> Option<u64>| child.and_then(limit);
-        Self {
-            calls_max: spec.calls_max,
-            queue_max: spec.queue_max,
-            list_max: spec.list_max,
-            call_timeout_ms: to_millis(spec.call_timeout),
-            start_timeout_ms: to_millis(spec.start_timeout),
-            restarts_max: spec.restart.restarts_max,
-            restart_window_ms: to_millis(spec.restart.window),
-            memory_bytes_max: child(|limits| limits.memory_bytes_max),
-            processes_max: child(|limits| limits.processes_max),
-            file_bytes_max: child(|limits| limits.file_bytes_max),
-            open_files_max: child(|limits| limits.open_files_max),
-        }
     }
-}
-
-impl ServerStatus {
-    /// True if the server failed and has not recovered.
-    #[must_use]
-    pub fn is_degraded(&self) -> bool {
-        matches!(self.state, "backoff" | "ejected") || self.circuit != "closed"
+    let ServerPinState { pins, trouble, .. } = pins.server_pins(&spec.name);
+    PinSummary {
+        mode,
+        changed: pins.count_states(|state| matches!(state, PinState::Changed { .. })),
+        quarantined: pins.count_states(|state| *state == PinState::Quarantined),
+        error: trouble.map(|trouble| Arc::clone(trouble.reason())),
     }
 }
 
@@ -295,16 +127,16 @@ impl Supervisor {
         ServerStatus {
             name: Arc::clone(&spec.name),
             state: match (&state, circuit) {
-                (ServerState::Ready, CircuitState::HalfOpen) => "probing",
-                (state, _) => state.as_str(),
+                (ServerState::Ready, CircuitState::HalfOpen) => "probing".into(),
+                (state, _) => state.as_str().into(),
             },
             active: state == ServerState::Ready,
             lazy: spec.lazy,
-            transport: spec.transport.name(),
+            transport: spec.transport.name().into(),
             era: match (&ready, spec.era) {
-                (Some(ready), _) => ready.link.era().as_str(),
-                (None, EraSetting::Only(era)) => era.as_str(),
-                (None, EraSetting::Auto) => "auto",
+                (Some(ready), _) => ready.link.era().as_str().into(),
+                (None, EraSetting::Only(era)) => era.as_str().into(),
+                (None, EraSetting::Auto) => "auto".into(),
             },
             command: self.display_target(),
             url: matches!(spec.transport, ServerTransport::Remote(_))
@@ -317,8 +149,8 @@ impl Supervisor {
             memory_bytes: None,
             tools: catalog.map_or(0, |catalog| catalog.tools.len()),
             left_out: self.omitted_lists(),
-            pins: PinSummary::from_registry(&shared.pins, spec),
-            manifest: manifest_name(catalog, &state),
+            pins: pin_summary(&shared.pins, spec),
+            manifest: manifest_name(catalog, &state).into(),
             stale: catalog.is_some_and(|catalog| catalog.staleness == Staleness::LastKnown),
             // A call is queued, holds a permit, or is a request without a permit.
             ref_count: self.permits_in_use().max(in_flight) + self.queued_calls(),
@@ -332,18 +164,18 @@ impl Supervisor {
             p99_us: load.p99_us,
             restart_count: shared.counts.restarts.load(Ordering::Relaxed),
             consecutive_failures,
-            isolation: spec.isolation.as_str(),
+            isolation: spec.isolation.as_str().into(),
             own_links: shared.dedicated.len(),
-            isolated_because: shared.is_interactive().then_some(INTERACTIVE),
-            circuit: circuit_name(circuit),
+            isolated_because: shared.is_interactive().then(|| INTERACTIVE.into()),
+            circuit: circuit.as_str().into(),
             ejected: matches!(state, ServerState::Ejected { .. }),
-            cache: cache.into(),
+            cache: cache_status(cache),
             retry_after_ms: time_to_start(&state, now).or(rest).map(to_millis),
             last_error: self.last_error(),
-            limits: ServerLimits::from_spec(spec),
+            limits: server_limits(spec),
             argv_secrets: spec.argv_secrets,
             redact_results: spec.redact_results.is_some(),
-            sandbox: SandboxStatus::from_spec(spec),
+            sandbox: sandbox_status(spec),
         }
     }
 
@@ -387,8 +219,8 @@ impl Supervisor {
         );
         let last = lock(&shared.last_error);
         last.as_ref().map(|(class, message, at)| ServerLastError {
-            code: lacks_program.then_some("program_not_found"),
-            class: class.as_str(),
+            code: lacks_program.then(|| "program_not_found".into()),
+            class: class.as_str().into(),
             message: shared.spec.secrets.redact_shared(message),
             age_ms: now.millis_since(*at),
         })
@@ -401,7 +233,7 @@ impl Supervisor {
             .map(|kind| (kind, *left_out.get(kind)));
         let lists = lists.filter(|(_, left_out)| !left_out.is_empty());
         let lists = lists.map(|(kind, left_out)| OmittedStatus {
-            list: kind.member(),
+            list: kind.member().into(),
             entries: left_out.entries,
             more: left_out.more,
         });
@@ -434,13 +266,5 @@ const fn manifest_name(catalog: Option<&ServerCatalog>, state: &ServerState) -> 
         (None, _) => "none",
         (Some(_), ServerState::Ready) => "live",
         (Some(_), _) => "last_known",
-    }
-}
-
-const fn circuit_name(circuit: CircuitState) -> &'static str {
-    match circuit {
-        CircuitState::Closed => "closed",
-        CircuitState::Open => "open",
-        CircuitState::HalfOpen => "half_open",
     }
 }

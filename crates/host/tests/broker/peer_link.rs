@@ -76,7 +76,7 @@ async fn peer_tools_are_listed_byte_for_byte() {
         br#"{"name":"do","inputSchema":{"type":"object"},"x":1.50}"#
     );
     let status = &host.status()[0];
-    assert_eq!((status.transport, &*status.command), ("peer", "hub p"));
+    assert_eq!((&*status.transport, &*status.command), ("peer", "hub p"));
 }
 
 #[tokio::test(start_paused = true)]

@@ -75,7 +75,7 @@ async fn in_process_tools_are_listed_and_authorized() {
         "{denied:?}"
     );
     let status = host.server_status("own").unwrap();
-    assert_eq!((status.transport, status.calls), ("in_process", 1));
+    assert_eq!((&*status.transport, status.calls), ("in_process", 1));
 }
 
 #[tokio::test(start_paused = true)]
@@ -124,7 +124,7 @@ async fn panic_ends_only_its_call() {
         }
     }
     let status = host.server_status("own").unwrap();
-    assert_eq!((status.circuit, status.generation), ("closed", 1));
+    assert_eq!((&*status.circuit, status.generation), ("closed", 1));
     assert_eq!(
         output_text(
             host.call_tool(&owner_principal(), "own", "echo", json!({}))

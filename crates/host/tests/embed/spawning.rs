@@ -212,7 +212,7 @@ async fn respawn_clears_breaker_and_ejection() {
     host.spawn(server_spec("s"), options).await.unwrap();
     let status = host.server_status("s").unwrap();
     assert_eq!(
-        (status.state, status.circuit, status.restart_count),
+        (&*status.state, &*status.circuit, status.restart_count),
         ("ready", "closed", 0)
     );
     assert_eq!(

@@ -139,7 +139,7 @@ async fn wrong_credentials_fail_with_auth_error() {
         assert_eq!(error.failure_class(), class, "{error}");
         assert_eq!(error.execution_status(), ExecutionStatus::NotStarted);
         let last = host.server_status("s").unwrap().last_error.unwrap();
-        assert_eq!(last.class, class.as_str());
+        assert_eq!(&*last.class, class.as_str());
     }
 }
 
@@ -160,14 +160,14 @@ async fn exit_before_handshake_differs_from_crash() {
     assert!(wait_for_state(&host, "s", "backoff").await);
     let early = "ended before the handshake: exit code 3: reading config | KEY is not set";
     let last = host.server_status("s").unwrap().last_error.unwrap();
-    assert_eq!((last.class, &*last.message), ("connect_failed", early));
+    assert_eq!((&*last.class, &*last.message), ("connect_failed", early));
     assert!(wait_for_state(&host, "s", "ready").await);
     host.server("s").unwrap().log().push_line("out of memory");
     assert!(world.kill("s", LinkExit::Signal(9)));
     assert!(wait_for_state(&host, "s", "backoff").await);
     let late = "killed by signal 9: out of memory";
     let last = host.server_status("s").unwrap().last_error.unwrap();
-    assert_eq!((last.class, &*last.message), ("connection_lost", late));
+    assert_eq!((&*last.class, &*last.message), ("connection_lost", late));
     assert_eq!(
         state_events(&mut events),
         [
@@ -247,6 +247,6 @@ async fn ejection_withdraws_tools_until_reload() {
         .apply_action("s", ServerAction::Reload, WAIT)
         .await
         .unwrap();
-    assert_eq!((status.state, status.restart_count), ("ready", 0));
+    assert_eq!((&*status.state, status.restart_count), ("ready", 0));
     host.call(tool_call("s__do", "{}")).await.unwrap();
 }

@@ -1,5 +1,6 @@
 //! Idle stop and pings.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,7 +25,7 @@ fn idle_stop_spec() -> ServerSpec {
     }
 }
 
-fn current_state(host: &Host) -> &'static str {
+fn current_state(host: &Host) -> Cow<'static, str> {
     host.server_status("s").unwrap().state
 }
 
@@ -46,7 +47,7 @@ async fn idle_stop_and_wake_cost_no_restart() {
 
     host.call(tool_call("s__do", "{}")).await.unwrap();
     let status = host.server_status("s").unwrap();
-    assert_eq!((status.state, status.generation), ("ready", 2));
+    assert_eq!((&*status.state, status.generation), ("ready", 2));
     assert_eq!(status.restart_count, 0, "nothing of its budget is spent");
     let seen: Vec<_> = state_events(&mut events)
         .into_iter()
@@ -149,7 +150,7 @@ async fn dedicated_link_prevents_idle_stop() {
     host.call(own).await.unwrap();
     advance_clock(IDLE * 2).await;
     assert_eq!(
-        (current_state(&host), world.record().live_count("s")),
+        (&*current_state(&host), world.record().live_count("s")),
         ("ready", 2)
     );
     host.end_session(session);

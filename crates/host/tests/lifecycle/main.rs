@@ -15,6 +15,7 @@ mod retiring;
 mod stale;
 mod starts;
 
+use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -115,6 +116,9 @@ fn state_events(events: &mut Receiver<HostEvent>) -> Vec<(&'static str, u64, Opt
             ..
         } = event.kind
         {
+            let Cow::Borrowed(state) = state else {
+                panic!("{state} comes from a parser");
+            };
             seen.push((state, generation, reason.map(|reason| reason.to_string())));
         }
     }

@@ -22,7 +22,7 @@ async fn stop_refuses_later_calls_and_start_serves_again() {
         .await
         .unwrap();
     assert_eq!(
-        (status.state, status.active, status.tools),
+        (&*status.state, status.active, status.tools),
         ("stopped", false, 0)
     );
     assert_eq!(world.record().live_count("s"), 0);
@@ -37,7 +37,7 @@ async fn stop_refuses_later_calls_and_start_serves_again() {
         .apply_action("s", ServerAction::Start, WAIT)
         .await
         .unwrap();
-    assert_eq!((status.state, status.generation), ("ready", 2));
+    assert_eq!((&*status.state, status.generation), ("ready", 2));
     let reply = host.call(tool_call("s__do", "{}")).await.unwrap();
     assert!(reply_body(&reply).contains("s#2"));
 }

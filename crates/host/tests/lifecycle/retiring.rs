@@ -58,7 +58,7 @@ async fn reload_drains_calls_and_queues_new_ones() {
         assert!(outcome.unwrap().contains("s#2"));
     }
     let status = host.server_status("s").unwrap();
-    assert_eq!((status.state, status.generation), ("ready", 2));
+    assert_eq!((&*status.state, status.generation), ("ready", 2));
     assert_eq!((status.restart_count, status.errors), (0, 0));
     assert_eq!(world.record().live_count("s"), 1);
 }
@@ -111,7 +111,7 @@ async fn reload_clears_breaker_and_budget() {
         host.call(tool_call("s__hang", "{}")).await.unwrap_err();
     }
     let status = host.server_status("s").unwrap();
-    assert_eq!((status.circuit, status.restart_count), ("open", 1));
+    assert_eq!((&*status.circuit, status.restart_count), ("open", 1));
     let error = host.call(tool_call("s__do", "{}")).await.unwrap_err();
     assert!(matches!(error, CallError::CircuitOpen { .. }), "{error}");
 
@@ -119,7 +119,7 @@ async fn reload_clears_breaker_and_budget() {
         .apply_action("s", ServerAction::Reload, WAIT)
         .await
         .unwrap();
-    assert_eq!((status.circuit, status.restart_count), ("closed", 0));
+    assert_eq!((&*status.circuit, status.restart_count), ("closed", 0));
     assert_eq!(status.consecutive_failures, 0);
     host.call(tool_call("s__do", "{}")).await.unwrap();
     assert!(world.kill("s", LinkExit::Status(1)));
@@ -135,7 +135,7 @@ async fn reload_keeps_idle_server_idle() {
         .apply_action("s", ServerAction::Reload, WAIT)
         .await
         .unwrap();
-    assert_eq!(status.state, "idle");
+    assert_eq!(&*status.state, "idle");
     run_until_idle().await;
     assert_eq!(world.record().start_count("s"), 0);
     host.call(tool_call("s__do", "{}")).await.unwrap();
@@ -154,7 +154,7 @@ async fn reload_starts_stopped_server() {
         .apply_action("s", ServerAction::Reload, WAIT)
         .await
         .unwrap();
-    assert_eq!(status.state, "ready");
+    assert_eq!(&*status.state, "ready");
 }
 
 #[tokio::test(start_paused = true)]
@@ -178,7 +178,7 @@ async fn stop_during_drain_refuses_waiters() {
         .apply_action("s", ServerAction::Stop, WAIT)
         .await
         .unwrap();
-    assert_eq!(status.state, "stopped");
+    assert_eq!(&*status.state, "stopped");
     assert_eq!(host.clock().now().0, 0, "nothing is waited for");
     for outcome in waiting.join_all().await {
         let stopped = CallError::Stopped { server: "s".into() };

@@ -148,7 +148,7 @@ async fn unknown_server_in_outage_lists_empty() {
     assert!(wait_for_state(&host, "s", "backoff").await);
     assert!(tools_with_marks(&tool_list(&host, &EndpointScope::All)).is_empty());
     let status = host.server_status("s").unwrap();
-    assert_eq!((status.manifest, status.stale), ("none", false));
+    assert_eq!((&*status.manifest, status.stale), ("none", false));
     // All capabilities are announced, so that clients listen for changes.
     let owner = Principal::new("owner", Role::Owner);
     let said = host

@@ -106,7 +106,7 @@ async fn server_waiting_to_start_can_be_stopped() {
         .apply_action(waits, ServerAction::Stop, WAIT)
         .await
         .unwrap();
-    assert_eq!(status.state, "stopped");
+    assert_eq!(&*status.state, "stopped");
     advance_clock(Duration::from_secs(5)).await;
     assert_eq!(world.record().start_count(waits), 0);
 }

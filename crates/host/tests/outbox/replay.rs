@@ -68,7 +68,7 @@ async fn transient_error_is_retried() {
         assert_eq!(letters.len(), 1, "{error}");
         let letter = &letters[0];
         assert_eq!(
-            (letter.state, letter.position),
+            (letter.state.clone(), letter.position),
             (QueuedCallState::Queued, 1)
         );
         assert!(letter.attempts >= 3, "{error}: {}", letter.attempts);

@@ -346,12 +346,12 @@ async fn accept_restores_tool_with_event() {
     let mut told = Vec::new();
     while let Ok(event) = events.try_recv() {
         if let EventKind::Pin { tool, state, .. } = event.kind {
-            told.push((tool.unwrap().to_string(), state));
+            told.push((tool.unwrap().to_string(), state.into_owned()));
         }
     }
     assert_eq!(
         told,
-        [("t".to_owned(), "changed"), ("t".to_owned(), "accepted")]
+        ["changed", "accepted"].map(|state| ("t".to_owned(), state.to_owned()))
     );
     let unknown = host
         .accept_pins("s", Some(PinTarget::tool("nothing", None)))
@@ -444,10 +444,7 @@ async fn unsaved_pins_fail_closed_until_saved() {
         let mut told = told.map(|event| event.kind);
         assert!(told.any(|what| matches!(
             what,
-            EventKind::Pin {
-                state: "unsaved",
-                ..
-            }
+            EventKind::Pin { state, .. } if state == "unsaved"
         )));
         let unsaved = host.accept_pins("s", None).await.unwrap();
         assert!(matches!(unsaved, Err(AcceptPinsError::Unsaved(_))));

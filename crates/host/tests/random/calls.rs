@@ -64,7 +64,7 @@ pub(crate) async fn make_random_call(
         world.record_event(HistoryEvent::Called {
             server: Arc::clone(&server),
             arguments: arguments.clone(),
-            circuit: status.circuit,
+            circuit: status.circuit.into_owned(),
         });
     }
     let end = match tokio::time::timeout(patience, host.call(call)).await {

@@ -145,10 +145,7 @@ impl SeedReport {
                 }
                 HistoryEvent::Executed(_) => self.executions += 1,
                 HistoryEvent::FinishedLate(_) => self.late += 1,
-                HistoryEvent::Called {
-                    circuit: "half_open",
-                    ..
-                } => self.probes += 1,
+                HistoryEvent::Called { circuit, .. } if circuit == "half_open" => self.probes += 1,
                 _ => {}
             }
         }

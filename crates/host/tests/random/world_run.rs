@@ -147,7 +147,7 @@ impl GenerationWatch {
             *seen = status.generation;
             let alive = record.live_count(&status.name);
             demand(alive <= 1, "two processes of one server");
-            let serves = matches!(status.state, "ready" | "probing");
+            let serves = matches!(&*status.state, "ready" | "probing");
             demand(status.active == serves, "active is not what state says");
             demand(status.errors <= status.calls, "more errors than calls");
             let spec = specs.iter().find(|spec| spec.name == status.name).unwrap();

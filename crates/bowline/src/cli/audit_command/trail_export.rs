@@ -9,12 +9,14 @@ use bowline_journal::audit::{AuditCursor, AuditFilter, MergedPage, RowExportErro
 use serde_json::json;
 
 use super::super::CommandContext;
-use super::super::api_client::QUICK_TIMEOUT;
 use super::super::failure::{CliExit, CliFailure};
 use super::super::output::CliOutput;
 use super::super::table::format_count;
 use super::trail_source::{self, TrailSource};
 use super::unreadable_trail;
+
+/// Rows read from a gateway at once.
+const EXPORT_ROWS_MAX: usize = 2_000;
 
 pub(super) fn run(
     filter: &AuditFilter,
@@ -93,10 +95,10 @@ fn write_rows(
         }
         TrailSource::Gateway(client) => {
             let (mut after, mut rows) = (AuditCursor::default(), 0);
-            let query = trail_source::filter_query(filter);
+            let mut query = trail_source::filter_query(filter, EXPORT_ROWS_MAX);
             loop {
-                let path = format!("/api/v1/audit?after={after}&limit=2000{query}");
-                let page = trail_source::parse_page(&client.get(&path, QUICK_TIMEOUT)?)?;
+                query.after = Some(after.to_string());
+                let page = trail_source::fetch_page(client, &query)?;
                 for row in &page.rows {
                     line(row)?;
                     rows += 1;

@@ -1,13 +1,13 @@
 //! Source of audit rows: the local files, with or without a gateway, or a remote gateway.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
+use bowline_api::audit_trail::{AuditQuery, AuditResponse};
 use bowline_journal::audit::{AuditCursor, AuditFilter, MergedPage, RowText};
-use serde::Deserialize;
-use serde_json::value::RawValue;
 
 use super::super::CommandContext;
-use super::super::api_client::{ApiClient, QUICK_TIMEOUT, percent_encode};
+use super::super::api_client::{ApiClient, QUICK_TIMEOUT};
 use super::super::api_types;
 use super::super::failure::{CliExit, CliFailure};
 use super::super::gateway_finder::GatewayFinder;
@@ -27,13 +27,6 @@ pub(super) enum TrailSource {
 pub(super) struct TrailRows {
     pub(super) rows: Vec<String>,
     pub(super) next: AuditCursor,
-}
-
-#[derive(Debug, Deserialize)]
-struct TrailPage<'a> {
-    #[serde(borrow)]
-    rows: Vec<&'a RawValue>,
-    next: &'a str,
 }
 
 impl TrailSource {
@@ -69,35 +62,29 @@ impl TrailSource {
                     next: page.next,
                 })
             }
-            Self::Gateway(client) => {
-                let path = format!("/api/v1/audit?limit={limit}{}", filter_query(filter));
-                parse_page(&client.get(&path, QUICK_TIMEOUT)?)
-            }
+            Self::Gateway(client) => fetch_page(client, &filter_query(filter, limit as usize)),
         }
     }
 }
 
-/// Formats a filter as query parameters to append.
-pub(super) fn filter_query(filter: &AuditFilter) -> String {
-    let kind = filter.kind.map(|kind| kind.as_str().to_owned());
-    let number = |number: Option<u64>| number.map(|number| number.to_string());
-    let members = [
-        ("principal", filter.principal.clone()),
-        ("server", filter.server.clone()),
-        ("kind", kind),
-        ("from_ms", number(filter.from_ms)),
-        ("to_ms", number(filter.to_ms)),
-    ];
-    let members = members.into_iter();
-    let members = members.filter_map(|(key, value)| Some((key, value?)));
-    members
-        .map(|(key, value)| format!("&{key}={}", percent_encode(&value)))
-        .collect()
+/// Builds the query for the newest rows of a filter.
+pub(super) fn filter_query(filter: &AuditFilter, limit: usize) -> AuditQuery {
+    AuditQuery {
+        limit: Some(limit),
+        principal: filter.principal.clone(),
+        server: filter.server.clone(),
+        kind: filter.kind.map(|kind| kind.as_str().to_owned()),
+        from_ms: filter.from_ms,
+        to_ms: filter.to_ms,
+        ..AuditQuery::default()
+    }
 }
 
-/// Parses a page of rows from a response.
-pub(super) fn parse_page(body: &[u8]) -> Result<TrailRows, CliFailure> {
-    let page: TrailPage<'_> = api_types::parse_response(body)?;
+/// Fetches a page of rows.
+pub(super) fn fetch_page(client: &ApiClient, query: &AuditQuery) -> Result<TrailRows, CliFailure> {
+    let wait = QUICK_TIMEOUT + Duration::from_millis(query.wait_ms);
+    let path = api_types::with_query("/api/v1/audit", query)?;
+    let page: AuditResponse = api_types::parse_response(&client.get(&path, wait)?)?;
     let rows = page.rows.iter().map(|row| row.get().to_owned()).collect();
     let next = page.next.parse().map_err(|_| {
         CliFailure::new(

@@ -1,6 +1,8 @@
 //! `executor ls`: lists the executors of the gateway with traffic.
 
-use serde::Deserialize;
+use std::sync::Arc;
+
+use bowline_api::executors::{ExecutorEntry, ExecutorsResponse};
 
 use crate::cli::api_client::{ApiClient, QUICK_TIMEOUT};
 use crate::cli::api_types;
@@ -11,30 +13,6 @@ use crate::cli::{CommandContext, clean};
 
 const EXECUTORS_PATH: &str = "/api/v1/executors";
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct ApiExecutorsResponse {
-    now_ms: u64,
-    executors: Vec<ApiExecutor>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct ApiExecutor {
-    name: String,
-    connected: bool,
-    /// How the executor connected; absent if never connected.
-    via: Option<String>,
-    protocol: String,
-    peer: Option<String>,
-    servers: Vec<String>,
-    secrets: Vec<String>,
-    used_by: Vec<String>,
-    streams: u64,
-    since_ms: Option<u64>,
-    lost: Option<String>,
-}
-
 pub(super) fn run(context: &mut CommandContext) -> Result<CliExit, CliFailure> {
     let client = ApiClient::new(context)?;
     let out = &mut context.out;
@@ -43,7 +21,7 @@ pub(super) fn run(context: &mut CommandContext) -> Result<CliExit, CliFailure> {
         out.write_raw_json(&body)?;
         return Ok(CliExit::Ok);
     }
-    let response: ApiExecutorsResponse = api_types::parse_response(&body)?;
+    let response: ExecutorsResponse = api_types::parse_response(&body)?;
     if response.executors.is_empty() {
         out.write_note("there are no executors: bowline executor join --help");
         return Ok(CliExit::Ok);
@@ -70,23 +48,23 @@ pub(super) fn run(context: &mut CommandContext) -> Result<CliExit, CliFailure> {
     Ok(CliExit::Ok)
 }
 
-fn executor_row(executor: &ApiExecutor, ago: &impl Fn(u64) -> String) -> [String; 8] {
-    let some = |texts: &[String]| match texts {
+fn executor_row(executor: &ExecutorEntry, ago: &impl Fn(u64) -> String) -> [String; 8] {
+    let some = |texts: &[Arc<str>]| match texts {
         [] => "-".to_owned(),
         texts => texts.join(", "),
     };
     let none = || "-".to_owned();
     let direction = executor.via.as_deref().unwrap_or_default();
-    let state = match (executor.connected, executor.protocol.as_str()) {
+    let state = match (executor.connected, &*executor.protocol) {
         (false, _) => "away".to_owned(),
         (true, "" | "bowline") => direction.to_owned(),
         (true, protocol) => format!("{direction} ({protocol})"),
     };
     [
-        executor.name.clone(),
+        executor.name.to_string(),
         state,
         executor.since_ms.map_or_else(none, ago),
-        executor.peer.clone().unwrap_or_else(none),
+        executor.peer.as_deref().map_or_else(none, str::to_owned),
         executor.streams.to_string(),
         some(&executor.used_by),
         some(&executor.servers),

@@ -2,33 +2,23 @@
 
 use std::collections::BTreeMap;
 
+use bowline_api::tools::{ExposureResponse, ToolEntry, ToolsResponse};
 use bowline_host::expose::estimate_tokens;
-use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::cli::api_client::{ApiClient, QUICK_TIMEOUT};
-use crate::cli::api_types::{self, ApiTool, ApiToolsResponse};
+use crate::cli::api_types;
 use crate::cli::args::ToolTarget;
 use crate::cli::failure::CliFailure;
 use crate::cli::output::{CliOutput, OutputFormat};
 use crate::cli::table::format_table;
 
-/// `GET /api/v1/exposure`.
-#[derive(Debug, Deserialize)]
-struct ApiExposureResponse {
-    expose: String,
-    tools: usize,
-    tokens: usize,
-    listed: usize,
-    listed_tokens: usize,
-}
-
 /// Prints the cost of all servers, and the part exposed to agents.
 pub(super) fn print_all_costs(client: &ApiClient, out: &mut CliOutput) -> Result<(), CliFailure> {
     let body = client.get("/api/v1/tools", QUICK_TIMEOUT)?;
-    let tools: ApiToolsResponse<'_> = api_types::parse_response(&body)?;
+    let tools: ToolsResponse = api_types::parse_response(&body)?;
     let exposure = client.get("/api/v1/exposure", QUICK_TIMEOUT)?;
-    let exposure: ApiExposureResponse = api_types::parse_response(&exposure)?;
+    let exposure: ExposureResponse = api_types::parse_response(&exposure)?;
     let mut servers: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
     for tool in &tools.tools {
         let (count, cost) = servers.entry(&tool.server).or_default();
@@ -75,16 +65,16 @@ pub(super) fn print_all_costs(client: &ApiClient, out: &mut CliOutput) -> Result
 /// Prints the cost of each tool of a server, or of one tool.
 pub(super) fn print_server_costs(
     target: &ToolTarget,
-    tools: &ApiToolsResponse<'_>,
+    tools: &ToolsResponse,
     out: &mut CliOutput,
 ) -> Result<(), CliFailure> {
     let is_selected =
-        |tool: &&ApiTool<'_>| target.tool.as_ref().is_none_or(|name| *name == tool.tool);
+        |tool: &&ToolEntry| target.tool.as_ref().is_none_or(|name| **name == *tool.tool);
     let mut costs: Vec<(&str, usize)> = tools
         .tools
         .iter()
         .filter(is_selected)
-        .map(|tool| (tool.tool.as_str(), tool_tokens(tool)))
+        .map(|tool| (&*tool.tool, tool_tokens(tool)))
         .collect();
     if let (Some(name), true) = (&target.tool, costs.is_empty()) {
         let missing = api_types::unknown_tool(&target.server, name, &tools.tools);
@@ -107,6 +97,6 @@ pub(super) fn print_server_costs(
     Ok(out.write_line(&format_table(["TOOL", "TOKENS"], &rows))?)
 }
 
-fn tool_tokens(tool: &ApiTool<'_>) -> usize {
+fn tool_tokens(tool: &ToolEntry) -> usize {
     estimate_tokens(tool.definition.get().len())
 }

@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
+use bowline_api::status::StatusResponse;
 
 use crate::cli::CommandContext;
 use crate::cli::api_client::{ApiClient as Api, QUICK_TIMEOUT, percent_encode};
@@ -13,12 +13,6 @@ use crate::cli::failure::{CliExit, CliFailure};
 use bowline_config::client_programs::ClientProgram;
 use bowline_config::{Config, EnvVars};
 use bowline_core::suggest::nearest_match;
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct StatusConfigPath {
-    config: Option<PathBuf>,
-}
 
 /// Locates the program of a client in PATH.
 pub(in crate::cli) fn find_program(
@@ -60,9 +54,9 @@ pub(in crate::cli) fn load_gateway_config(
     config: &Config,
     context: &CommandContext,
 ) -> Result<Config, CliFailure> {
-    let status: StatusConfigPath =
+    let status: StatusResponse =
         api_types::parse_response(&api.get("/api/v1/status", QUICK_TIMEOUT)?)?;
-    match status.config {
+    match status.config.map(PathBuf::from) {
         Some(path) if context.config_path().is_none() && config.path.as_ref() != Some(&path) => {
             Ok(bowline_config::load_config(Some(&path), &context.env)?)
         }
@@ -80,7 +74,7 @@ pub(in crate::cli) fn check_server_known(
     let unknown = match api {
         Some(api) => {
             let known = api_types::fetch_servers(api)?;
-            let is_known = known.iter().any(|one| one.name == server);
+            let is_known = known.iter().any(|one| *one.name == *server);
             (!is_known).then(|| api_types::unknown_server(server, &known))
         }
         None => {

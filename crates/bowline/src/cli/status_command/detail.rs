@@ -1,7 +1,9 @@
 //! `status SERVER`: all details of a server.
 
+use bowline_api::servers::{ServerResponse, ServerStatus};
+
 use super::super::api_client::{ApiClient, QUICK_TIMEOUT, percent_encode};
-use super::super::api_types::{self, ApiServer, ApiServerResponse};
+use super::super::api_types;
 use super::super::clean;
 use super::super::failure::{CliExit, CliFailure};
 use super::super::lifecycle;
@@ -23,8 +25,7 @@ pub(super) fn run(
     match out.format() {
         OutputFormat::Json => out.write_raw_json(&body)?,
         OutputFormat::Human => {
-            for line in detail_lines(&api_types::parse_response::<ApiServerResponse>(&body)?.server)
-            {
+            for line in detail_lines(&api_types::parse_response::<ServerResponse>(&body)?.server) {
                 out.write_line(&clean::escape_line(&line))?;
             }
         }
@@ -32,8 +33,8 @@ pub(super) fn run(
     Ok(CliExit::Ok)
 }
 
-fn detail_lines(server: &ApiServer) -> Vec<String> {
-    let mut head = vec![server.name.clone(), state_with_symbol(server)];
+fn detail_lines(server: &ServerStatus) -> Vec<String> {
+    let mut head = vec![server.name.to_string(), state_with_symbol(server)];
     head.push(format!("start {}", server.generation));
     head.extend(server.pid.map(|pid| format!("pid {pid}")));
     head.extend(
@@ -68,10 +69,10 @@ fn detail_lines(server: &ApiServer) -> Vec<String> {
     );
     push_line(
         "breaker",
-        breaker_note(server).unwrap_or_else(|| server.circuit.clone()),
+        breaker_note(server).unwrap_or_else(|| server.circuit.to_string()),
     );
     push_line("limits", limits_note(server));
-    if let Some(left_out) = server.describe_omitted() {
+    if let Some(left_out) = api_types::describe_omitted(server) {
         push_line("left out", left_out);
     }
     if let Some(secrets) = secrets_note(server) {
@@ -86,7 +87,7 @@ fn detail_lines(server: &ApiServer) -> Vec<String> {
         push_line("next try", format!("in {}", format_duration(wait)));
     }
     if let Some(reason) = &server.isolated_because {
-        push_line("not shared", reason.clone());
+        push_line("not shared", reason.to_string());
     }
     if let Some(error) = last_error_note(server) {
         push_line("last error", error);
@@ -98,19 +99,19 @@ fn detail_lines(server: &ApiServer) -> Vec<String> {
 }
 
 /// Describes settings with exposed secrets.
-fn secrets_note(server: &ApiServer) -> Option<String> {
+fn secrets_note(server: &ServerStatus) -> Option<String> {
     let mut parts = Vec::new();
     if server.argv_secrets {
         parts.push("may stand in its arguments (argv_secrets)");
     }
-    if server.redact_results == Some(false) {
+    if !server.redact_results {
         parts.push("stay in its results (redact_results = false)");
     }
     (!parts.is_empty()).then(|| parts.join(" · "))
 }
 
-fn tools_note(server: &ApiServer) -> String {
-    let suffix = match server.manifest.as_str() {
+fn tools_note(server: &ServerStatus) -> String {
+    let suffix = match &*server.manifest {
         "last_known" => " (as it offered them when it last served)",
         "none" => " (not known yet)",
         _ => "",
@@ -118,7 +119,7 @@ fn tools_note(server: &ApiServer) -> String {
     format!("{}{suffix}", server.tools)
 }
 
-fn calls_note(server: &ApiServer) -> String {
+fn calls_note(server: &ServerStatus) -> String {
     let mut parts = vec![
         format!("{} ended", server.calls),
         format_count(server.errors, "error"),
@@ -134,19 +135,22 @@ fn calls_note(server: &ApiServer) -> String {
     parts.join(" · ")
 }
 
-fn cache_note(server: &ApiServer) -> String {
+fn cache_note(server: &ServerStatus) -> String {
     let mut parts = vec![
-        format!("{} kept", format_count(server.cache_entries, "answer")),
-        format_size(server.cache_bytes),
-        format_count(server.cache_hits, "hit"),
-        format!("{} missed", server.cache_misses),
+        format!(
+            "{} kept",
+            format_count(server.cache.entries as u64, "answer")
+        ),
+        format_size(server.cache.bytes as u64),
+        format_count(server.cache.hits, "hit"),
+        format!("{} missed", server.cache.misses),
     ];
-    let evicted = server.cache_evictions;
+    let evicted = server.cache.evictions;
     parts.extend((evicted > 0).then(|| format!("{evicted} made room")));
     parts.join(" · ")
 }
 
-fn usage_note(server: &ApiServer) -> String {
+fn usage_note(server: &ServerStatus) -> String {
     let memory = server.memory_bytes.map_or_else(String::new, format_size);
     let processes = server.processes.unwrap_or_default();
     let noun = if processes == 1 {
@@ -157,10 +161,10 @@ fn usage_note(server: &ApiServer) -> String {
     format!("{memory} in {processes} {noun}")
 }
 
-fn limits_note(server: &ApiServer) -> String {
+fn limits_note(server: &ServerStatus) -> String {
     let limits = &server.limits;
     let mut parts = vec![
-        format!("{} at once", format_count(limits.calls_max, "call")),
+        format!("{} at once", format_count(limits.calls_max as u64, "call")),
         format!("{} more may wait", limits.queue_max),
         format!("{} each", format_duration(limits.call_timeout_ms)),
         format!("start within {}", format_duration(limits.start_timeout_ms)),

@@ -1,5 +1,8 @@
 //! `worker mail`: shows, retries and drops dead letters of mailboxes.
 
+use bowline_api::broker::{
+    DeadLetterEntry, DeadLetterResponse, DeadLettersQuery, DeadLettersResponse,
+};
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -15,42 +18,11 @@ use crate::cli::{CommandContext, clean};
 
 const DEAD_LETTERS_PATH: &str = "/api/v1/broker/dead";
 
-/// A dead letter.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct ApiDeadLetter {
-    id: String,
-    message: String,
-    mailbox: String,
-    from: String,
-    kind: String,
-    reason: String,
-    attempts: u64,
-    stored_ms: u64,
-    bytes: u64,
-    letter: Option<Box<RawValue>>,
-}
-
 /// The displayed part of the message.
 #[derive(Default, Deserialize)]
 struct DeadLetterBody<'a> {
     #[serde(borrow)]
     body: Option<&'a RawValue>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct ApiDeadLettersResponse {
-    now_ms: u64,
-    letters: Vec<ApiDeadLetter>,
-    next: Option<u64>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct ApiDeadLetterResponse {
-    now_ms: u64,
-    letter: ApiDeadLetter,
 }
 
 pub(super) fn run(
@@ -73,15 +45,16 @@ fn list_letters(
     filter: &MailListArgs,
     out: &mut CliOutput,
 ) -> Result<(), CliFailure> {
-    let path = match &filter.mailbox {
-        Some(mailbox) => format!("{DEAD_LETTERS_PATH}?mailbox={}", percent_encode(mailbox)),
-        None => DEAD_LETTERS_PATH.to_owned(),
+    let query = DeadLettersQuery {
+        mailbox: filter.mailbox.clone(),
+        ..DeadLettersQuery::default()
     };
+    let path = api_types::with_query(DEAD_LETTERS_PATH, &query)?;
     let body = client.get(&path, QUICK_TIMEOUT)?;
     if out.format() == OutputFormat::Json {
         return Ok(out.write_raw_json(&body)?);
     }
-    let response: ApiDeadLettersResponse = api_types::parse_response(&body)?;
+    let response: DeadLettersResponse = api_types::parse_response(&body)?;
     let Some(first) = response.letters.first() else {
         out.write_note("no letter is dead");
         return Ok(());
@@ -103,7 +76,7 @@ fn list_letters(
     Ok(())
 }
 
-fn letter_row(letter: &ApiDeadLetter, now_ms: u64) -> [String; 7] {
+fn letter_row(letter: &DeadLetterEntry, now_ms: u64) -> [String; 7] {
     let or_dash = |value: &str| if value.is_empty() { "-" } else { value }.to_owned();
     [
         letter.id.clone(),
@@ -122,12 +95,12 @@ fn show_letter(client: &ApiClient, id: &str, out: &mut CliOutput) -> Result<(), 
     if out.format() == OutputFormat::Json {
         return Ok(out.write_raw_json(&body)?);
     }
-    let ApiDeadLetterResponse { letter, now_ms } = api_types::parse_response(&body)?;
+    let DeadLetterResponse { letter, now_ms, .. } = api_types::parse_response(&body)?;
     Ok(out.write_line(&format_details(&letter, now_ms))?)
 }
 
 /// Formats all known details of a dead letter, line by line.
-fn format_details(letter: &ApiDeadLetter, now_ms: u64) -> String {
+fn format_details(letter: &DeadLetterEntry, now_ms: u64) -> String {
     let stored = format_duration(now_ms.saturating_sub(letter.stored_ms));
     let details = [
         ("id", letter.id.clone()),
@@ -162,7 +135,7 @@ fn retry_letter(client: &ApiClient, id: &str, out: &mut CliOutput) -> Result<(),
     if out.format() == OutputFormat::Json {
         return Ok(out.write_raw_json(&body)?);
     }
-    let ApiDeadLetterResponse { letter, .. } = api_types::parse_response(&body)?;
+    let DeadLetterResponse { letter, .. } = api_types::parse_response(&body)?;
     let line = format!("{id} waits again in mailbox {}", letter.mailbox);
     Ok(out.write_line(&clean::escape_line(&line))?)
 }
@@ -173,7 +146,7 @@ fn drop_letter(client: &ApiClient, id: &str, out: &mut CliOutput) -> Result<(), 
     if out.format() == OutputFormat::Json {
         return Ok(out.write_raw_json(&body)?);
     }
-    let ApiDeadLetterResponse { letter, now_ms } = api_types::parse_response(&body)?;
+    let DeadLetterResponse { letter, now_ms, .. } = api_types::parse_response(&body)?;
     out.write_line(&format_details(&letter, now_ms))?;
     out.write_note("dropped for good: it is never delivered");
     Ok(())

@@ -1,6 +1,6 @@
 //! `worker ls`: lists connected peers and nonempty mailboxes.
 
-use serde::Deserialize;
+use bowline_api::broker::{BrokerPeer, BrokerResponse, Mailbox};
 
 use crate::cli::api_client::{ApiClient, QUICK_TIMEOUT};
 use crate::cli::api_types;
@@ -11,34 +11,6 @@ use crate::cli::{CommandContext, clean};
 
 const BROKER_PATH: &str = "/api/v1/broker";
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct ApiWorkersResponse {
-    now_ms: u64,
-    peers: Vec<ApiPeer>,
-    mailboxes: Vec<ApiMailbox>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct ApiPeer {
-    mailbox: String,
-    role: Option<String>,
-    since_ms: u64,
-    subscribed: bool,
-    offers: Vec<String>,
-    unacked: u64,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct ApiMailbox {
-    mailbox: String,
-    waiting: u64,
-    dead: u64,
-    oldest_ms: Option<u64>,
-}
-
 pub(super) fn run(context: &mut CommandContext) -> Result<CliExit, CliFailure> {
     let client = ApiClient::new(context)?;
     let out = &mut context.out;
@@ -47,7 +19,7 @@ pub(super) fn run(context: &mut CommandContext) -> Result<CliExit, CliFailure> {
         out.write_raw_json(&body)?;
         return Ok(CliExit::Ok);
     }
-    let response: ApiWorkersResponse = api_types::parse_response(&body)?;
+    let response: BrokerResponse = api_types::parse_response(&body)?;
     let ago = |ms: u64| format_duration(response.now_ms.saturating_sub(ms));
     if response.peers.is_empty() {
         out.write_note("nobody is connected: bowline worker join --help");
@@ -77,11 +49,11 @@ pub(super) fn run(context: &mut CommandContext) -> Result<CliExit, CliFailure> {
     Ok(CliExit::Ok)
 }
 
-fn peer_row(peer: &ApiPeer, ago: &impl Fn(u64) -> String) -> [String; 6] {
+fn peer_row(peer: &BrokerPeer, ago: &impl Fn(u64) -> String) -> [String; 6] {
     let dash = || "-".to_owned();
     [
         peer.mailbox.clone(),
-        peer.role.clone().unwrap_or_else(dash),
+        peer.role.as_deref().map_or_else(dash, str::to_owned),
         ago(peer.since_ms),
         if peer.subscribed { "messages" } else { "-" }.to_owned(),
         peer.unacked.to_string(),
@@ -93,7 +65,7 @@ fn peer_row(peer: &ApiPeer, ago: &impl Fn(u64) -> String) -> [String; 6] {
     .map(|cell| clean::escape_line(&cell).into_owned())
 }
 
-fn mailbox_row(mailbox: &ApiMailbox, ago: &impl Fn(u64) -> String) -> [String; 4] {
+fn mailbox_row(mailbox: &Mailbox, ago: &impl Fn(u64) -> String) -> [String; 4] {
     [
         clean::escape_line(&mailbox.mailbox).into_owned(),
         mailbox.waiting.to_string(),

@@ -6,14 +6,15 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
+use bowline_api::VERSION;
+use bowline_api::audit_trail::{AuditQuery, AuditResponse, AuditVerifyQuery, AuditVerifyResponse};
 use bowline_host::audit::AuditRings;
 use bowline_journal::audit::{
     AuditCursor, AuditError, AuditFilter, AuditRowKind, ExpectedHeads, MergedPage, RingReports,
     RowText,
 };
-use serde::{Deserialize, Serialize};
+use serde_json::json;
 use serde_json::value::RawValue;
-use serde_json::{Value, json};
 
 use super::{ApiError, EdgeState, upgrade_edge};
 use crate::edge::Edge;
@@ -24,41 +25,11 @@ const ROWS_MAX: usize = 2_000;
 /// Maximum wait of a following client for a new row.
 const WAIT_MAX: Duration = Duration::from_secs(25);
 
-/// Query of `GET /api/v1/audit`.
-#[derive(Debug, Deserialize)]
-pub(super) struct AuditQuery {
-    /// Cursor; the newest rows without one.
-    after: Option<String>,
-    limit: Option<usize>,
-    #[serde(default)]
-    wait_ms: u64,
-    principal: Option<String>,
-    server: Option<String>,
-    kind: Option<String>,
-    from_ms: Option<u64>,
-    to_ms: Option<u64>,
-}
-
-/// Response of `GET /api/v1/audit`.
-#[derive(Debug, Serialize)]
-pub(super) struct AuditPageBody {
-    v: u32,
-    rows: Vec<Box<RawValue>>,
-    next: String,
-}
-
-/// Query of `GET /api/v1/audit/verify`.
-#[derive(Debug, Deserialize)]
-pub(super) struct VerifyQuery {
-    expect: Option<String>,
-    expect_denials: Option<String>,
-}
-
 /// `GET /api/v1/audit`
 pub(super) async fn list_rows(
     State(edge): EdgeState,
     Query(query): Query<AuditQuery>,
-) -> Result<Json<AuditPageBody>, ApiError> {
+) -> Result<Json<AuditResponse>, ApiError> {
     let edge = upgrade_edge(&edge)?;
     let trail = audit_trail(&edge)?;
     let limit = query.limit.unwrap_or(ROWS_MAX).clamp(1, ROWS_MAX);
@@ -93,14 +64,18 @@ pub(super) async fn list_rows(
     };
     let rows = page.rows.iter().filter_map(row_json).collect();
     let next = page.next.to_string();
-    Ok(Json(AuditPageBody { v: 1, rows, next }))
+    Ok(Json(AuditResponse {
+        v: VERSION,
+        rows,
+        next,
+    }))
 }
 
 /// `GET` and `POST /api/v1/audit/verify`
 pub(super) async fn verify_trail(
     State(edge): EdgeState,
-    Query(query): Query<VerifyQuery>,
-) -> Result<Json<Value>, ApiError> {
+    Query(query): Query<AuditVerifyQuery>,
+) -> Result<Json<AuditVerifyResponse>, ApiError> {
     let edge = upgrade_edge(&edge)?;
     let trail = audit_trail(&edge)?;
     let expect = ExpectedHeads::parse(query.expect.as_deref(), query.expect_denials.as_deref());
@@ -108,16 +83,15 @@ pub(super) async fn verify_trail(
     trail.flush().await;
     let verdicts =
         run_blocking(move || RingReports::verify_rings(trail.calls().directory(), expect)).await?;
-    Ok(Json(crate::audit::verdicts_json(&verdicts)))
+    Ok(Json(crate::audit::to_verify_response(&verdicts)))
 }
 
 fn audit_trail(edge: &Edge) -> Result<Arc<AuditRings>, ApiError> {
     let trail = edge.info.audit.rings().map(Arc::clone);
     trail.ok_or_else(|| {
         let message = "this gateway keeps no audit trail";
-        let mut failure = ApiError::new(StatusCode::CONFLICT, "no_audit", message);
-        failure.add_field("hint", "set `calls = true` under [audit]".into());
-        failure
+        ApiError::new(StatusCode::CONFLICT, "no_audit", message)
+            .with_hint("set `calls = true` under [audit]")
     })
 }
 

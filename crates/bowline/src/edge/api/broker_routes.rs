@@ -3,10 +3,13 @@
 use axum::Json;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
+use bowline_api::VERSION;
+use bowline_api::broker::{
+    BrokerPeer, BrokerResponse, DeadLetterEntry, DeadLetterResponse, DeadLettersQuery,
+    DeadLettersResponse, Mailbox,
+};
+use bowline_api::status::BrokerCounts;
 use bowline_host::broker::{DeadLetterError, DeadLetterView, MailboxView, PeerView};
-use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
-use serde_json::{Value, json};
 
 use super::{ApiError, EdgeState, upgrade_edge};
 use crate::edge::Edge;
@@ -20,127 +23,74 @@ const SHOWN_MAX: usize = 1_000;
 /// Maximum number of pages scanned for matching entries.
 const PAGES_MAX: usize = 64;
 
-/// Query of `GET /api/v1/broker/dead`.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct DeadLettersQuery {
-    mailbox: Option<String>,
-    after: Option<u64>,
-    limit: Option<usize>,
-}
-
-/// A dead letter in API responses.
-#[derive(Debug, Serialize)]
-struct DeadLetterEntry {
-    id: String,
-    /// Message id assigned by the sender.
-    message: String,
-    mailbox: String,
-    from: String,
-    kind: String,
-    reason: String,
-    attempts: u32,
-    stored_ms: u64,
-    bytes: usize,
-    /// Complete message; only in single-entry responses.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    letter: Option<Box<RawValue>>,
-}
-
-impl DeadLetterEntry {
-    fn from_view(view: &DeadLetterView) -> Self {
-        Self {
-            id: view.number.to_string(),
-            message: view.id.as_ref().to_owned(),
-            mailbox: view.mailbox.to_string(),
-            from: view.from.as_ref().to_owned(),
-            kind: view.kind.as_ref().to_owned(),
-            reason: view.reason.as_ref().to_owned(),
-            attempts: view.attempts,
-            stored_ms: view.stored_unix_ms,
-            bytes: view.raw.len(),
-            letter: None,
-        }
+fn dead_letter(view: &DeadLetterView) -> DeadLetterEntry {
+    DeadLetterEntry {
+        id: view.number.to_string(),
+        message: view.id.as_ref().to_owned(),
+        mailbox: view.mailbox.to_string(),
+        from: view.from.as_ref().to_owned(),
+        kind: view.kind.as_ref().to_owned(),
+        reason: view.reason.as_ref().to_owned(),
+        attempts: view.attempts,
+        stored_ms: view.stored_unix_ms,
+        bytes: view.raw.len() as u64,
+        letter: None,
     }
-
-    fn with_message(view: &DeadLetterView) -> Self {
-        Self {
-            letter: serde_json::from_slice(&view.raw).ok(),
-            ..Self::from_view(view)
-        }
-    }
-}
-
-/// Response of `GET /api/v1/broker/dead`.
-#[derive(Debug, Serialize)]
-pub(super) struct DeadLettersPage {
-    v: u8,
-    now_ms: u64,
-    letters: Vec<DeadLetterEntry>,
-    /// Cursor for the next page; absent on the last page.
-    next: Option<u64>,
-}
-
-/// Response about a single dead letter.
-#[derive(Debug, Serialize)]
-pub(super) struct DeadLetterResponse {
-    v: u8,
-    now_ms: u64,
-    letter: DeadLetterEntry,
 }
 
 /// `GET /api/v1/broker`
-pub(super) async fn list_peers(State(edge): EdgeState) -> Result<Json<Value>, ApiError> {
+pub(super) async fn list_peers(State(edge): EdgeState) -> Result<Json<BrokerResponse>, ApiError> {
     let edge = upgrade_edge(&edge)?;
     let hub = &edge.hub;
-    let peers: Vec<_> = hub.peers().iter().map(peer_json).collect();
     let mailboxes = hub
         .mailboxes()
         .await
         .map_err(|error| to_api_error(&error))?;
-    let mailboxes: Vec<_> = mailboxes.iter().map(mailbox_json).collect();
-    Ok(Json(json!({
-        "v": 1,
-        "now_ms": edge.host.clock().unix_ms(),
-        "peers": peers,
-        "mailboxes": mailboxes,
-    })))
+    Ok(Json(BrokerResponse {
+        v: VERSION,
+        now_ms: edge.host.clock().unix_ms(),
+        peers: hub.peers().iter().map(peer_entry).collect(),
+        mailboxes: mailboxes.iter().map(mailbox_entry).collect(),
+    }))
 }
 
 /// Broker section of the status response.
-pub(super) fn status_counts(edge: &Edge) -> Value {
+pub(super) fn status_counts(edge: &Edge) -> BrokerCounts {
     let peers = edge.hub.peers();
     let offered: usize = peers.iter().map(|peer| peer.offers.len()).sum();
-    json!({"peers": peers.len(), "offered": offered})
+    BrokerCounts {
+        peers: peers.len() as u64,
+        offered: offered as u64,
+    }
 }
 
-fn peer_json(view: &PeerView) -> Value {
-    json!({
-        "mailbox": view.mailbox.as_str(),
-        "role": view.role,
-        "since_ms": view.since_unix_ms,
-        "subscribed": view.subscribed,
-        "offers": view.offers,
-        "unacked": view.unacked,
-        "events_dropped": view.events_dropped,
-    })
+fn peer_entry(view: &PeerView) -> BrokerPeer {
+    BrokerPeer {
+        mailbox: view.mailbox.to_string(),
+        role: view.role.clone(),
+        since_ms: view.since_unix_ms,
+        subscribed: view.subscribed,
+        offers: view.offers.clone(),
+        unacked: view.unacked as u64,
+        events_dropped: view.events_dropped,
+    }
 }
 
-fn mailbox_json(view: &MailboxView) -> Value {
-    json!({
-        "mailbox": view.mailbox.as_str(),
-        "waiting": view.waiting,
-        "dead": view.dead,
-        "oldest_ms": view.oldest_unix_ms,
-        "subscribed": view.subscribed,
-    })
+fn mailbox_entry(view: &MailboxView) -> Mailbox {
+    Mailbox {
+        mailbox: view.mailbox.to_string(),
+        waiting: view.waiting,
+        dead: view.dead,
+        oldest_ms: view.oldest_unix_ms,
+        subscribed: view.subscribed,
+    }
 }
 
 /// `GET /api/v1/broker/dead[?mailbox=NAME&after=ID&limit=N]`
 pub(super) async fn list_dead(
     State(edge): EdgeState,
     Query(query): Query<DeadLettersQuery>,
-) -> Result<Json<DeadLettersPage>, ApiError> {
+) -> Result<Json<DeadLettersResponse>, ApiError> {
     let edge = upgrade_edge(&edge)?;
     let hub = &edge.hub;
     let limit = query.limit.unwrap_or(SHOWN_DEFAULT).clamp(1, SHOWN_MAX);
@@ -162,15 +112,11 @@ pub(super) async fn list_dead(
                 break;
             }
             after = view.number;
-            letters.extend(
-                Some(&view)
-                    .filter(|view| is_match(view))
-                    .map(DeadLetterEntry::from_view),
-            );
+            letters.extend(Some(&view).filter(|view| is_match(view)).map(dead_letter));
         }
     }
-    Ok(Json(DeadLettersPage {
-        v: 1,
+    Ok(Json(DeadLettersResponse {
+        v: VERSION,
         now_ms: edge.host.clock().unix_ms(),
         letters,
         next: more.then_some(after),
@@ -222,9 +168,12 @@ async fn find_dead(edge: &Edge, id: &str) -> Result<DeadLetterView, ApiError> {
 
 fn dead_letter_response(edge: &Edge, view: &DeadLetterView) -> Json<DeadLetterResponse> {
     Json(DeadLetterResponse {
-        v: 1,
+        v: VERSION,
         now_ms: edge.host.clock().unix_ms(),
-        letter: DeadLetterEntry::with_message(view),
+        letter: DeadLetterEntry {
+            letter: serde_json::from_slice(&view.raw).ok(),
+            ..dead_letter(view)
+        },
     })
 }
 
@@ -237,9 +186,9 @@ fn to_api_error(error: &DeadLetterError) -> ApiError {
     if let Some(source) = std::error::Error::source(error) {
         message = format!("{message}: {source}");
     }
-    let mut failure = ApiError::new(status, code, &message);
-    if code == "not_dead" {
-        failure.add_field("hint", "list what is dead: bowline worker mail ls".into());
+    let failure = ApiError::new(status, code, &message);
+    match error {
+        DeadLetterError::Unknown => failure.with_hint("list what is dead: bowline worker mail ls"),
+        DeadLetterError::Journal(_) => failure,
     }
-    failure
 }

@@ -7,44 +7,20 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::{Extension, Json};
+use bowline_api::VERSION;
+use bowline_api::calls::{ToolCallRequest, ToolCallResponse};
 use bowline_core::call::{BodyKind, CallReply, CallRequest, CallSubject, EndpointScope, Principal};
 use bowline_core::client_handle::{NullClient, SessionKey};
 use bowline_core::error::CallError;
 use bowline_wire::era::result_translation::to_legacy;
 use bowline_wire::mcp::method;
-use bowline_wire::scan::{self, KeyPolicy};
 use bowline_wire::splice::write_string;
-use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use serde_json::{Value, json};
+use serde_json::{Map, Value};
 
-use super::{ApiError, EdgeState, upgrade_edge};
-use crate::edge::Edge;
+use super::{ApiError, EdgeState, parse_body, upgrade_edge};
 use crate::edge::call::call_params::{self, InvalidKey, InvalidRun};
-
-/// Body of `POST /api/v1/call`.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ApiCallRequest<'a> {
-    server: &'a str,
-    tool: String,
-    #[serde(borrow, default)]
-    arguments: Option<&'a RawValue>,
-    timeout_ms: Option<u64>,
-    #[serde(default)]
-    idempotency_key: Option<String>,
-}
-
-/// Response of `POST /api/v1/call`; `result` holds the exact bytes of the server.
-#[derive(Debug, Serialize)]
-pub(super) struct ApiCallResponse {
-    v: u8,
-    server: String,
-    tool: String,
-    origin: &'static str,
-    duration_us: u64,
-    result: Box<RawValue>,
-}
+use crate::edge::{Edge, call_errors};
 
 /// `POST /api/v1/call`
 pub(super) async fn call_tool(
@@ -52,15 +28,11 @@ pub(super) async fn call_tool(
     Extension(owner): Extension<Arc<Principal>>,
     headers: HeaderMap,
     body: Bytes,
-) -> Result<Json<ApiCallResponse>, ApiError> {
+) -> Result<Json<ToolCallResponse>, ApiError> {
     let edge = upgrade_edge(&edge)?;
-    // As strict as the MCP endpoints: parsers disagree on duplicate keys.
-    scan::check_json(&body, KeyPolicy::Unique)
-        .map_err(|fault| ApiError::new(StatusCode::BAD_REQUEST, "invalid", &fault.to_string()))?;
-    let request: ApiCallRequest<'_> = serde_json::from_slice(&body)
-        .map_err(|error| ApiError::new(StatusCode::BAD_REQUEST, "invalid", &error.to_string()))?;
+    let request: ToolCallRequest = parse_body(&body)?;
     edge.host
-        .server(request.server)
+        .server(&request.server)
         .map_err(|error| ApiError::from_call_error(&edge, &error, None))?;
     let run = call_params::read_run(&headers, None).map_err(|InvalidRun| {
         ApiError::new(StatusCode::BAD_REQUEST, "invalid", call_params::INVALID_RUN)
@@ -85,13 +57,13 @@ pub(super) async fn call_tool(
         .host
         .call(call)
         .await
-        .map_err(|error| ApiError::from_call_error(&edge, &error, Some(request.server)))?;
-    let result = extract_result(&reply, request.server)?;
-    Ok(Json(ApiCallResponse {
-        v: 1,
-        server: request.server.to_owned(),
+        .map_err(|error| ApiError::from_call_error(&edge, &error, Some(&request.server)))?;
+    let result = extract_result(&reply, &request.server)?;
+    Ok(Json(ToolCallResponse {
+        v: VERSION,
+        server: request.server,
         tool: request.tool,
-        origin: reply.origin.as_str(),
+        origin: reply.origin.as_str().into(),
         duration_us: u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX),
         result,
     }))
@@ -100,19 +72,21 @@ pub(super) async fn call_tool(
 fn to_call(
     edge: &Edge,
     principal: Arc<Principal>,
-    request: &ApiCallRequest<'_>,
+    request: &ToolCallRequest,
     headers: &HeaderMap,
 ) -> CallRequest {
     let mut params = Vec::from(&b"{\"name\":"[..]);
     let start = params.len();
     write_string(&mut params, &request.tool);
     let name_at = start..params.len();
+    let arguments = request.arguments.as_deref();
+    let arguments = arguments.map(|raw| raw.get().as_bytes());
     params.extend_from_slice(b",\"arguments\":");
-    params.extend_from_slice(request.arguments.map_or(b"{}", |raw| raw.get().as_bytes()));
+    params.extend_from_slice(arguments.unwrap_or(b"{}"));
     params.push(b'}');
     CallRequest {
         principal,
-        scope: EndpointScope::Server(request.server.into()),
+        scope: EndpointScope::Server(request.server.as_str().into()),
         subject: CallSubject::Tool(request.tool.as_str().into()),
         params: params.into(),
         name_at,
@@ -150,14 +124,14 @@ fn extract_result(reply: &CallReply, server: &str) -> Result<Box<RawValue>, ApiE
                 .get("message")
                 .and_then(Value::as_str)
                 .unwrap_or("no message");
-            let body = json!({"error": {
-                "code": "protocol_error",
-                "message": format!("server `{server}` refused the call: {message}"),
-                "class": "protocol_error",
-                "execution": "completed",
-                "rpc": rpc,
-            }});
-            Err(ApiError(StatusCode::BAD_GATEWAY, body))
+            let message = format!("server `{server}` refused the call: {message}");
+            let mut failure = ApiError::new(StatusCode::BAD_GATEWAY, "protocol_error", &message);
+            failure.1.details = Map::from_iter([
+                ("class".to_owned(), "protocol_error".into()),
+                ("execution".to_owned(), "completed".into()),
+                ("rpc".to_owned(), rpc),
+            ]);
+            Err(failure)
         }
     }
 }
@@ -168,7 +142,7 @@ fn bad_response_error(server: &str) -> ApiError {
         reason: "it is not JSON".into(),
     };
     ApiError(
-        crate::edge::call_errors::http_status(&error),
-        crate::edge::call_errors::api_error_json(&error, &[]),
+        call_errors::http_status(&error),
+        Box::new(call_errors::to_error_body(&error, Vec::new())),
     )
 }

@@ -4,27 +4,15 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::{Query, State};
+use bowline_api::VERSION;
+use bowline_api::tools::{DiscoverQuery, DiscoverResponse};
 use bowline_core::call::{Principal, Role};
-use bowline_host::{DISCOVER_MAX, DiscoveryEntry, ServerDiscovery};
-use serde::{Deserialize, Serialize};
+use bowline_host::{DISCOVER_MAX, ServerDiscovery};
 
 use super::{ApiError, EdgeState, upgrade_edge};
 
 /// Maximum wait a client can request.
 const WAIT_MAX: Duration = Duration::from_secs(60);
-
-/// Query of `GET /api/v1/discover`.
-#[derive(Debug, Deserialize)]
-pub(super) struct DiscoverQuery {
-    timeout_ms: Option<u64>,
-}
-
-/// Response of `GET /api/v1/discover`; schemas hold the exact bytes of the servers.
-#[derive(Debug, Serialize)]
-pub(super) struct DiscoverResponse {
-    v: u8,
-    entries: Vec<DiscoveryEntry>,
-}
 
 /// `GET /api/v1/discover`
 pub(super) async fn discover_tools(
@@ -39,5 +27,8 @@ pub(super) async fn discover_tools(
         .into_iter()
         .flat_map(ServerDiscovery::into_entries)
         .collect();
-    Ok(Json(DiscoverResponse { v: 1, entries }))
+    Ok(Json(DiscoverResponse {
+        v: VERSION,
+        entries,
+    }))
 }

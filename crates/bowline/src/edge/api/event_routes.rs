@@ -3,13 +3,11 @@
 use std::sync::Arc;
 
 use axum::http::StatusCode;
-use axum::response::IntoResponse as _;
-use bowline_host::events::HostEvent;
+use bowline_api::VERSION;
+use bowline_api::events::{HelloEvent, HostEvent, MissedEvents};
 use bowline_wire::sse;
 use bytes::Bytes;
-use http_body_util::BodyExt as _;
 use serde::Serialize;
-use serde_json::json;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio::time::MissedTickBehavior;
@@ -17,7 +15,7 @@ use tokio::time::MissedTickBehavior;
 use super::ApiError;
 use crate::edge::Edge;
 use crate::edge::event_stream::KEEP_ALIVE_INTERVAL;
-use crate::edge::response_body::{self, EdgeBody, EdgeResponse};
+use crate::edge::response_body::{self, EdgeResponse};
 use crate::edge::watcher_body::WatcherBody;
 
 /// Maximum number of concurrent event stream clients.
@@ -31,15 +29,19 @@ pub(super) async fn open_event_stream(edge: &Arc<Edge>) -> EdgeResponse {
     let Ok(permit) = Arc::clone(&edge.watcher_permits).try_acquire_owned() else {
         let message = format!("{WATCHERS_MAX} watch already");
         let busy = StatusCode::TOO_MANY_REQUESTS;
-        let refused = ApiError::new(busy, "too_many_watchers", &message).into_response();
-        return refused.map(|body| EdgeBody::Api(Box::new(body.boxed_unsync())));
+        return ApiError::new(busy, "too_many_watchers", &message).into_edge_response();
     };
     let events = edge.host.events();
     // Subscribe before the snapshot: an event in between is delivered twice rather than lost.
     let (subscription, end_signal) = (events.subscribe(), events.subscribe_end());
     let seq = events.last_seq();
     let servers = edge.host.status_with_memory().await;
-    let hello = json!({"v": 1, "event": "hello", "seq": seq, "servers": servers});
+    let hello = HelloEvent {
+        v: VERSION,
+        event: "hello".into(),
+        seq,
+        servers,
+    };
     let (sender, receiver) = mpsc::channel(QUEUED_EVENTS_MAX);
     let pump = EventPump {
         hello: frame_event(Some(seq), "hello", &hello),
@@ -75,7 +77,8 @@ impl EventPump {
                 heard = self.events.recv() => match heard {
                     Ok(event) => frame_event(Some(event.seq), event.kind.as_str(), &event),
                     Err(RecvError::Lagged(missed)) => {
-                        frame_event(None, "missed", &json!({"event": "missed", "missed": missed}))
+                        let event = "missed".into();
+                        frame_event(None, "missed", &MissedEvents { event, missed })
                     }
                     Err(RecvError::Closed) => return,
                 },
@@ -118,6 +121,7 @@ fn frame_event(seq: Option<u64>, name: &str, data: &impl Serialize) -> Bytes {
 mod tests {
     use bowline_host::events::{EventBus, EventKind};
     use bowline_runtime::SystemClock;
+    use serde_json::json;
     use tokio::task::JoinHandle;
 
     use super::*;

@@ -4,52 +4,56 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use bowline_host::executor::{DialDirection, ExecutorStatus};
-use serde_json::{Value, json};
+use bowline_api::VERSION;
+use bowline_api::executors::{ExecutorEntry, ExecutorsResponse};
+use bowline_api::status::ExecutorCounts;
+use bowline_host::executor::ExecutorStatus;
 
 use super::{ApiError, EdgeState, upgrade_edge};
 use crate::edge::Edge;
 
 /// `GET /api/v1/executors`
-pub(super) async fn list_executors(State(edge): EdgeState) -> Result<Json<Value>, ApiError> {
+pub(super) async fn list_executors(
+    State(edge): EdgeState,
+) -> Result<Json<ExecutorsResponse>, ApiError> {
     let edge = upgrade_edge(&edge)?;
     let executors = edge.executors.list_statuses();
-    let executors: Vec<_> = executors
-        .iter()
-        .map(|one| executor_json(&edge, one))
-        .collect();
-    Ok(Json(json!({
-        "v": 1,
-        "now_ms": edge.host.clock().unix_ms(),
-        "executors": executors,
-    })))
+    let executors = executors.iter().map(|one| executor_entry(&edge, one));
+    Ok(Json(ExecutorsResponse {
+        v: VERSION,
+        now_ms: edge.host.clock().unix_ms(),
+        executors: executors.collect(),
+    }))
 }
 
 /// Executor section of the status response.
-pub(super) fn status_counts(edge: &Edge) -> Value {
+pub(super) fn status_counts(edge: &Edge) -> ExecutorCounts {
     let all = edge.executors.list_statuses();
     let connected = all.iter().filter(|one| one.connected).count();
-    json!({"known": all.len(), "connected": connected})
+    ExecutorCounts {
+        known: all.len() as u64,
+        connected: connected as u64,
+    }
 }
 
-fn executor_json(edge: &Edge, one: &ExecutorStatus) -> Value {
-    json!({
-        "name": one.name,
-        "connected": one.connected,
-        "via": one.direction.map(DialDirection::as_str),
-        "protocol": one.protocol.as_str(),
-        "peer": one.peer,
-        "software": one.software,
-        "servers": one.servers,
-        "secrets": one.secrets,
-        "used_by": servers_via(edge, &one.name),
-        "streams": one.traffic.streams,
-        "opened": one.traffic.opened,
-        "sent_bytes": one.traffic.sent_bytes,
-        "received_bytes": one.traffic.received_bytes,
-        "since_ms": one.since_ms,
-        "lost": one.lost_reason,
-    })
+fn executor_entry(edge: &Edge, one: &ExecutorStatus) -> ExecutorEntry {
+    ExecutorEntry {
+        name: Arc::clone(&one.name),
+        connected: one.connected,
+        via: one.direction.map(|direction| direction.as_str().into()),
+        protocol: one.protocol.as_str().into(),
+        peer: one.peer.clone(),
+        software: Arc::clone(&one.software),
+        servers: one.servers.clone(),
+        secrets: one.secrets.clone(),
+        used_by: servers_via(edge, &one.name),
+        streams: one.traffic.streams,
+        opened: one.traffic.opened,
+        sent_bytes: one.traffic.sent_bytes,
+        received_bytes: one.traffic.received_bytes,
+        since_ms: one.since_ms,
+        lost: one.lost_reason.clone(),
+    }
 }
 
 /// Returns the servers reached through an executor.

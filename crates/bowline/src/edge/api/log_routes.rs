@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::{Query, State};
-use serde::Deserialize;
-use serde_json::{Value, json};
+use bowline_api::VERSION;
+use bowline_api::logs::{LogLine, LogsQuery, LogsResponse};
 
 use super::{ApiError, EdgeState, upgrade_edge};
 
@@ -15,22 +15,11 @@ const LINES_MAX: usize = 2_000;
 /// Maximum wait of a following client for a new line.
 const WAIT_MAX: Duration = Duration::from_secs(25);
 
-/// Query of `GET /api/v1/logs`.
-#[derive(Debug, Deserialize)]
-pub(super) struct LogsQuery {
-    server: Option<String>,
-    #[serde(default)]
-    after: u64,
-    limit: Option<usize>,
-    #[serde(default)]
-    wait_ms: u64,
-}
-
 /// `GET /api/v1/logs`
 pub(super) async fn list_logs(
     State(edge): EdgeState,
     Query(query): Query<LogsQuery>,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<LogsResponse>, ApiError> {
     let edge = upgrade_edge(&edge)?;
     let limit = query.limit.unwrap_or(LINES_MAX).min(LINES_MAX);
     let server = query.server.as_deref();
@@ -55,16 +44,15 @@ pub(super) async fn list_logs(
         }
     };
     let next = lines.last().map_or(query.after, |line| line.seq);
-    let lines: Vec<_> = lines
-        .iter()
-        .map(|line| {
-            json!({
-                "seq": line.seq,
-                "server": line.server,
-                "at_ms": line.at_ms,
-                "text": line.text,
-            })
-        })
-        .collect();
-    Ok(Json(json!({"v": 1, "lines": lines, "next": next})))
+    let lines = lines.into_iter().map(|line| LogLine {
+        seq: line.seq,
+        server: line.server,
+        at_ms: line.at_ms,
+        text: line.text,
+    });
+    Ok(Json(LogsResponse {
+        v: VERSION,
+        lines: lines.collect(),
+        next,
+    }))
 }

@@ -1,14 +1,17 @@
 //! Queued calls and dead letters of the outbox: listing and operations on single entries.
 
+use std::sync::Arc;
+
 use axum::Json;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
-use bowline_host::outbox::{
-    OutboxError, OutboxHandle, QUEUED_CALLS_MAX, QueuedCallState, QueuedCallView,
+use bowline_api::VERSION;
+use bowline_api::outbox::{
+    OutboxQuery, OutboxResponse, QueuedCallResponse, QueuedCallState, QueuedCallView,
 };
+use bowline_api::status::{JournalStatus, OutboxCounts, StoppedLaneEntry};
+use bowline_host::outbox::{OutboxError, OutboxHandle, QUEUED_CALLS_MAX};
 use bowline_journal::{JournalError, JournalHealth};
-use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
 
 use super::{ApiError, EdgeState, nearest_names, upgrade_edge};
 use crate::edge::Edge;
@@ -19,39 +22,11 @@ const SHOWN_DEFAULT: usize = 200;
 /// Maximum number of pages scanned for matching entries.
 const PAGES_MAX: usize = 64;
 
-/// Query of `GET /api/v1/outbox`.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct OutboxQuery {
-    server: Option<String>,
-    state: Option<String>,
-    after: Option<u64>,
-    limit: Option<usize>,
-}
-
-/// Response of `GET /api/v1/outbox`.
-#[derive(Debug, Serialize)]
-pub(super) struct OutboxPage {
-    v: u8,
-    now_ms: u64,
-    entries: Vec<QueuedCallView>,
-    /// Cursor for the next page; absent on the last page.
-    next: Option<u64>,
-}
-
-/// Response about a single call.
-#[derive(Debug, Serialize)]
-pub(super) struct OutboxEntryResponse {
-    v: u8,
-    now_ms: u64,
-    entry: QueuedCallView,
-}
-
 /// `GET /api/v1/outbox[?server=NAME&state=queued|sending|dead&after=ID&limit=N]`
 pub(super) async fn list_calls(
     State(edge): EdgeState,
     Query(query): Query<OutboxQuery>,
-) -> Result<Json<OutboxPage>, ApiError> {
+) -> Result<Json<OutboxResponse>, ApiError> {
     let edge = upgrade_edge(&edge)?;
     let state = query.state.as_deref().map(parse_state).transpose()?;
     let limit = query
@@ -61,7 +36,7 @@ pub(super) async fn list_calls(
     let is_match = |call: &QueuedCallView| {
         let server_filter = query.server.as_deref();
         server_filter.is_none_or(|server| *call.server == *server)
-            && state.is_none_or(|state| call.state == state)
+            && state.as_ref().is_none_or(|state| call.state == *state)
     };
     let outbox = edge.host.outbox();
     let (mut entries, mut after, mut more) = (Vec::new(), query.after, true);
@@ -80,14 +55,14 @@ pub(super) async fn list_calls(
                 break;
             }
             after = call.id.parse().ok().or(after);
-            entries.extend(Some(call).filter(is_match));
+            entries.extend(Some(call).filter(&is_match));
         }
     }
     if let Some(server) = query.server.as_deref().filter(|_| entries.is_empty()) {
         check_server(&edge, server)?;
     }
-    Ok(Json(OutboxPage {
-        v: 1,
+    Ok(Json(OutboxResponse {
+        v: VERSION,
         now_ms: edge.host.clock().unix_ms(),
         entries,
         next: after.filter(|_| more),
@@ -98,34 +73,43 @@ pub(super) async fn list_calls(
 const STOPPED_LANES_SHOWN_MAX: usize = 16;
 
 /// Journal section of the status response.
-pub(super) fn journal_status(edge: &Edge) -> Value {
+pub(super) fn journal_status(edge: &Edge) -> JournalStatus {
     let outbox = edge.host.outbox();
     let stopped = outbox.journal().stopped_lanes();
     let lanes = stopped.iter().take(STOPPED_LANES_SHOWN_MAX);
-    let lanes = lanes.map(|one| json!({"lane": one.lane.as_str(), "reason": one.reason}));
-    let lanes: Vec<_> = lanes.collect();
+    let lanes = lanes.map(|one| StoppedLaneEntry {
+        lane: one.lane.as_str().to_owned(),
+        reason: Arc::clone(&one.reason),
+    });
+    let lanes = lanes.collect();
     let (health, reason) = match outbox.health() {
         JournalHealth::Good => ("good", None),
         JournalHealth::DiskFull => ("full", None),
         JournalHealth::Poisoned(reason) => ("poisoned", Some(reason)),
         JournalHealth::Replaced => ("replaced", Some(JournalError::Replaced.to_string().into())),
     };
-    json!({
-        "engine": edge.info.journal, "health": health, "reason": reason,
-        "stopped": stopped.len(), "stopped_lanes": lanes,
-    })
+    JournalStatus {
+        engine: edge.info.journal.into(),
+        health: health.into(),
+        reason,
+        stopped: stopped.len() as u64,
+        stopped_lanes: lanes,
+    }
 }
 
 /// Outbox section of the status response; `None` while the journal is unreadable.
-pub(super) async fn status_counts(edge: &Edge) -> Option<Value> {
+pub(super) async fn status_counts(edge: &Edge) -> Option<OutboxCounts> {
     let by_server = edge.host.outbox().stats().await.ok()?;
     let all = by_server.values();
     let queued: u64 = all.clone().map(|one| one.queued).sum();
     let dead: u64 = all.clone().map(|one| one.dead).sum();
     let oldest = all.filter_map(|one| one.oldest_age_ms).max();
-    Some(json!({
-        "queued": queued, "dead": dead, "oldest_age_ms": oldest, "servers": by_server,
-    }))
+    Some(OutboxCounts {
+        queued,
+        dead,
+        oldest_age_ms: oldest,
+        servers: by_server,
+    })
 }
 
 /// Rejects a name that no server ever had. Removed servers may still have queued calls.
@@ -142,20 +126,19 @@ fn parse_state(word: &str) -> Result<QueuedCallState, ApiError> {
         QueuedCallState::Sending,
         QueuedCallState::Dead,
     ];
-    all.into_iter()
-        .find(|state| state.as_str() == word)
-        .ok_or_else(|| {
-            let near = nearest_names(word, all.map(|state| state.as_str().into()));
-            let message = "a call of the outbox is queued, sending or dead";
-            ApiError::with_suggestions(StatusCode::BAD_REQUEST, "invalid", message, near)
-        })
+    let found = all.iter().find(|state| state.as_str() == word).cloned();
+    found.ok_or_else(|| {
+        let near = nearest_names(word, all.map(|state| state.as_str().into()));
+        let message = "a call of the outbox is queued, sending or dead";
+        ApiError::with_suggestions(StatusCode::BAD_REQUEST, "invalid", message, near)
+    })
 }
 
 /// `GET /api/v1/outbox/{id}`
 pub(super) async fn show_call(
     State(edge): EdgeState,
     Path(id): Path<String>,
-) -> Result<Json<OutboxEntryResponse>, ApiError> {
+) -> Result<Json<QueuedCallResponse>, ApiError> {
     let edge = upgrade_edge(&edge)?;
     let entry = edge
         .host
@@ -170,7 +153,7 @@ pub(super) async fn show_call(
 pub(super) async fn retry_call(
     State(edge): EdgeState,
     Path(id): Path<String>,
-) -> Result<Json<OutboxEntryResponse>, ApiError> {
+) -> Result<Json<QueuedCallResponse>, ApiError> {
     let edge = upgrade_edge(&edge)?;
     let outbox = edge.host.outbox();
     let entry = find_pending(&outbox, &id).await?;
@@ -190,7 +173,7 @@ pub(super) async fn retry_call(
 pub(super) async fn drop_call(
     State(edge): EdgeState,
     Path(id): Path<String>,
-) -> Result<Json<OutboxEntryResponse>, ApiError> {
+) -> Result<Json<QueuedCallResponse>, ApiError> {
     let edge = upgrade_edge(&edge)?;
     let outbox = edge.host.outbox();
     let entry = find_pending(&outbox, &id).await?;
@@ -210,13 +193,16 @@ async fn find_pending(outbox: &OutboxHandle, id: &str) -> Result<QueuedCallView,
         .map_err(|error| to_api_error(&error))?;
     match entry.state {
         QueuedCallState::Delivered => Err(to_api_error(&OutboxError::Unknown { id: id.into() })),
-        QueuedCallState::Queued | QueuedCallState::Sending | QueuedCallState::Dead => Ok(entry),
+        QueuedCallState::Queued
+        | QueuedCallState::Sending
+        | QueuedCallState::Dead
+        | QueuedCallState::Other(_) => Ok(entry),
     }
 }
 
-fn entry_response(edge: &Edge, entry: QueuedCallView) -> Json<OutboxEntryResponse> {
-    Json(OutboxEntryResponse {
-        v: 1,
+fn entry_response(edge: &Edge, entry: QueuedCallView) -> Json<QueuedCallResponse> {
+    Json(QueuedCallResponse {
+        v: VERSION,
         now_ms: edge.host.clock().unix_ms(),
         entry,
     })
@@ -232,9 +218,9 @@ pub(super) fn to_api_error(error: &OutboxError) -> ApiError {
     if let Some(source) = std::error::Error::source(error) {
         message = format!("{message}: {source}");
     }
-    let mut failure = ApiError::new(status, code, &message);
-    if code == "not_queued" {
-        failure.add_field("hint", "list what waits: bowline outbox ls".into());
+    let failure = ApiError::new(status, code, &message);
+    match error {
+        OutboxError::Unknown { .. } => failure.with_hint("list what waits: bowline outbox ls"),
+        OutboxError::Sending { .. } | OutboxError::Journal(_) => failure,
     }
-    failure
 }

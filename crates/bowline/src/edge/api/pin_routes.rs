@@ -5,29 +5,26 @@ use std::sync::Arc;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::{Extension, Json};
+use bowline_api::VERSION;
+use bowline_api::pins::{
+    AcceptedPin, PinAcceptRequest, PinAcceptResponse, PinChange, PinDiffQuery, PinDiffResponse,
+    PinEntry, PinFinding, PinsError, PinsQuery, PinsResponse, ServerPins,
+};
 use bowline_core::lint::LintFinding;
 use bowline_core::pins::{self as core, DefinitionVersion, Pin, PinKind};
 use bowline_host::pins::{AcceptPinsError, PinTarget, ServerPinState};
-use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use serde_json::{Value, json};
 
 use super::{ApiError, AuditReason, EdgeState, upgrade_edge};
 use crate::edge::Edge;
 use crate::file_pins::{diff, parse_hash};
 use bowline_core::hex::to_hex;
 
-/// Query of `GET /api/v1/pins`.
-#[derive(Debug, Deserialize)]
-pub(super) struct PinsQuery {
-    server: Option<String>,
-}
-
 /// `GET /api/v1/pins`
 pub(super) async fn list_pins(
     State(edge): EdgeState,
     Query(query): Query<PinsQuery>,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<PinsResponse>, ApiError> {
     let edge = upgrade_edge(&edge)?;
     let servers = match &query.server {
         Some(server) => vec![server.as_str().into()],
@@ -37,100 +34,67 @@ pub(super) async fn list_pins(
     for server in servers {
         all.push(server_pins(&edge, &server)?);
     }
-    Ok(Json(json!({"v": 1, "servers": all})))
+    Ok(Json(PinsResponse {
+        v: VERSION,
+        servers: all,
+    }))
 }
 
-fn server_pins(edge: &Edge, server: &Arc<str>) -> Result<Value, ApiError> {
+fn server_pins(edge: &Edge, server: &Arc<str>) -> Result<ServerPins, ApiError> {
     let unknown = |error| ApiError::from_call_error(edge, &error, None);
     let mode = edge.host.server(server).map_err(unknown)?.spec().pin;
     let ServerPinState { pins, trouble, .. } = edge.host.pins(server).map_err(unknown)?;
     let pins_of_kind = |kind| -> Vec<_> {
         let entries = pins.iter(kind);
         entries
-            .map(|(name, pin)| pin_json(kind, name, pin))
+            .map(|(name, pin)| pin_entry(kind, name, pin))
             .collect()
     };
-    let error = trouble.map(|trouble| {
-        json!({
-            "state": trouble.as_str(),
-            "message": trouble.reason(),
-            "hint": format!("after a look at its tools: bowline pin accept {server}"),
-        })
+    let error = trouble.map(|trouble| PinsError {
+        state: trouble.as_str().into(),
+        message: trouble.reason().to_string(),
+        hint: format!("after a look at its tools: bowline pin accept {server}"),
     });
-    Ok(json!({
-        "server": server,
-        "pin": mode.as_str(),
-        "error": error,
-        "tools": pins_of_kind(PinKind::Tool),
-        "prompts": pins_of_kind(PinKind::Prompt),
-        "resources": pins_of_kind(PinKind::Resource),
-        "templates": pins_of_kind(PinKind::Template),
-        "introduction": pins_of_kind(PinKind::Introduction),
-    }))
+    Ok(ServerPins {
+        server: server.to_string(),
+        pin: mode.as_str().into(),
+        error,
+        tools: pins_of_kind(PinKind::Tool),
+        prompts: pins_of_kind(PinKind::Prompt),
+        resources: pins_of_kind(PinKind::Resource),
+        templates: pins_of_kind(PinKind::Template),
+        introduction: pins_of_kind(PinKind::Introduction),
+    })
 }
 
-fn pin_json(kind: PinKind, name: &str, pin: &Pin) -> Value {
+fn pin_entry(kind: PinKind, name: &str, pin: &Pin) -> PinEntry {
     let (since_ms, is_reverted) = match &pin.state {
         core::PinState::Changed {
             since_ms, reverted, ..
         } => (Some(*since_ms), *reverted),
         core::PinState::Approved | core::PinState::Quarantined => (None, false),
     };
-    let tool = (kind == PinKind::Tool).then_some(name);
-    json!({
-        "kind": kind.as_str(),
-        "name": name,
-        "tool": tool,
-        "state": pin.state.as_str(),
-        "approved": to_hex(&pin.approved.hash),
-        "approved_at_ms": pin.approved.at_ms,
-        "reviewed": pin.is_reviewed,
-        "now": to_hex(&pin.current().hash),
-        "since_ms": since_ms,
-        "reverted": is_reverted,
-        "findings": findings_json(&pin.findings),
-    })
+    PinEntry {
+        kind: kind.as_str().into(),
+        name: name.to_owned(),
+        tool: (kind == PinKind::Tool).then(|| name.to_owned()),
+        state: pin.state.as_str().into(),
+        approved: to_hex(&pin.approved.hash),
+        approved_at_ms: pin.approved.at_ms,
+        reviewed: pin.is_reviewed,
+        now: to_hex(&pin.current().hash),
+        since_ms,
+        reverted: is_reverted,
+        findings: pin.findings.iter().map(finding_entry).collect(),
+    }
 }
 
-fn findings_json(findings: &[LintFinding]) -> Vec<Value> {
-    let one = |finding: &LintFinding| {
-        let LintFinding {
-            code,
-            location: place,
-            detail,
-        } = finding;
-        json!({"code": code.as_str(), "place": place, "detail": detail})
-    };
-    findings.iter().map(one).collect()
-}
-
-/// Response of `GET /api/v1/pins/{server}/{tool}/diff`; definitions hold the exact bytes of the
-/// servers.
-#[derive(Serialize)]
-pub(super) struct PinDiffResponse {
-    v: u8,
-    server: String,
-    #[serde(flatten)]
-    pin: Value,
-    changes: Vec<PinChange>,
-    /// Approved definition; absent if too long to store.
-    old: Option<Box<RawValue>>,
-    /// Latest differing definition, or the approved definition if none differed.
-    new: Option<Box<RawValue>>,
-}
-
-#[derive(Serialize)]
-struct PinChange {
-    path: String,
-    old: Option<Box<RawValue>>,
-    new: Option<Box<RawValue>>,
-}
-
-/// Query of `GET /api/v1/pins/{server}/{tool}/diff`.
-#[derive(Debug, Deserialize)]
-pub(super) struct PinDiffQuery {
-    /// Default: `tool`.
-    kind: Option<String>,
+fn finding_entry(finding: &LintFinding) -> PinFinding {
+    PinFinding {
+        code: finding.code.as_str().into(),
+        place: finding.location.to_string(),
+        detail: finding.detail.to_string(),
+    }
 }
 
 /// `GET /api/v1/pins/{server}/{tool}/diff`
@@ -162,8 +126,8 @@ pub(super) async fn diff_pin(
         new: change.new.and_then(to_raw_json),
     });
     Ok(Json(PinDiffResponse {
-        v: 1,
-        pin: pin_json(kind, &name, pin),
+        v: VERSION,
+        pin: pin_entry(kind, &name, pin),
         changes: changes.collect(),
         old: definition_json(old),
         new: definition_json(new),
@@ -180,22 +144,11 @@ fn to_raw_json(text: String) -> Option<Box<RawValue>> {
     RawValue::from_string(text).ok()
 }
 
-/// Body of `POST /api/v1/pins/accept`.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct AcceptPinsBody {
-    server: String,
-    tool: Option<String>,
-    /// Kind of the definition named by `tool`; default: `tool`.
-    kind: Option<String>,
-    hash: Option<String>,
-}
-
 /// `POST /api/v1/pins/accept`
 pub(super) async fn accept_pins(
     State(edge): EdgeState,
-    Json(body): Json<AcceptPinsBody>,
-) -> Result<(Extension<AuditReason>, Json<Value>), ApiError> {
+    Json(body): Json<PinAcceptRequest>,
+) -> Result<(Extension<AuditReason>, Json<PinAcceptResponse>), ApiError> {
     let edge = upgrade_edge(&edge)?;
     let hash = match &body.hash {
         Some(text) => Some(parse_hash(text).ok_or_else(invalid_hash)?),
@@ -214,24 +167,24 @@ pub(super) async fn accept_pins(
     let accepted = accepted
         .map_err(|error| ApiError::from_call_error(&edge, &error, None))?
         .map_err(|error| to_api_error(&body, &error))?;
-    let accepted: Vec<_> = accepted
-        .iter()
-        .map(|one| {
-            let tool = (one.kind == PinKind::Tool).then_some(&one.name);
-            let (kind, old, new) = (
-                one.kind.as_str(),
-                to_hex(&one.old_hash),
-                to_hex(&one.new_hash),
-            );
-            json!({"kind": kind, "name": one.name, "tool": tool, "old": old, "new": new})
-        })
-        .collect();
+    let accepted = accepted.iter().map(|one| AcceptedPin {
+        kind: one.kind.as_str().into(),
+        name: one.name.to_string(),
+        tool: (one.kind == PinKind::Tool).then(|| one.name.to_string()),
+        old: to_hex(&one.old_hash),
+        new: to_hex(&one.new_hash),
+    });
+    let accepted = accepted.collect();
     let name = body.tool.as_deref().unwrap_or("*");
     let audit_reason = AuditReason(match kind {
         PinKind::Tool => format!("{}.{name}", body.server),
         kind => format!("{}:{}.{name}", kind.as_str(), body.server),
     });
-    let response = json!({"v": 1, "server": body.server, "accepted": accepted});
+    let response = PinAcceptResponse {
+        v: VERSION,
+        server: body.server,
+        accepted,
+    };
     Ok((Extension(audit_reason), Json(response)))
 }
 
@@ -261,7 +214,7 @@ fn unknown_definition(server: &str, kind: PinKind, name: &str) -> ApiError {
     ApiError::new(StatusCode::NOT_FOUND, code, &message)
 }
 
-fn to_api_error(body: &AcceptPinsBody, error: &AcceptPinsError) -> ApiError {
+fn to_api_error(body: &PinAcceptRequest, error: &AcceptPinsError) -> ApiError {
     let server = &body.server;
     let (status, code, hint) = match error {
         AcceptPinsError::Unknown { kind, tool, .. } => {
@@ -286,6 +239,5 @@ fn to_api_error(body: &AcceptPinsBody, error: &AcceptPinsError) -> ApiError {
             "nothing was accepted; make room in the state directory and try again".to_owned(),
         ),
     };
-    let error = json!({"code": code, "message": error.to_string(), "hint": hint});
-    ApiError(status, json!({"error": error}))
+    ApiError::new(status, code, &error.to_string()).with_hint(&hint)
 }

@@ -6,20 +6,25 @@ use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::StatusCode;
+use bowline_api::VERSION;
+use bowline_api::roles::{
+    ContextEntry, PolicyTestRequest, PolicyTestResponse, ProfileEntry, RoleBudget, RoleCondition,
+    RoleEntry, RoleRate, RolesResponse,
+};
 use bowline_core::budget::{BudgetRule, RateRule};
 use bowline_core::policy::{Condition as _, DefaultAction, FeaturePattern};
 use bowline_core::time::to_millis;
-use serde_json::{Value, json};
 
 use super::{ApiError, EdgeState, parse_body, upgrade_edge};
-use bowline_config::policy_check::{self, PolicyQuery};
+use bowline_config::policy_check;
 use bowline_config::{PolicyConfig, RoleConfig};
 
 /// `GET /api/v1/roles`
-pub(super) async fn list_roles(State(edge): EdgeState) -> Result<Json<Value>, ApiError> {
+pub(super) async fn list_roles(State(edge): EdgeState) -> Result<Json<RolesResponse>, ApiError> {
     let edge = upgrade_edge(&edge)?;
     Ok(Json(
-        edge.reloader.with_policy(|policy, _| policy_json(policy)),
+        edge.reloader
+            .with_policy(|policy, _| policy_response(policy)),
     ))
 }
 
@@ -27,9 +32,9 @@ pub(super) async fn list_roles(State(edge): EdgeState) -> Result<Json<Value>, Ap
 pub(super) async fn test_policy(
     State(edge): EdgeState,
     body: Bytes,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<PolicyTestResponse>, ApiError> {
     let edge = upgrade_edge(&edge)?;
-    let query: PolicyQuery = parse_body(&body)?;
+    let query: PolicyTestRequest = parse_body(&body)?;
     let policy = edge.host.policy();
     let tried = edge
         .reloader
@@ -40,61 +45,65 @@ pub(super) async fn test_policy(
     })
 }
 
-fn policy_json(policy: &PolicyConfig) -> Value {
+fn policy_response(policy: &PolicyConfig) -> RolesResponse {
     let roles = policy.roles.iter().map(|(name, role)| {
         let assigned = policy
             .principals
             .iter()
             .filter(|(_, assigned)| *assigned == name);
-        let principals: Vec<_> = assigned.map(|(principal, _)| principal).collect();
-        role_json(name, role, &principals)
+        let principals = assigned.map(|(principal, _)| Arc::clone(principal));
+        role_entry(name, role, principals.collect())
     });
-    let contexts = policy.contexts.iter();
-    let contexts = contexts.map(|(name, hide)| json!({"name": name, "hide": pattern_texts(hide)}));
-    let profiles = policy.profiles.iter().map(|(name, profile)| {
-        json!({
-            "name": name,
-            "allow": pattern_texts(&profile.allow),
-            "deny": pattern_texts(&profile.deny),
-        })
+    let contexts = policy.contexts.iter().map(|(name, hide)| ContextEntry {
+        name: Arc::clone(name),
+        hide: pattern_texts(hide),
+    });
+    let profiles = policy.profiles.iter().map(|(name, profile)| ProfileEntry {
+        name: Arc::clone(name),
+        allow: pattern_texts(&profile.allow),
+        deny: pattern_texts(&profile.deny),
     });
     let default = match policy.default_action {
         DefaultAction::Allow => "allow",
         DefaultAction::Deny => "deny",
     };
-    json!({
-        "v": 1,
-        "default": default,
-        "roles": roles.collect::<Vec<_>>(),
-        "contexts": contexts.collect::<Vec<_>>(),
-        "profiles": profiles.collect::<Vec<_>>(),
-    })
+    RolesResponse {
+        v: VERSION,
+        default: default.into(),
+        roles: roles.collect(),
+        contexts: contexts.collect(),
+        profiles: profiles.collect(),
+    }
 }
 
-fn role_json(name: &str, role: &RoleConfig, principals: &[&Arc<str>]) -> Value {
-    let when = role.when.iter().map(|when| {
-        let condition = when.condition.source_text();
-        json!({"on": when.on.as_str(), "if": condition})
+fn role_entry(name: &Arc<str>, role: &RoleConfig, principals: Vec<Arc<str>>) -> RoleEntry {
+    let when = role.when.iter().map(|when| RoleCondition {
+        on: when.on.as_str().to_owned(),
+        condition: when.condition.source_text().to_owned(),
     });
     let budget = role.allowance.budget;
-    let budget =
-        budget.map(|BudgetRule { calls, per }| json!({"calls": calls, "per_ms": to_millis(per)}));
-    let rate = role.allowance.rate;
-    let rate = rate.map(|RateRule { calls, per, burst }| {
-        let per_ms = to_millis(per);
-        json!({"calls": calls, "per_ms": per_ms, "burst": burst})
+    let budget = budget.map(|BudgetRule { calls, per }| RoleBudget {
+        calls,
+        per_ms: to_millis(per),
     });
-    json!({
-        "name": name,
-        "allow": pattern_texts(&role.allow),
-        "deny": pattern_texts(&role.deny),
-        "when": when.collect::<Vec<_>>(),
-        "budget": budget,
-        "rate": rate,
-        "principals": principals,
-    })
+    let rate = role.allowance.rate;
+    let rate = rate.map(|RateRule { calls, per, burst }| RoleRate {
+        calls: calls.into(),
+        per_ms: to_millis(per),
+        burst: burst.into(),
+    });
+    RoleEntry {
+        name: Arc::clone(name),
+        allow: pattern_texts(&role.allow),
+        deny: pattern_texts(&role.deny),
+        when: when.collect(),
+        budget,
+        rate,
+        principals,
+    }
 }
 
-fn pattern_texts(patterns: &[FeaturePattern]) -> Vec<&str> {
-    patterns.iter().map(FeaturePattern::as_str).collect()
+fn pattern_texts(patterns: &[FeaturePattern]) -> Vec<String> {
+    let texts = patterns.iter().map(FeaturePattern::as_str);
+    texts.map(str::to_owned).collect()
 }

@@ -3,29 +3,15 @@
 use axum::Json;
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
+use bowline_api::VERSION;
+use bowline_api::tools::{ExposureResponse, SearchQuery, SearchResponse};
 use bowline_core::call::{EndpointScope, Principal, Role};
-use bowline_host::expose::{FOUND_MAX, FoundTool, estimate_tokens};
-use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use bowline_host::expose::{FOUND_MAX, estimate_tokens};
 
 use super::{ApiError, EdgeState, upgrade_edge};
 
 /// Default number of tools in a response.
 const FOUND_DEFAULT: usize = 10;
-
-/// Query of `GET /api/v1/search`.
-#[derive(Debug, Deserialize)]
-pub(super) struct SearchQuery {
-    q: String,
-    limit: Option<usize>,
-}
-
-/// Response of `GET /api/v1/search`.
-#[derive(Debug, Serialize)]
-pub(super) struct SearchResponse {
-    v: u8,
-    tools: Vec<FoundTool>,
-}
 
 /// `GET /api/v1/search`
 pub(super) async fn search_tools(
@@ -40,22 +26,24 @@ pub(super) async fn search_tools(
     let owner = Principal::new("owner", Role::Owner);
     let found_max = query.limit.unwrap_or(FOUND_DEFAULT).clamp(1, FOUND_MAX);
     let tools = edge.host.find_tools(&owner, &query.q, found_max).await;
-    Ok(Json(SearchResponse { v: 1, tools }))
+    Ok(Json(SearchResponse { v: VERSION, tools }))
 }
 
 /// `GET /api/v1/exposure`: tools exposed to the owner on `/mcp`, against all listed tools.
-pub(super) async fn show_exposure(State(edge): EdgeState) -> Result<Json<Value>, ApiError> {
+pub(super) async fn show_exposure(
+    State(edge): EdgeState,
+) -> Result<Json<ExposureResponse>, ApiError> {
     let edge = upgrade_edge(&edge)?;
     let owner = Principal::new("owner", Role::Owner);
     edge.host.wait_settled().await;
     edge.host.start_unlisted(&EndpointScope::All).await;
     let summary = edge.host.exposure_summary(&owner, &EndpointScope::All);
-    Ok(Json(json!({
-        "v": 1,
-        "expose": summary.expose.as_str(),
-        "tools": summary.tools,
-        "tokens": estimate_tokens(summary.bytes),
-        "listed": summary.listed,
-        "listed_tokens": estimate_tokens(summary.listed_bytes),
-    })))
+    Ok(Json(ExposureResponse {
+        v: VERSION,
+        expose: summary.expose.as_str().into(),
+        tools: summary.tools,
+        tokens: estimate_tokens(summary.bytes),
+        listed: summary.listed,
+        listed_tokens: estimate_tokens(summary.listed_bytes),
+    }))
 }

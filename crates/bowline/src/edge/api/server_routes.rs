@@ -1,22 +1,24 @@
 //! Servers and tools: status, lists and lifecycle operations.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Json;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
+use bowline_api::VERSION;
+use bowline_api::servers::{ServerResponse, ServersResponse};
+use bowline_api::status::{SandboxSupport, StatusResponse};
+use bowline_api::tools::{ToolEntry, ToolsQuery, ToolsResponse, UnlistedServer};
 use bowline_core::call::EndpointScope;
 use bowline_host::catalog::Staleness;
 use bowline_host::supervisor::ServerAction;
-use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use serde_json::{Value, json};
 
 use super::{
     ApiError, EdgeState, broker_routes, executor_routes, outbox_routes, share_status, token_routes,
     upgrade_edge,
 };
-use crate::edge::Edge;
 use crate::edge::auth::AuthMode;
 
 /// Maximum wait for the outcome of a lifecycle operation; after the wait the response reports the
@@ -24,71 +26,70 @@ use crate::edge::auth::AuthMode;
 const ORDER_WAIT: Duration = Duration::from_secs(10);
 
 /// `GET /api/v1/status`
-pub(super) async fn gateway_status(State(edge): EdgeState) -> Result<Json<Value>, ApiError> {
+pub(super) async fn gateway_status(
+    State(edge): EdgeState,
+) -> Result<Json<StatusResponse>, ApiError> {
     let edge = upgrade_edge(&edge)?;
     let (sessions, streams) = edge.sessions.count_streams();
     let queued = outbox_routes::status_counts(&edge).await;
-    Ok(Json(json!({
-        "v": 1,
-        "version": env!("CARGO_PKG_VERSION"),
-        "pid": std::process::id(),
-        "uptime_ms": edge.host.clock().now().0,
-        "url": edge.info.url,
-        "config": edge.info.config,
-        "insecure_no_auth": edge.authenticator.auth() == AuthMode::NotForMcp,
-        "sessions": sessions,
-        "streams": streams,
-        "servers": edge.host.status_with_memory().await,
-        "broken": broken_servers(&edge),
-        "config_error": edge.reloader.config_error(),
-        "sharing": edge.reloader.sharing_warning(),
-        "tokens_ending": token_routes::count_expiring(&edge),
-        "sandbox": {"landlock_abi": edge.info.landlock_abi},
-        "journal": outbox_routes::journal_status(&edge),
-        "outbox": queued,
-        "broker": broker_routes::status_counts(&edge),
-        "executors": executor_routes::status_counts(&edge),
-        "audit": edge.info.audit.status(),
-        "shares": share_status::shares_json(&edge),
-    })))
+    Ok(Json(StatusResponse {
+        v: VERSION,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        pid: std::process::id(),
+        uptime_ms: edge.host.clock().now().0,
+        url: edge.info.url.clone(),
+        config: edge.info.config.clone(),
+        insecure_no_auth: edge.authenticator.auth() == AuthMode::NotForMcp,
+        sessions: sessions as u64,
+        streams: streams as u64,
+        servers: edge.host.status_with_memory().await,
+        broken: edge.reloader.broken_servers(),
+        config_error: edge.reloader.config_error(),
+        sharing: edge.reloader.sharing_warning(),
+        tokens_ending: token_routes::count_expiring(&edge) as u64,
+        sandbox: SandboxSupport {
+            landlock_abi: edge.info.landlock_abi,
+        },
+        journal: outbox_routes::journal_status(&edge),
+        outbox: queued,
+        broker: Some(broker_routes::status_counts(&edge)),
+        executors: Some(executor_routes::status_counts(&edge)),
+        audit: edge.info.audit.status(),
+        shares: share_status::share_usage(&edge),
+    }))
 }
 
 /// `GET /api/v1/servers/{name}`
 pub(super) async fn show_server(
     State(edge): EdgeState,
     Path(name): Path<String>,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<ServerResponse>, ApiError> {
     let edge = upgrade_edge(&edge)?;
     let server = edge
         .host
         .server_status_with_memory(&name)
         .await
         .map_err(|error| ApiError::from_call_error(&edge, &error, None))?;
-    Ok(Json(json!({"v": 1, "server": server})))
+    Ok(Json(ServerResponse { v: VERSION, server }))
 }
 
 /// `GET /api/v1/servers`
-pub(super) async fn list_servers(State(edge): EdgeState) -> Result<Json<Value>, ApiError> {
+pub(super) async fn list_servers(
+    State(edge): EdgeState,
+) -> Result<Json<ServersResponse>, ApiError> {
     let edge = upgrade_edge(&edge)?;
-    Ok(Json(json!({
-        "v": 1,
-        "servers": edge.host.status_with_memory().await,
-        "broken": broken_servers(&edge),
-    })))
-}
-
-fn broken_servers(edge: &Edge) -> Vec<Value> {
-    let broken = edge.reloader.broken_servers().into_iter();
-    broken
-        .map(|broken| json!({"name": broken.name, "reason": broken.reason}))
-        .collect()
+    Ok(Json(ServersResponse {
+        v: VERSION,
+        servers: edge.host.status_with_memory().await,
+        broken: edge.reloader.broken_servers(),
+    }))
 }
 
 /// `POST /api/v1/servers/{name}/start|stop|restart|reload`
 pub(super) async fn order_server(
     State(edge): EdgeState,
     Path((name, order)): Path<(String, String)>,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<ServerResponse>, ApiError> {
     let edge = upgrade_edge(&edge)?;
     let order = match order.as_str() {
         "start" => ServerAction::Start,
@@ -113,32 +114,7 @@ pub(super) async fn order_server(
         .apply_action(&name, order, ORDER_WAIT + drain)
         .await
         .map_err(|error| ApiError::from_call_error(&edge, &error, None))?;
-    Ok(Json(json!({"v": 1, "server": server})))
-}
-
-/// Query of `GET /api/v1/tools`.
-#[derive(Debug, Deserialize)]
-pub(super) struct ToolsQuery {
-    server: Option<String>,
-}
-
-/// Response of `GET /api/v1/tools`; definitions hold the exact bytes of the servers.
-#[derive(Serialize)]
-pub(super) struct ToolsResponse {
-    v: u8,
-    tools: Vec<ToolEntry>,
-    unlisted: Vec<Value>,
-}
-
-#[derive(Serialize)]
-struct ToolEntry {
-    server: String,
-    tool: String,
-    name: String,
-    effect: &'static str,
-    /// True for a definition kept from an earlier run, while the server is down or starting.
-    stale: bool,
-    definition: Box<RawValue>,
+    Ok(Json(ServerResponse { v: VERSION, server }))
 }
 
 /// `GET /api/v1/tools`
@@ -167,10 +143,10 @@ pub(super) async fn list_tools(
         .filter_map(|(tool, age)| {
             let definition = String::from_utf8(tool.unqueued_definition.to_vec()).ok()?;
             Some(ToolEntry {
-                server: tool.route.server.as_ref().to_owned(),
-                tool: tool.route.name.as_ref().to_owned(),
-                name: tool.visible.as_ref().to_owned(),
-                effect: tool.route.effect.as_str(),
+                server: Arc::clone(&tool.route.server),
+                tool: Arc::clone(&tool.route.name),
+                name: Arc::clone(&tool.visible),
+                effect: tool.route.effect.as_str().into(),
                 stale: age == Staleness::LastKnown,
                 definition: RawValue::from_string(definition).ok()?,
             })
@@ -182,17 +158,20 @@ pub(super) async fn list_tools(
         .into_iter()
         .filter(|status| is_match(&status.name) && catalog.server(&status.name).is_none())
         .map(|status| {
-            let error = status.last_error.as_ref();
-            json!({
-                "server": status.name,
-                "state": status.state,
-                "class": error.map(|error| error.class),
-                "message": error.map(|error| &error.message),
-            })
+            let (class, message) = match status.last_error {
+                Some(error) => (Some(error.class), Some(error.message)),
+                None => (None, None),
+            };
+            UnlistedServer {
+                server: status.name,
+                state: status.state,
+                class,
+                message,
+            }
         })
         .collect();
     Ok(Json(ToolsResponse {
-        v: 1,
+        v: VERSION,
         tools,
         unlisted,
     }))

@@ -7,10 +7,12 @@ use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
+use bowline_api::VERSION;
+use bowline_api::sessions::{
+    SessionEndResponse, SessionEntry, SessionNarrowRequest, SessionNarrowResponse, SessionsResponse,
+};
 use bowline_core::call::{ContextSet, EndpointScope, Principal, Role};
 use bowline_core::policy::Policy;
-use serde::Deserialize;
-use serde_json::{Value, json};
 
 use super::{ApiError, EdgeState, check_contexts, parse_body, token_routes, upgrade_edge};
 use crate::edge::client_session::{ClientSession, NarrowError};
@@ -19,28 +21,22 @@ use crate::edge::{Edge, announcer};
 /// Maximum number of listed sessions, most recently used first.
 const LISTED_MAX: usize = 1_000;
 
-/// Body of `PUT /api/v1/sessions/{id}/context`.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct NarrowSessionBody {
-    contexts: Vec<String>,
-    /// True narrows the session's token, and thereby all sessions of the token. Default: true for
-    /// tokens created for a single run of a program.
-    credential: Option<bool>,
-}
-
 /// `GET /api/v1/sessions`
-pub(super) async fn list_sessions(State(edge): EdgeState) -> Result<Json<Value>, ApiError> {
+pub(super) async fn list_sessions(
+    State(edge): EdgeState,
+) -> Result<Json<SessionsResponse>, ApiError> {
     let edge = upgrade_edge(&edge)?;
     let mut all = edge.sessions.list_with_ids();
     let total = all.len();
     all.sort_by_key(|(_, session)| Reverse(session.last_used()));
     let policy = edge.host.policy();
     let listed = all.iter().take(LISTED_MAX);
-    let sessions: Vec<_> = listed
-        .map(|(id, session)| session_json(&edge, &policy, id, session))
-        .collect();
-    Ok(Json(json!({"v": 1, "total": total, "sessions": sessions})))
+    let sessions = listed.map(|(id, session)| session_entry(&edge, &policy, id, session));
+    Ok(Json(SessionsResponse {
+        v: VERSION,
+        total: total as u64,
+        sessions: sessions.collect(),
+    }))
 }
 
 /// `PUT /api/v1/sessions/{id}/context`: replaces the contexts of a session, or of its token.
@@ -48,24 +44,31 @@ pub(super) async fn narrow_session(
     State(edge): EdgeState,
     Path(id): Path<String>,
     body: Bytes,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<SessionNarrowResponse>, ApiError> {
     let edge = upgrade_edge(&edge)?;
-    let body_json: NarrowSessionBody = parse_body(&body)?;
+    let body_json: SessionNarrowRequest = parse_body(&body)?;
     let names = check_contexts(&edge.host.policy(), body_json.contexts)?;
     let contexts = ContextSet::new(names);
     let Some(token) = token_to_narrow(&edge, &id, body_json.credential)? else {
         apply_narrowing(&edge, &id, &contexts).await?;
-        let response = json!({
-            "v": 1, "id": id, "contexts": contexts.names(), "narrows": "session",
-        });
-        return Ok(Json(response));
+        return Ok(Json(SessionNarrowResponse {
+            v: VERSION,
+            id,
+            contexts: contexts.names().to_vec(),
+            narrows: "session".into(),
+            token: None,
+        }));
     };
     token_routes::narrow_token(&edge, &token, &contexts).await?;
     // Clear the session's own contexts, so that a single command undoes the narrowing.
     apply_narrowing(&edge, &id, &ContextSet::default()).await?;
-    Ok(Json(json!({
-        "v": 1, "id": id, "contexts": contexts.names(), "narrows": "credential", "token": token,
-    })))
+    Ok(Json(SessionNarrowResponse {
+        v: VERSION,
+        id,
+        contexts: contexts.names().to_vec(),
+        narrows: "credential".into(),
+        token: Some(token),
+    }))
 }
 
 /// Returns the token to narrow instead of the session.
@@ -136,10 +139,14 @@ async fn apply_narrowing(
 pub(super) async fn end_session(
     State(edge): EdgeState,
     Path(id): Path<String>,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<SessionEndResponse>, ApiError> {
     let edge = upgrade_edge(&edge)?;
     match edge.end_session(&id) {
-        true => Ok(Json(json!({"v": 1, "id": id, "ended": true}))),
+        true => Ok(Json(SessionEndResponse {
+            v: VERSION,
+            id,
+            ended: true,
+        })),
         false => Err(session_not_found()),
     }
 }
@@ -149,26 +156,27 @@ fn session_not_found() -> ApiError {
     ApiError::new(StatusCode::NOT_FOUND, "session_not_found", message)
 }
 
-fn session_json(edge: &Edge, policy: &Policy, id: &str, session: &ClientSession) -> Value {
+fn session_entry(edge: &Edge, policy: &Policy, id: &str, session: &ClientSession) -> SessionEntry {
     let principal = &session.principal;
     let clock = edge.host.clock();
     let issued_ms = session.issued_s.saturating_mul(1_000);
-    json!({
-        "id": id,
-        "principal": principal.name,
-        "role": effective_role(policy, principal),
-        "token": Some(&principal.credential).filter(|id| !id.is_empty()),
-        "client": session.client_info().map(|(name, _)| name),
-        "client_version": session.client_info().map(|(_, version)| version),
-        "endpoint": endpoint_path(&session.scope),
-        "revision": session.revision.as_str(),
-        "contexts": session.contexts().names(),
-        "token_contexts": policy.all_contexts(principal).names(),
-        "age_ms": clock.unix_ms().saturating_sub(issued_ms),
-        "idle_ms": clock.now().millis_since(session.last_used()),
-        "streams": session.stream_count(),
-        "calls": session.in_flight.count(),
-    })
+    let (client, client_version) = session.client_info().unzip();
+    SessionEntry {
+        id: id.to_owned(),
+        principal: Arc::clone(&principal.name),
+        role: effective_role(policy, principal).map(str::to_owned),
+        token: Some(Arc::clone(&principal.credential)).filter(|id| !id.is_empty()),
+        client: client.cloned(),
+        client_version: client_version.cloned(),
+        endpoint: endpoint_path(&session.scope),
+        revision: session.revision.as_str().into(),
+        contexts: session.contexts().names().to_vec(),
+        token_contexts: policy.all_contexts(principal).names().to_vec(),
+        age_ms: clock.unix_ms().saturating_sub(issued_ms),
+        idle_ms: clock.now().millis_since(session.last_used()),
+        streams: session.stream_count() as u64,
+        calls: session.in_flight.count() as u64,
+    }
 }
 
 /// Returns the effective role.

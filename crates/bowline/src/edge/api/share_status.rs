@@ -1,39 +1,39 @@
 //! Resource shares per principal, for the status response.
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
+use bowline_api::status::ShareUsage;
 use bowline_core::shares::ShareView;
-use serde_json::{Map, Value, json};
 
 use crate::edge::Edge;
 
 /// Maximum number of principals named per resource, largest share first.
 const NAMED_MAX: usize = 16;
 
-/// Returns the state of every resource by name.
-pub(super) fn shares_json(edge: &Edge) -> Value {
+/// Returns the use of every resource by name.
+pub(super) fn share_usage(edge: &Edge) -> BTreeMap<String, ShareUsage> {
     let views = edge.host.accounts().usage();
     let entries = views.into_iter().map(|view| {
         let name = view.resource.name().to_owned();
-        (name, share_json(view))
+        (name, resource_usage(view))
     });
-    Value::Object(entries.collect())
+    entries.collect()
 }
 
-fn share_json(mut view: ShareView) -> Value {
+fn resource_usage(mut view: ShareView) -> ShareUsage {
     let holders = view.by_principal.len();
     view.by_principal.sort_by_key(|(_, usage)| Reverse(*usage));
     let named = view.by_principal.iter().take(NAMED_MAX);
-    let by_principal: Map<String, Value> = named
-        .map(|(name, usage)| (name.as_ref().to_owned(), (*usage).into()))
-        .collect();
-    json!({
-        "limit": view.limit.total,
-        "principal_limit": view.limit.per_principal,
-        "owner_reserve": view.limit.owner_reserve,
-        "used": view.used,
-        "refused": view.refusals,
-        "holders": holders,
-        "by_principal": by_principal,
-    })
+    ShareUsage {
+        limit: view.limit.total,
+        principal_limit: view.limit.per_principal,
+        owner_reserve: view.limit.owner_reserve,
+        used: view.used,
+        refused: view.refusals,
+        holders: holders as u64,
+        by_principal: named
+            .map(|(name, usage)| (name.as_ref().to_owned(), *usage))
+            .collect(),
+    }
 }

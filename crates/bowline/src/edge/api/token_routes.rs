@@ -7,10 +7,13 @@ use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::{Extension, Json};
+use bowline_api::VERSION;
+use bowline_api::tokens::{
+    NeverExpires, TokenCreateRequest, TokenEntry, TokenNarrowRequest, TokenResponse,
+    TokenRevokeResponse, TokenRotateResponse, TokensResponse,
+};
 use bowline_core::call::{ContextSet, Role};
 use bowline_core::policy::{DefaultAction, Policy, profile_context};
-use serde::Deserialize;
-use serde_json::{Value, json};
 
 use super::{
     ApiError, AuditReason, EdgeState, check_contexts, nearest_names, outbox_routes, parse_body,
@@ -25,36 +28,6 @@ use crate::tokens::{
 };
 use bowline_config::{TokenLifetime, is_principal_name, is_run_name};
 
-/// Body of `POST /api/v1/tokens`.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct CreateTokenBody {
-    /// Principal of the token; default for a run: the owner's agent.
-    principal: Option<String>,
-    /// Kind of the token; default: agent.
-    #[serde(default)]
-    kind: TokenKind,
-    role: Option<String>,
-    /// Lifetime in seconds; default without `expires_s` and `expires`: `[tokens] lifetime` of the
-    /// config.
-    expires_s: Option<u64>,
-    /// Requests a token without expiry.
-    expires: Option<NeverExpires>,
-    #[serde(default)]
-    contexts: Vec<String>,
-    /// Profile that limits the token on every endpoint.
-    profile: Option<String>,
-    /// Program run with this token.
-    run: Option<String>,
-}
-
-/// The only value of `expires`.
-#[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum NeverExpires {
-    Never,
-}
-
 /// Reason for ending a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TokenEndReason {
@@ -68,7 +41,7 @@ enum TokenEndReason {
 pub(super) async fn create_token(
     State(edge): EdgeState,
     body: Bytes,
-) -> Result<(Extension<AuditReason>, Json<Value>), ApiError> {
+) -> Result<(Extension<AuditReason>, Json<TokenResponse>), ApiError> {
     let edge = upgrade_edge(&edge)?;
     let tokens = Arc::clone(token_store(&edge)?);
     let lifetime = edge.reloader.with_policy(|policy, _| policy.token_lifetime);
@@ -83,30 +56,36 @@ pub(super) async fn create_token(
             TokenCreateError::State(error) => ApiError::from_state_error(&error),
         })?;
     tracing::info!(token = %token.id(), principal = %token.principal.name, "token created");
-    let mut response = token_json(&token, edge.host.clock().unix_ms());
-    if let Some(fields) = response.as_object_mut() {
-        fields.insert("v".to_owned(), 1.into());
-        fields.insert("token".to_owned(), text.into());
-        fields.remove("state");
-    }
+    let response = TokenResponse {
+        v: VERSION,
+        token: Some(text),
+        entry: TokenEntry {
+            state: None,
+            ..token_entry(&token, edge.host.clock().unix_ms())
+        },
+    };
     let audit_reason = format!("token {} of {}", token.id(), token.principal.name);
     Ok((Extension(AuditReason(audit_reason)), Json(response)))
 }
 
 /// `GET /api/v1/tokens`: contains neither secrets nor hashes.
-pub(super) async fn list_tokens(State(edge): EdgeState) -> Result<Json<Value>, ApiError> {
+pub(super) async fn list_tokens(State(edge): EdgeState) -> Result<Json<TokensResponse>, ApiError> {
     let edge = upgrade_edge(&edge)?;
     let now = edge.host.clock().unix_ms();
     let all = token_store(&edge)?.list_tokens();
-    let entries: Vec<_> = all.iter().map(|token| token_json(token, now)).collect();
-    Ok(Json(json!({"v": 1, "now_ms": now, "tokens": entries})))
+    let tokens = all.iter().map(|token| token_entry(token, now)).collect();
+    Ok(Json(TokensResponse {
+        v: VERSION,
+        now_ms: now,
+        tokens,
+    }))
 }
 
 /// `DELETE /api/v1/tokens/{id}`: by token id, or by principal name for all tokens of a principal.
 pub(super) async fn revoke_token(
     State(edge): EdgeState,
     Path(which): Path<String>,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<TokenRevokeResponse>, ApiError> {
     let edge = upgrade_edge(&edge)?;
     revoke_matching(&edge, &which, TokenEndReason::Revoked).await
 }
@@ -115,7 +94,7 @@ pub(super) async fn revoke_token(
 pub(super) async fn end_run_token(
     State(edge): EdgeState,
     Path(id): Path<String>,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<TokenRevokeResponse>, ApiError> {
     let edge = upgrade_edge(&edge)?;
     let tokens = token_store(&edge)?;
     match tokens
@@ -137,7 +116,7 @@ pub(super) async fn end_run_token(
 pub(super) async fn rotate_owner_token(
     State(edge): EdgeState,
     Extension(requester): Extension<ConnectionKey>,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<TokenRotateResponse>, ApiError> {
     let edge = upgrade_edge(&edge)?;
     let rotating = Arc::clone(&edge);
     let rotated =
@@ -153,14 +132,11 @@ pub(super) async fn rotate_owner_token(
     edge.revoke_owner_access(&old, requester);
     tracing::info!("owner token replaced");
     let file = edge.authenticator.owner_token().file();
-    Ok(Json(json!({"v": 1, "rotated": true, "token_file": file})))
-}
-
-/// Body of `PUT /api/v1/tokens/{id}/context`.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct NarrowTokenBody {
-    contexts: Vec<String>,
+    Ok(Json(TokenRotateResponse {
+        v: VERSION,
+        rotated: true,
+        token_file: file.map(Into::into),
+    }))
 }
 
 /// `PUT /api/v1/tokens/{id}/context`: replaces the contexts added to a token after creation.
@@ -168,15 +144,16 @@ pub(super) async fn set_token_contexts(
     State(edge): EdgeState,
     Path(id): Path<String>,
     body: Bytes,
-) -> Result<(Extension<AuditReason>, Json<Value>), ApiError> {
+) -> Result<(Extension<AuditReason>, Json<TokenResponse>), ApiError> {
     let edge = upgrade_edge(&edge)?;
-    let request: NarrowTokenBody = parse_body(&body)?;
+    let request: TokenNarrowRequest = parse_body(&body)?;
     let contexts = ContextSet::new(check_contexts(&edge.host.policy(), request.contexts)?);
     let token = narrow_token(&edge, &id, &contexts).await?;
-    let mut response = token_json(&token, edge.host.clock().unix_ms());
-    if let Some(fields) = response.as_object_mut() {
-        fields.insert("v".to_owned(), 1.into());
-    }
+    let response = TokenResponse {
+        v: VERSION,
+        token: None,
+        entry: token_entry(&token, edge.host.clock().unix_ms()),
+    };
     let names = contexts.names().join(",");
     let audit_reason = format!("token {id} narrowed by [{names}]");
     Ok((Extension(AuditReason(audit_reason)), Json(response)))
@@ -209,7 +186,7 @@ async fn revoke_matching(
     edge: &Edge,
     which: &str,
     reason: TokenEndReason,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<TokenRevokeResponse>, ApiError> {
     let tokens = Arc::clone(token_store(edge)?);
     let revoked = tokens.revoke_tokens(which);
     if revoked.is_empty() {
@@ -237,10 +214,12 @@ async fn revoke_matching(
         })?;
     }
     let now = edge.host.clock().unix_ms();
-    let entries: Vec<_> = revoked.iter().map(|token| token_json(token, now)).collect();
-    Ok(Json(
-        json!({"v": 1, "revoked": entries, "withdrawn": withdrawn}),
-    ))
+    let entries = revoked.iter().map(|token| token_entry(token, now));
+    Ok(Json(TokenRevokeResponse {
+        v: VERSION,
+        revoked: entries.collect(),
+        withdrawn: withdrawn as u64,
+    }))
 }
 
 /// Returns the number of tokens close to expiry, for the status response.
@@ -282,7 +261,7 @@ fn token_not_found(tokens: &TokenStore, which: &str) -> ApiError {
 fn validate_request(
     policy: &Policy,
     lifetime: TokenLifetime,
-    request: CreateTokenBody,
+    request: TokenCreateRequest,
 ) -> Result<TokenRequest, ApiError> {
     let refused =
         |code, message: &str| ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, code, message);
@@ -291,14 +270,15 @@ fn validate_request(
                        letter or a digit";
         return Err(refused("invalid_run", message));
     }
-    if let Err(message) = check_kind(&request) {
+    let kind = parse_kind(request.kind.as_deref())?;
+    if let Err(message) = check_kind(kind, &request) {
         return Err(refused("invalid_kind", message));
     }
     let (principal, role) = match (&request.principal, &request.run, &request.role) {
         (None, Some(run), None) => (owner_agent_principal(run), Role::OwnersAgent),
         (Some(name), _, role) if is_principal_name(name) => (
             name.as_str().into(),
-            match request.kind {
+            match kind {
                 TokenKind::Agent => resolve_role(policy, name, role.as_deref())?,
                 TokenKind::Executor | TokenKind::Auditor | TokenKind::Viewer => Role::None,
             },
@@ -314,7 +294,7 @@ fn validate_request(
         parse_lifetime(&request, lifetime).map_err(|message| refused("invalid_expiry", message))?;
     Ok(TokenRequest {
         principal,
-        kind: request.kind,
+        kind,
         role,
         contexts: token_contexts(policy, request.contexts, request.profile.as_deref())?,
         lifetime: token_lifetime,
@@ -350,7 +330,7 @@ fn token_contexts(
 
 /// Returns the lifetime from the request, else from the config.
 fn parse_lifetime(
-    request: &CreateTokenBody,
+    request: &TokenCreateRequest,
     lifetime: TokenLifetime,
 ) -> Result<Option<Duration>, &'static str> {
     match (request.expires_s.map(Duration::from_secs), request.expires) {
@@ -364,9 +344,17 @@ fn parse_lifetime(
     }
 }
 
+fn parse_kind(word: Option<&str>) -> Result<TokenKind, ApiError> {
+    let kind = word.map_or_else(|| Some(TokenKind::default()), TokenKind::from_name);
+    kind.ok_or_else(|| {
+        let message = "a kind is agent, executor, auditor or viewer";
+        ApiError::new(StatusCode::BAD_REQUEST, "invalid", message)
+    })
+}
+
 /// Checks the request for attributes that tokens of this kind cannot have.
-fn check_kind(request: &CreateTokenBody) -> Result<(), &'static str> {
-    match request.kind {
+fn check_kind(kind: TokenKind, request: &TokenCreateRequest) -> Result<(), &'static str> {
+    match kind {
         TokenKind::Agent => Ok(()),
         TokenKind::Executor | TokenKind::Auditor | TokenKind::Viewer => {
             let is_narrow = request.profile.is_some() || !request.contexts.is_empty();
@@ -427,24 +415,24 @@ fn resolve_role(policy: &Policy, principal: &str, role: Option<&str>) -> Result<
     Ok(Role::Named(role.into()))
 }
 
-fn token_json(token: &IssuedToken, now_ms: u64) -> Value {
+fn token_entry(token: &IssuedToken, now_ms: u64) -> TokenEntry {
     let state = match (token.is_expired(now_ms), token.is_ended()) {
         (true, _) => "expired",
         (false, true) => "revoked",
         (false, false) => "active",
     };
-    json!({
-        "id": token.id(),
-        "principal": token.principal.name,
-        "kind": token.kind,
-        "role": token.role(),
-        "acts_for_owner": token.principal.role == Role::OwnersAgent,
-        "run": token.run,
-        "contexts": token.principal.contexts.names(),
-        "narrowed": token.added_contexts().names(),
-        "created_at_ms": token.created_ms,
-        "expires_at_ms": token.expires_ms,
-        "ends_soon": token.is_expiring_soon(now_ms),
-        "state": state,
-    })
+    TokenEntry {
+        id: Arc::clone(token.id()),
+        principal: Arc::clone(&token.principal.name),
+        kind: token.kind.name().into(),
+        role: token.role().map(|role| role.to_string()),
+        acts_for_owner: token.principal.role == Role::OwnersAgent,
+        run: token.run.clone(),
+        contexts: token.principal.contexts.names().to_vec(),
+        narrowed: token.added_contexts().names().to_vec(),
+        created_at_ms: token.created_ms,
+        expires_at_ms: token.expires_ms,
+        ends_soon: token.is_expiring_soon(now_ms),
+        state: Some(state.into()),
+    }
 }

@@ -127,7 +127,7 @@ impl PeerAuthenticator for EdgePeerAuth {
         if !self.denial_announced.swap(true, Ordering::Relaxed) {
             self.connection.edge.host.events().publish(EventKind::Peer {
                 mailbox: Arc::clone(peer.mailbox.as_str()),
-                state: "refused",
+                state: "refused".into(),
                 reason: Some(Arc::clone(&refusal.reason)),
             });
         }

@@ -154,7 +154,7 @@ async fn server_starts_when_executor_joins() {
     let text = scene.call("where").await.unwrap();
     let status = scene.host.server_status("docs").unwrap();
     assert_eq!(Some(text), status.pid.map(|pid| format!("process {pid}")));
-    assert_eq!(status.transport, "stdio");
+    assert_eq!(&*status.transport, "stdio");
     assert_eq!(&*status.command, "files on executor office");
     assert_eq!((status.processes, status.memory_bytes), (None, None));
 }
