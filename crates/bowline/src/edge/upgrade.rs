@@ -9,8 +9,7 @@ use http::request::Parts;
 use tokio::net::TcpStream;
 
 use super::auth::{AuthError, AuthenticatedCaller};
-use super::connection_pool::PoolSlot;
-use super::connection_registry::ClientConnection;
+use super::connection_registry::{ClientConnection, PoolSlot};
 use super::http_listener::UpgradeTarget;
 use super::response_body::{self, EdgeResponse};
 use super::upgraded_connection::UpgradedConnection;

@@ -13,8 +13,7 @@ use bowline_link::websocket::{
 use super::Edge;
 use super::auth::{AuthError, AuthenticatedCaller};
 use super::auth_failures::AuthFailure;
-use super::connection_pool::PoolSlot;
-use super::connection_registry::ClientConnection;
+use super::connection_registry::{ClientConnection, PoolSlot};
 use super::upgrade::{HELLO_BYTES_MAX, PendingUpgrade, UpgradedStream};
 
 /// Close reason after the token expired or was revoked.
