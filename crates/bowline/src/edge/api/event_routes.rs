@@ -182,11 +182,15 @@ mod tests {
         assert_eq!(next_frame(&mut receiver).await, None);
     }
 
-    #[tokio::test]
+    /// Half a keep-alive interval: a pump that only sees the end at its next frame runs longer.
+    #[tokio::test(start_paused = true)]
     async fn pump_stops_when_watcher_leaves() {
-        let (events, receiver, pump) = spawn_pump();
+        let (events, mut receiver, pump) = spawn_pump();
+        next_frame(&mut receiver).await.unwrap();
+        assert_eq!(events.subscriber_count(), 1);
         drop(receiver);
-        pump.await.unwrap();
+        let stopped = tokio::time::timeout(KEEP_ALIVE_INTERVAL / 2, pump).await;
+        stopped.expect("the pump outlives its watcher").unwrap();
         assert_eq!(events.subscriber_count(), 0);
     }
 }

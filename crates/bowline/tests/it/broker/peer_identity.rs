@@ -47,13 +47,19 @@ fn claimed_mailbox_or_role_is_refused_alike() {
     assert_eq!(welcome["role"], "reader");
 }
 
-/// A principal cannot connect as a peer under the name of the hub.
+/// A program that the owner runs uses MCP, and the mailbox of the hub belongs to no principal; the
+/// config cannot make a peer of the hub's name either.
 #[test]
-fn peer_named_hub_is_refused() {
-    let gateway = start_broker("");
+fn owners_program_and_hub_are_no_peers() {
+    let gateway = start_broker("[principals.hub]\nbroker = true\n");
+    let (_, program) = gateway.create_token(&json!({"run": "shell"}));
+    for claimed in ["", "owner:shell", "shell", "owner"] {
+        assert_hello_refused(&gateway, &json!({"session_id": claimed}), &program);
+    }
     let hub = create_token(&gateway, "hub", "reader");
-    assert_hello_refused(&gateway, &json!({"session_id": "hub"}), &hub);
-    assert_hello_refused(&gateway, &json!({"session_id": ""}), &hub);
+    for claimed in ["", "hub", "hub#mcp"] {
+        assert_hello_refused(&gateway, &json!({"session_id": claimed}), &hub);
+    }
 }
 
 #[test]
