@@ -21,6 +21,7 @@ mod floods;
 mod http_fixture;
 mod load_generator;
 mod netns;
+mod omitted_tests;
 mod peers;
 mod process;
 mod raw_websocket;

@@ -4,11 +4,12 @@
 use std::{
     io::{BufRead, BufReader, Read},
     path::Path,
-    process::{Command, ExitCode, Stdio},
+    process::{Command, ExitCode},
 };
 
 use anyhow::{Context, Result};
 
+use crate::omitted_tests::{self, OmittedTests};
 use crate::{broker_chaos, check, executor_chaos, floods, peers, process};
 
 /// Sums of the test programs' results.
@@ -44,7 +45,7 @@ pub(crate) fn run(root: &Path) -> Result<ExitCode> {
             ])
             .current_dir(root),
     )?;
-    let (count, ended_well) = run_cargo_test(root)?;
+    let (count, ended_well, omitted) = run_cargo_test(root)?;
     let targets = process::target_folder(root);
     let binary = targets.join("debug/bowline");
     let fleet = broker_chaos::run_plan(
@@ -65,9 +66,11 @@ pub(crate) fn run(root: &Path) -> Result<ExitCode> {
         failed,
         ignored,
     } = count;
+    omitted_tests::print_omitted(&omitted);
     println!(
-        "test: {verdict} ({passed} passed, {failed} failed, {ignored} ignored in {programs} \
-         programs, {} s)",
+        "test: {verdict} ({passed} passed, {} of them left out, {failed} failed, {ignored} ignored \
+         in {programs} programs, {} s)",
+        omitted.len(),
         start.elapsed().as_secs()
     );
     Ok(if well {
@@ -77,18 +80,15 @@ pub(crate) fn run(root: &Path) -> Result<ExitCode> {
     })
 }
 
-fn run_cargo_test(root: &Path) -> Result<(TestCounts, bool)> {
+fn run_cargo_test(root: &Path) -> Result<(TestCounts, bool, OmittedTests)> {
     let mut cargo = Command::new("cargo");
     cargo
         .args(["test", "--workspace", "--no-fail-fast"])
         .env("BOWLINE_PEERS", peers::peers_file(root))
-        .current_dir(root)
-        .stdout(Stdio::piped());
-    let mut child = cargo.spawn().context("could not start `cargo test`")?;
-    let stdout = child.stdout.take().context("`cargo test` has no output")?;
-    let count = count_results(stdout)?;
-    let status = child.wait().context("wait for `cargo test`")?;
-    Ok((count, status.success()))
+        .current_dir(root);
+    let (count, status, omitted) =
+        omitted_tests::run_tests(&mut cargo, |stdout| count_results(stdout))?;
+    Ok((count, status.success(), omitted))
 }
 
 /// Prints the output line by line and sums the result lines of the test programs.

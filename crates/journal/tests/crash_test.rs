@@ -7,6 +7,7 @@
     reason = "tests"
 )]
 
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -51,7 +52,10 @@ fn acknowledged_state_survives_kill() {
 #[test]
 fn acknowledged_state_survives_power_cut() {
     let tally = run_part(&["cut", "--rounds", "2"]);
-    if tally.get("left_out").is_some() {
+    if let Some(why) = tally.get("left_out") {
+        let test = "acknowledged_state_survives_power_cut";
+        // Past the output capture of the test harness.
+        let _ = writeln!(std::io::stderr(), "left out: {test} ({why})");
         return;
     }
     assert!(tally["acknowledged"].as_u64().unwrap() > 100, "{tally}");

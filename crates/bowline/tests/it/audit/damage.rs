@@ -137,7 +137,8 @@ fn unwritable_trail_degrades_gateway_without_blocking() {
         .stdout(std::process::Stdio::piped())
         .spawn();
     let Ok(mut other) = other else {
-        return skip_test("another reader of the trail", "sqlite3 is not here");
+        let test = "unwritable_trail_degrades_gateway_without_blocking";
+        return skip_test(test, "sqlite3 is not installed");
     };
     let mut say = other.stdin.take().unwrap();
     let mut hear = std::io::BufReader::new(other.stdout.take().unwrap());
