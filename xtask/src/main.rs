@@ -87,6 +87,7 @@ usage: cargo xtask COMMAND
   bench    measure the gateway [--quick] [--only what,..] [--json] [--pairs N]
   walk     the source files that one tools/call executes, counted under callgrind [--list]
            [--json] [--max N] [--root WORKSPACE] [--binary PATH]
+  count    lines of code of each crate, and repetitions in the code [--root WORKSPACE]
 ";
 
 fn main() -> ExitCode {
@@ -124,6 +125,7 @@ fn run_command(command: &str, rest: &[String]) -> Result<ExitCode> {
         "soak" => reject_options(rest).and_then(|()| soak::run(&root)),
         "bench" => bench::run(&root, rest),
         "walk" => walk::run(&root, rest),
+        "count" => tidy::code_counts::run(&root, rest),
         "" | "help" | "--help" | "-h" => {
             print!("{USAGE}");
             Ok(ExitCode::SUCCESS)

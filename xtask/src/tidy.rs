@@ -4,10 +4,12 @@ mod allow_list;
 mod banned_code;
 mod behaviour_ids;
 mod behaviours;
+pub(crate) mod code_counts;
 mod code_items;
 mod comment_pronouns;
 mod compatibility;
 mod crate_rules;
+mod crate_sizes;
 mod error_pages;
 mod file_shape;
 mod file_stems;
@@ -178,8 +180,9 @@ pub(crate) fn run(root: &Path) -> Result<ExitCode> {
 }
 
 fn collect_findings(tree: &SourceTree) -> Vec<TidyFinding> {
-    let rules: [fn(&SourceTree) -> Vec<TidyFinding>; 15] = [
+    let rules: [fn(&SourceTree) -> Vec<TidyFinding>; 16] = [
         crate_rules::check_tree,
+        crate_sizes::check_tree,
         unused_dependencies::check_tree,
         file_shape::check_tree,
         banned_code::check_tree,
