@@ -9,6 +9,9 @@ use bytes::Bytes;
 use crate::log_level::LogLevel;
 use crate::task_table::TaskRecord;
 
+/// First key of the sessions of a hub's clients, disjoint from the keys of own client sessions.
+pub const REMOTE_SESSIONS_FROM: u64 = 1 << 63;
+
 /// Identifies a session within this process. A resumed session gets a new key; 0 stands for
 /// clients without a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -2,6 +2,7 @@
 //!
 //! No module of this crate opens a socket, spawns a task, reads a clock or touches a disk.
 
+pub mod accounts;
 pub mod backoff;
 mod box_future;
 pub mod breaker;

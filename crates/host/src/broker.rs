@@ -1,190 +1,135 @@
-//! Tools across machines: mailboxes in the journal, and peers that use or offer tools over them.
+//! The broker on a host: `bowline-broker`, and the adapters between its ports and a [`Host`].
 //!
-//! The **hub** ([`Hub`]) keeps a mailbox for each peer, authenticates peers, and answers requests
-//! addressed to the hub. A **client** dials a hub: [`RemoteTools`] runs the hub's tools,
-//! [`serve_supervised`] serves local tools, and a worker does both. Hub and workers answer
-//! requests through one [`ServeEngine`], with a [`RequestLedger`] that keeps a redelivered request
-//! from running twice.
+//! [`HostBackend`] runs the requests of peers on the host. [`Federation`] adopts the servers that a
+//! peer offers, [`AcceptOffers`] those of all workers of a hub, and [`ServerOffer`] offers the
+//! servers of the host to a hub.
+//!
+//! [`Host`]: crate::Host
+//!
+//! A program serves its own tools over a hub with [`serve_supervised`]:
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use bowline_host::broker::{BrokerCall, CredentialSource, serve_supervised};
+//! use bowline_host::tools::Toolbox;
+//! use bowline_host::{RoleAllowlist, ToolOutput};
+//! use bowline_host::broker::frames::{
+//!     BrokerArguments, BrokerRequest, BrokerResponse, MessageSender,
+//! };
+//! use serde_json::json;
+//! # use std::time::Duration;
+//! # use bowline_host::broker::mailbox::MailboxName;
+//! # use bowline_host::broker::{
+//! #     AdmittedPeer, HostBackend, Hub, HubLimits, PeerAuthenticator, PeerRights, RequestLedger,
+//! #     ServeEngine, ServeLimits,
+//! # };
+//! # use bowline_host::{BoxFuture, Host, Principal, Role};
+//! # use bowline_link::websocket::{WebSocketLimits, WebSocketRole, accept_key, open_websocket};
+//! # use bowline_host::broker::frames::{BrokerHello, BrokerRefusal};
+//! # use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+//! # use tokio::net::TcpListener;
+//! #
+//! # #[derive(Debug)]
+//! # struct OneToken;
+//! # impl PeerAuthenticator for OneToken {
+//! #     fn authenticate(
+//! #         &self,
+//! #         hello: &BrokerHello,
+//! #     ) -> Result<(AdmittedPeer, BoxFuture<'static, BrokerRefusal>), BrokerRefusal> {
+//! #         assert_eq!(hello.token.as_deref(), Some("secret"));
+//! #         let admitted = AdmittedPeer {
+//! #             principal: Arc::new(Principal::new("box", Role::None)),
+//! #             mailbox: MailboxName::parse("box").unwrap(),
+//! #             role: None,
+//! #             rights: PeerRights::default(),
+//! #         };
+//! #         Ok((admitted, Box::pin(std::future::pending())))
+//! #     }
+//! # }
+//! #
+//! # async fn peer(hub: Hub, listener: TcpListener, host: Host) {
+//! #     let (mut stream, _) = listener.accept().await.unwrap();
+//! #     let mut head = Vec::new();
+//! #     while !head.ends_with(b"\r\n\r\n") {
+//! #         head.push(stream.read_u8().await.unwrap());
+//! #     }
+//! #     let head = String::from_utf8(head).unwrap();
+//! #     let is_key = |line: &&str| line.to_ascii_lowercase().starts_with("sec-websocket-key:");
+//! #     let key = head.lines().find(is_key).unwrap().split_once(':').unwrap().1.trim();
+//! #     let accept = accept_key(key.as_bytes());
+//! #     let answer = format!(
+//! #         "HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\n\
+//! #          connection: upgrade\r\nsec-websocket-accept: {accept}\r\n\r\n"
+//! #     );
+//! #     stream.write_all(answer.as_bytes()).await.unwrap();
+//! #     let limits = WebSocketLimits::default();
+//! #     let bytes = Default::default();
+//! #     let role = WebSocketRole::Server;
+//! #     let io = open_websocket(stream, role, bytes, limits, host.tasks());
+//! #     hub.serve_peer(io, &OneToken).await;
+//! # }
+//!
+//! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+//! # let host = Host::builder().build()?;
+//! # let journal = Arc::new(bowline_journal::MemoryJournal::default());
+//! # let engine = Arc::new(ServeEngine::new(
+//! #     Arc::new(HostBackend::new(host.clone())),
+//! #     RequestLedger::in_memory("hub")?,
+//! #     ServeLimits::default(),
+//! #     Arc::clone(host.clock()),
+//! # ));
+//! # let hub = Hub::start(&host, journal, HubLimits::default(), engine);
+//! # let listener = TcpListener::bind("127.0.0.1:0").await?;
+//! # let endpoint = format!("http://{}", listener.local_addr()?);
+//! # let accepting = peer(hub.clone(), listener, host.clone());
+//! # tokio::spawn(accepting);
+//! // On the machine with the tools: a program with a token of the hub.
+//! let tools = Toolbox::default().with("shout", "Says it louder.", &json!({}), |said, _| {
+//!     let text = said.to_value()["text"].as_str().unwrap_or_default().to_uppercase();
+//!     async move { Ok(ToolOutput::from_text(&text)) }
+//! });
+//! let roles = RoleAllowlist::unrestricted().with_role("guest", [""; 0]);
+//! let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+//! let served = tokio::spawn(async move {
+//!     let stopped = async { drop(stopped.await) };
+//!     let credential = CredentialSource::from_token("secret");
+//!     serve_supervised(&endpoint, credential, Arc::new(tools), roles, stopped).await
+//! });
+//!
+//! // On the hub's machine: call the peer.
+//! let peer = hub.remote_peer(&MailboxName::parse("box")?).ok_or("no such peer")?;
+//! let call = |role: Option<Arc<str>>| BrokerCall {
+//!     request: BrokerRequest::Call {
+//!         tool: "shout".into(),
+//!         server: None,
+//!         arguments: BrokerArguments::Object(r#"{"text":"hi"}"#.into()),
+//!     },
+//!     stored: true,
+//!     deadline: host.clock().now().plus(Duration::from_secs(30)),
+//!     sender: Some(MessageSender { session_id: "ann".into(), role, principal: None }),
+//!     client: None,
+//! };
+//! let response = peer.call(call(None)).await;
+//! let Ok(BrokerResponse::Output { result, .. }) = response else { panic!("{response:?}") };
+//! assert_eq!(ToolOutput::from_result(result).text(), "HI");
+//! let refused = peer.call(call(Some("guest".into()))).await;
+//! let Ok(BrokerResponse::Failed(why)) = refused else { panic!("{refused:?}") };
+//! assert_eq!(*why.reason, *"tool `shout` is not allowed for role `guest`");
+//!
+//! drop(stop);
+//! served.await??;
+//! # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
-mod backend;
-mod broker_client;
-mod failures;
 mod federation;
-mod hub;
-mod ledger;
-mod peer_link;
-mod remote_sessions;
-mod remote_tools;
-mod serve;
+mod gateway;
+mod host_backend;
+mod mcp_requests;
 mod server_offer;
-mod server_requests;
-mod supervise;
 
-use std::fmt;
-use std::sync::{Arc, Weak};
-use std::time::Duration;
-
-use bowline_broker::frames::{
-    BrokerRequest, BrokerResponse, ManifestItem, MessageSender, SessionEvent,
-};
-use bowline_core::BoxFuture;
-use bowline_core::client_handle::ClientHandle;
-use bowline_core::error::{ExecutionStatus, FailureReport};
-use bowline_core::time::MonotonicTime;
-use bowline_link::Revision;
-use bytes::Bytes;
-
-pub use backend::{
-    Backend, BackendRequest, CallerMapping, CredentialRevocations, ExecutorBackend, HostBackend,
-    TracePlacer,
-};
-pub use bowline_broker::{frames, mailbox};
-pub use bowline_runtime::CredentialSource;
-pub use broker_client::{
-    BrokerClient, BrokerClientOptions, BrokerConnectError, DeliverError, HubRequestHandler,
-    HubSender, ReconnectPolicy,
-};
-pub use failures::{
-    BAD_REQUEST, EXPIRED, OUTCOME_UNKNOWN, TOOL_FAILED, outcome_unknown, request_expired,
-};
+pub use bowline_broker::*;
 pub use federation::{AcceptOffers, FederatedPeer, Federation, WORKER_RETENTION};
-pub use hub::{
-    AdmittedPeer, CLOSE_CREDENTIAL_ENDED, CLOSE_FENCED, CLOSE_GOING_AWAY, CLOSE_NOT_ADMITTED,
-    CLOSE_PROTOCOL_ERROR, DeadLetterError, DeadLetterView, Hub, HubAliases, HubCounts, HubLimits,
-    HubOptions, MailboxView, OfferHandler, PeerAuthenticator, PeerRights, PeerView, RejectOffers,
-};
-pub use ledger::{LedgerError, RequestLedger};
-pub(crate) use peer_link::{PeerLink, SessionNames, peer_away_error};
-pub use remote_sessions::RemoteSessions;
-pub use remote_tools::RemoteTools;
-pub use serve::{ReplyError, ReplySink, ServeEngine, ServeLimits, ServeRequest, reply_id};
+pub use host_backend::{CallerMapping, CredentialRevocations, HostBackend, TracePlacer};
 pub use server_offer::ServerOffer;
-pub use supervise::{ServeOptions, ServeSession, serve_supervised, serve_with};
-
-// Parameters of `PeerAuthenticator`: an authenticator needs no dependency beside this crate.
-pub use bowline_broker::frames::{BrokerHello, BrokerRefusal};
-
-/// Time to live of a request without an explicit TTL.
-pub const REQUEST_TTL: Duration = Duration::from_secs(300);
-
-/// Largest size of the tools in an offer, in bytes; the envelope still fits into the frame.
-pub(crate) const OFFER_BYTES_MAX: usize = 6 * 1024 * 1024;
-
-/// Largest `initialize` result of a server in an offer, in bytes.
-pub(crate) const INITIALIZE_BYTES_MAX: usize = 64 * 1024;
-
-/// A request from one peer to another.
-#[derive(Clone, Debug)]
-pub struct BrokerCall {
-    /// The request body.
-    pub request: BrokerRequest,
-    /// Stored calls are durable before they run and survive a lost connection; other calls are
-    /// live.
-    pub stored: bool,
-    /// The caller stops waiting at this time.
-    pub deadline: MonotonicTime,
-    /// The original caller, stamped by the hub when the hub itself sends the call.
-    pub sender: Option<MessageSender>,
-    /// Receives notifications and server requests of the tool before the response.
-    pub client: Option<Arc<dyn ClientHandle>>,
-}
-
-/// Why a call has no response.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum BrokerCallError {
-    /// The call was never sent: no connection, or too many calls in flight.
-    NotSent(Arc<str>),
-    /// The connection was lost after the call may have been sent.
-    Lost(Arc<str>),
-    /// The deadline passed first.
-    Timeout(ExecutionStatus),
-    /// The broker refused the call; nothing ran.
-    Refused(FailureReport),
-}
-
-impl BrokerCallError {
-    /// Returns whether the call ran, as far as known.
-    #[must_use]
-    pub const fn execution(&self) -> ExecutionStatus {
-        match self {
-            Self::NotSent(_) => ExecutionStatus::NotStarted,
-            Self::Lost(_) => ExecutionStatus::Unknown,
-            Self::Timeout(execution) => *execution,
-            Self::Refused(failure) => failure.execution,
-        }
-    }
-}
-
-/// Everything a peer offers: an immutable snapshot, replaced as a unit.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PeerManifest {
-    /// Changes with the contents.
-    pub revision: u64,
-    /// The tools.
-    pub items: Vec<ManifestItem>,
-    /// Servers that offer more than tools.
-    pub servers: Vec<OfferedServer>,
-}
-
-/// A complete MCP server of a peer: handshake result and list digests.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OfferedServer {
-    /// The server name.
-    pub name: Arc<str>,
-    /// The protocol revision of the server.
-    pub revision: Revision,
-    /// The result of `initialize`, or an equivalent (see [`ServerInfo`]).
-    ///
-    /// [`ServerInfo`]: bowline_link::ServerInfo
-    pub initialize: Bytes,
-    /// Digests of the lists, to detect changes.
-    pub lists: ListDigests,
-}
-
-/// Digests of a server's lists.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ListDigests {
-    /// Set when the tools are too large for the offer; the hub then lists tools on demand.
-    pub tools: Option<Arc<str>>,
-    /// Digest of the prompts.
-    pub prompts: Arc<str>,
-    /// Digest of the resources and resource templates.
-    pub resources: Arc<str>,
-}
-
-/// Handles notifications of a peer's server outside any request.
-pub trait NotificationHandler: fmt::Debug + Send + Sync {
-    /// Handles one complete notification, for one session or for all sessions of the hub.
-    /// Must not block.
-    fn on_notification(&self, session: Option<&str>, notification: Bytes);
-}
-
-/// The far end of a connection that may drop and return: the hub as seen by a client, or a worker
-/// as seen by the hub.
-pub trait RemotePeer: fmt::Debug + Send + Sync {
-    /// Sends a call and waits for the response. Dropping the future cancels the call at the peer.
-    fn call(&self, call: BrokerCall) -> BoxFuture<'_, Result<BrokerResponse, BrokerCallError>>;
-
-    /// Returns the latest manifest, without a request to the peer.
-    fn manifest(&self) -> Arc<PeerManifest>;
-
-    /// Subscribes to new manifests and to connects and disconnects.
-    fn subscribe_changes(&self) -> tokio::sync::watch::Receiver<u64>;
-
-    /// Whether the peer is connected now.
-    fn is_connected(&self) -> bool;
-
-    /// Returns a display name.
-    fn name(&self) -> Arc<str>;
-
-    /// Installs the handler for notifications of `server` outside requests, replacing the previous
-    /// handler. A peer that offers only tools sends none.
-    fn set_notification_handler(&self, server: &Arc<str>, handler: Weak<dyn NotificationHandler>) {
-        let _ = (server, handler);
-    }
-
-    /// Reports a session event to a server that serves the session; best effort.
-    fn notify_session_event(&self, server: &Arc<str>, session: Arc<str>, event: SessionEvent) {
-        let _ = (server, session, event);
-    }
-}

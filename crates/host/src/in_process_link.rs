@@ -7,20 +7,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bowline_core::BoxFuture;
-use bowline_core::call::BodyKind;
 use bowline_core::client_handle::ClientHandle;
 use bowline_core::era::Era;
 use bowline_core::pending_table::SendState;
 use bowline_link::stderr::StderrLog;
 use bowline_link::{
-    Link, LinkConnectError, LinkError, LinkEvent, LinkExit, LinkRequest, LinkResponse, Revision,
-    ServerInfo,
+    InFlightGuard, Link, LinkConnectError, LinkError, LinkEvent, LinkExit, LinkRequest,
+    LinkResponse, Revision, ServerInfo,
 };
 use bowline_runtime::{Clock, TaskTracker};
 use bowline_tools::{
     ExecuteContext, ExecuteError, ToolArguments, ToolExecutor, ToolOutput, execute_caught,
 };
-use bowline_wire::jsonrpc::{write_error, write_result};
 use bowline_wire::mcp::{code, method};
 use bowline_wire::object;
 use bytes::Bytes;
@@ -128,12 +126,12 @@ struct InProcessLink {
 impl InProcessLink {
     async fn handle_request(&self, request: &LinkRequest) -> Result<LinkResponse, LinkError> {
         match request.method.as_ref() {
-            method::PING => Ok(result_response(request, b"{}")),
+            method::PING => Ok(LinkResponse::from_result(request, b"{}")),
             method::TOOLS_LIST => Ok(self.list_tools(request)),
             method::TOOLS_CALL => self.call_tool(request).await,
             other => {
                 let message = format!("`{other}` is not served in process");
-                Ok(error_response(
+                Ok(LinkResponse::from_error(
                     request,
                     code::METHOD_NOT_FOUND,
                     &message,
@@ -146,7 +144,12 @@ impl InProcessLink {
     fn list_tools(&self, request: &LinkRequest) -> LinkResponse {
         let tools = catch_unwind(AssertUnwindSafe(|| self.executor.list_tools()));
         let Ok(tools) = tools else {
-            return error_response(request, code::INTERNAL, "the executor panicked", None);
+            return LinkResponse::from_error(
+                request,
+                code::INTERNAL,
+                "the executor panicked",
+                None,
+            );
         };
         let mut page = Vec::from(&b"{\"tools\":["[..]);
         for (at, tool) in tools.iter().enumerate() {
@@ -156,7 +159,7 @@ impl InProcessLink {
             page.extend_from_slice(tool.definition());
         }
         page.extend_from_slice(b"]}");
-        result_response(request, &page)
+        LinkResponse::from_result(request, &page)
     }
 
     async fn call_tool(&self, request: &LinkRequest) -> Result<LinkResponse, LinkError> {
@@ -165,7 +168,12 @@ impl InProcessLink {
         let renamed = request.rename.as_ref().map(|rename| &*rename.to);
         let Some(tool) = renamed.or(named.as_deref()) else {
             let message = "the call names no tool";
-            return Ok(error_response(request, code::INVALID_PARAMS, message, None));
+            return Ok(LinkResponse::from_error(
+                request,
+                code::INVALID_PARAMS,
+                message,
+                None,
+            ));
         };
         let at = object::field(&params, "arguments");
         let arguments = at.map_or_else(
@@ -176,7 +184,7 @@ impl InProcessLink {
             Ok(arguments) => arguments,
             Err(bad) => {
                 let message = format!("the arguments cannot be read: {bad}");
-                return Ok(error_response(
+                return Ok(LinkResponse::from_error(
                     request,
                     code::INVALID_PARAMS,
                     &message,
@@ -192,12 +200,12 @@ impl InProcessLink {
         };
         let outcome = execute_caught(self.executor.as_ref(), tool, arguments, &context).await;
         Ok(match outcome {
-            Some(Ok(output)) => result_response(request, output.raw()),
+            Some(Ok(output)) => LinkResponse::from_result(request, output.raw()),
             Some(Err(failure)) => to_error_response(request, &failure),
             None => {
                 tracing::error!(tool, "in-process tool panicked");
                 let text = format!("tool `{tool}` panicked; whether it took effect is not known");
-                result_response(request, ToolOutput::from_error(&text).raw())
+                LinkResponse::from_result(request, ToolOutput::from_error(&text).raw())
             }
         })
     }
@@ -265,22 +273,6 @@ impl Link for InProcessLink {
     }
 }
 
-/// Counts a request in flight until dropped.
-pub(crate) struct InFlightGuard<'a>(&'a AtomicUsize);
-
-impl<'a> InFlightGuard<'a> {
-    pub(crate) fn new(in_flight: &'a AtomicUsize) -> Self {
-        in_flight.fetch_add(1, Ordering::Relaxed);
-        Self(in_flight)
-    }
-}
-
-impl Drop for InFlightGuard<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 /// Writes an error response with the execution status.
 fn to_error_response(request: &LinkRequest, failure: &ExecuteError) -> LinkResponse {
     let code = match failure {
@@ -290,34 +282,7 @@ fn to_error_response(request: &LinkRequest, failure: &ExecuteError) -> LinkRespo
         ExecuteError::Call(_) | ExecuteError::Failed { .. } => code::INTERNAL,
     };
     let data = format!("{{\"execution\":\"{}\"}}", failure.execution().as_str());
-    error_response(request, code, &failure.to_string(), Some(data.as_bytes()))
-}
-
-pub(crate) fn result_response(request: &LinkRequest, body: &[u8]) -> LinkResponse {
-    let mut bytes = Vec::new();
-    let body_at = write_result(&mut bytes, &request.reply_id, body);
-    LinkResponse {
-        body: BodyKind::Result,
-        body_at,
-        bytes: bytes.into(),
-        era: Era::Legacy,
-    }
-}
-
-pub(crate) fn error_response(
-    request: &LinkRequest,
-    code: i64,
-    message: &str,
-    data: Option<&[u8]>,
-) -> LinkResponse {
-    let mut bytes = Vec::new();
-    let body_at = write_error(&mut bytes, Some(&request.reply_id), code, message, data);
-    LinkResponse {
-        body: BodyKind::Error,
-        body_at,
-        bytes: bytes.into(),
-        era: Era::Legacy,
-    }
+    LinkResponse::from_error(request, code, &failure.to_string(), Some(data.as_bytes()))
 }
 
 impl fmt::Debug for InProcessSpec {

@@ -1,7 +1,6 @@
 //! The embeddable host library: catalog, call path, supervisors, outbox. Spawns every task.
 
 pub mod access_guard;
-pub mod accounts;
 pub mod allowlist;
 pub mod audit;
 mod authorizer;
@@ -12,7 +11,6 @@ pub mod catalog;
 pub mod conditions;
 mod denials;
 pub mod dial;
-mod endpoint_address;
 pub mod events;
 pub mod executor;
 pub mod expose;
@@ -25,7 +23,6 @@ pub mod offload;
 pub mod outbox;
 pub mod pins;
 pub mod ports;
-mod principal_record;
 pub mod redaction;
 pub mod router;
 pub mod server_card;
@@ -52,6 +49,7 @@ pub use spec::{NameClash, ServerSpec};
 pub use tools::{ExecuteContext, ExecuteError, ToolArguments, ToolExecutor, ToolSchema};
 // Re-exports from lower crates, so that embedding programs depend on this crate alone.
 pub use bowline_core::BoxFuture;
+pub use bowline_core::accounts;
 pub use bowline_core::call::{ContextSet, Principal, Role};
 pub use bowline_core::error::CallError;
 pub use bowline_core::policy::{DefaultAction, FeaturePattern, Policy, RoleAllowlist, RoleRules};

@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex, Weak};
 
 use arc_swap::ArcSwapOption;
-use bowline_core::client_handle::SessionKey;
+use bowline_core::client_handle::{REMOTE_SESSIONS_FROM, SessionKey};
 use bowline_core::sync::lock;
 use bytes::Bytes;
 use thiserror::Error;
@@ -20,9 +20,6 @@ pub(crate) struct NotificationFanout {
     /// Weak, because remote sessions hold the host.
     remote: Mutex<Option<Weak<dyn NotificationSink>>>,
 }
-
-/// First key of remote sessions, disjoint from client sessions.
-pub(crate) const REMOTE_SESSIONS_FROM: u64 = 1 << 63;
 
 /// An attached sink; detached on drop.
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 
 mod executor_process;
 mod naming;
-mod peer_spec;
+mod peer_server;
 mod spec_diff;
 mod spec_json;
 
@@ -33,10 +33,10 @@ use crate::redaction::ResultSecrets;
 use crate::server_card::ServerCard;
 use crate::tools::ToolExecutor;
 
+pub use bowline_broker::{PeerRole, PeerSpec};
 pub use executor_process::ExecutorProcessSpec;
 pub use naming::NameClash;
 pub(crate) use naming::resolve_names;
-pub use peer_spec::{PeerRole, PeerSpec};
 pub use spec_json::{CHILD_ENV, SpecError};
 
 /// Default timeout from start to tool list.

@@ -11,6 +11,7 @@ pub mod elapsed;
 pub mod engine;
 mod file_identity;
 pub mod memory;
+mod principal_record;
 pub mod sqlite;
 mod validation;
 mod watches;
@@ -22,4 +23,5 @@ pub use engine::{
     StoppedLane, Timestamps, VersionedValue,
 };
 pub use memory::MemoryJournal;
+pub use principal_record::PrincipalRecord;
 pub use sqlite::SqliteJournal;

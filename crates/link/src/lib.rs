@@ -2,6 +2,7 @@
 
 mod child_limits;
 mod demux;
+pub mod endpoint_address;
 pub mod executor_client;
 pub mod http;
 pub mod link;
@@ -22,8 +23,8 @@ pub use bowline_wire::mcp::Revision;
 pub use child_limits::ChildLimits;
 pub use demux::{CLIENT_WAIT_MAX, RelayError, relay_input_requests, required_capability};
 pub use link::{
-    CallerIdentity, IdempotencyHeader, InputRequestError, Link, LinkError, LinkEvent, LinkExit,
-    LinkRequest, LinkResponse, NotSentReason, ParamRename, ServerInfo,
+    CallerIdentity, IdempotencyHeader, InFlightGuard, InputRequestError, Link, LinkError,
+    LinkEvent, LinkExit, LinkRequest, LinkResponse, NotSentReason, ParamRename, ServerInfo,
 };
 pub use message_limits::{LARGE_BYTES_MAX, LargeResponseLimits};
 pub use modern::ListenFilter;

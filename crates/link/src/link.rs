@@ -1,6 +1,8 @@
 //! The `Link` trait: one live connection with a server, its requests, responses and errors.
 
+mod in_flight_guard;
 mod link_error;
+mod local_response;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -19,6 +21,7 @@ use tokio::time::Instant;
 use crate::child_limits::ByteSize;
 use crate::process_usage::ProcessSet;
 
+pub use self::in_flight_guard::InFlightGuard;
 pub use self::link_error::{InputRequestError, LinkError, NotSentReason};
 
 /// One request to a server.

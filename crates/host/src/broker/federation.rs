@@ -2,7 +2,6 @@
 
 mod accept_offers;
 
-use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,7 +11,6 @@ use bowline_core::time::MonotonicTime;
 use tokio::sync::{broadcast, watch};
 use tokio::time::sleep_until;
 
-use super::peer_link::tool_index::item_server;
 use super::{RemotePeer, ServerOffer};
 use crate::events::{EventKind, HostEvent};
 use crate::host::{AdoptError, Host};
@@ -163,14 +161,14 @@ impl FederationState {
             return false;
         }
         let manifest = self.remote.manifest();
-        let tool_servers = manifest.items.iter().map(item_server);
-        let complete_servers = manifest.servers.iter().map(|offered| &*offered.name);
-        let servers: BTreeSet<&str> = tool_servers.chain(complete_servers).collect();
         let own = |server: &&str| {
             let own = self.federation.own_offer.as_ref();
             own.is_some_and(|own| own.has_server(server))
         };
-        let servers = servers.into_iter().filter(|server| !own(server));
+        let servers = manifest
+            .server_names()
+            .into_iter()
+            .filter(|server| !own(server));
         let servers: Vec<Arc<str>> = servers.map(Arc::from).collect();
         if !servers.is_empty() {
             self.has_adopted.store(true, Ordering::Relaxed);

@@ -19,7 +19,7 @@ use super::registry::{
     CLIENT_NAME, DialSpec, ExecutorEntry, ExecutorProtocol, ExecutorRegistry,
     ExecutorRegistryOptions,
 };
-use crate::endpoint_address;
+use bowline_link::endpoint_address;
 
 /// Registry name of the client's only executor.
 const EXECUTOR_NAME: &str = "executor";

@@ -21,7 +21,7 @@ use tokio::time::sleep;
 
 use super::executor_service::ExecutorService;
 use super::offer::ExecutorOffer;
-use crate::endpoint_address;
+use bowline_link::endpoint_address;
 
 /// Connections at once, admitted or not.
 const CONNECTIONS_MAX: usize = 64;

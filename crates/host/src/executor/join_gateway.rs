@@ -16,7 +16,7 @@ use tokio::time::sleep;
 
 use super::executor_service::{ExecutorService, ServiceError, ServiceStatus};
 use super::offer::ExecutorOffer;
-use crate::endpoint_address;
+use bowline_link::endpoint_address;
 
 /// Reconnect options of an executor.
 #[derive(Clone, Copy, Debug)]

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::callpath::ReplayKey;
-use crate::principal_record::PrincipalRecord;
+use bowline_journal::PrincipalRecord;
 
 /// Format version.
 const FORMAT_VERSION: u32 = 1;

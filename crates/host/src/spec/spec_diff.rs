@@ -88,7 +88,7 @@ impl ServerTransport {
             (_, Self::Executor(_)) => vec!["via"],
             (_, Self::Remote(_)) => vec!["url"],
             (_, Self::Child(_)) => vec!["command"],
-            (Self::Peer(one), Self::Peer(two)) => one.changed_keys(two),
+            (Self::Peer(one), Self::Peer(two)) => changed_peer_keys(one, two),
             (_, Self::InProcess(_)) => vec!["executor"],
             (_, Self::Peer(_)) => vec!["peer"],
         }
@@ -154,11 +154,9 @@ impl RemoteSpec {
     }
 }
 
-impl PeerSpec {
-    fn changed_keys(&self, other: &Self) -> Vec<&'static str> {
-        let is_same = self.is_from(&other.remote) && self.server == other.server;
-        differing_keys(&[("peer", is_same && self.role == other.role)]).collect()
-    }
+fn changed_peer_keys(new: &PeerSpec, old: &PeerSpec) -> Vec<&'static str> {
+    let is_same = new.is_from(&old.remote) && new.server == old.server;
+    differing_keys(&[("peer", is_same && new.role == old.role)]).collect()
 }
 
 fn differing_keys(pairs: &[(&'static str, bool)]) -> impl Iterator<Item = &'static str> {

@@ -7,19 +7,17 @@
     reason = "tests"
 )]
 
-mod broker_client;
 mod fake_peer;
 mod federation;
 mod hub;
-mod ledger;
 mod peer_link;
 mod policy_escapes;
-mod remote_tools;
+mod real_hub;
+#[path = "../../../broker/tests/broker/scripted_broker.rs"]
+#[allow(dead_code, reason = "most of the scripted hub is for bowline-broker")]
 mod scripted_broker;
-mod serve;
 mod serve_host;
-mod serve_limits;
+#[path = "../../../broker/tests/broker/serve_rig.rs"]
+#[allow(dead_code, reason = "most of the rig is for bowline-broker")]
 mod serve_rig;
-mod serve_roles;
 mod server_offer;
-mod supervise;

@@ -1,0 +1,268 @@
+//! The task that connects and reconnects the client, after a loss and on demand.
+
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash as _, Hasher as _};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bowline_core::sync::lock;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use super::connect::CLOSE_NORMAL;
+use super::hub_connection::{HubConnection, HubConnectionEnd};
+use super::{
+    BrokerClientShared, BrokerClientSnapshot, BrokerClientState, BrokerConnectError, PeerManifest,
+};
+use crate::frames::BrokerFrame;
+
+/// Timeout for closing a connection.
+const CLOSE_WAIT: Duration = Duration::from_secs(1);
+
+/// Keeps a client connected until stopped or fenced.
+pub(super) async fn keep_connected(shared: Arc<BrokerClientShared>) {
+    let mut stop = shared.stop.subscribe();
+    let last = tokio::select! {
+        biased;
+        _ = stop.wait_for(|stop| *stop) => BrokerConnectError::Closed,
+        fenced = connect_loop(&shared) => fenced,
+    };
+    let before = shared.snapshot.load_full();
+    shared.publish_snapshot(BrokerClientState::Closed(last.clone()), None);
+    if let BrokerClientState::Connected(connection) = &before.state {
+        connection.outgoing.close(CLOSE_NORMAL, "");
+        let _ = timeout(CLOSE_WAIT, connection.outgoing.wait_closed()).await;
+        connection.finish(HubConnectionEnd {
+            reason: last.display_chain(),
+            fenced: false,
+        });
+    }
+}
+
+/// Reconnects in a loop; returns when reconnecting is not allowed.
+async fn connect_loop(shared: &Arc<BrokerClientShared>) -> BrokerConnectError {
+    let mut attempts = ConnectAttempts::default();
+    loop {
+        let (connection, manifest) = match try_round(shared, &mut attempts).await {
+            Ok(opened) => opened,
+            Err(error @ BrokerConnectError::Fenced(_)) => {
+                tracing::error!(hub = %shared.endpoint, "another peer took over the mailbox");
+                return error;
+            }
+            Err(error) => {
+                back_off(shared, &mut attempts, error).await;
+                continue;
+            }
+        };
+        let began = shared.options.clock.now();
+        tracing::info!(hub = %shared.endpoint, mailbox = %connection.mailbox, "hub connected");
+        shared.publish_snapshot(
+            BrokerClientState::Connected(Arc::clone(&connection)),
+            Some(manifest),
+        );
+        send_offer(shared, &connection);
+        let end = watch_manifest(shared, &connection).await;
+        if end.fenced {
+            tracing::error!(hub = %shared.endpoint, "another peer took over the mailbox");
+            return BrokerConnectError::Fenced(end.reason);
+        }
+        let lasted = began.duration_until(shared.options.clock.now());
+        attempts.record_loss(lasted >= shared.options.reconnect.steady);
+        tracing::warn!(hub = %shared.endpoint, reason = %end.reason, "hub connection lost");
+        shared.publish_snapshot(BrokerClientState::Connecting, None);
+    }
+}
+
+/// Counters of connection attempts.
+#[derive(Debug, Default)]
+struct ConnectAttempts {
+    /// Successful connections.
+    generation: u64,
+    /// Consecutive failed attempts and short-lived connections.
+    failures: u32,
+    /// Consecutive failed rounds.
+    failed_rounds: u32,
+}
+
+impl ConnectAttempts {
+    const fn record_loss(&mut self, was_steady: bool) {
+        self.failures = match was_steady {
+            true => 0,
+            false => self.failures.saturating_add(1),
+        };
+    }
+}
+
+/// Runs one round of attempts. Returns right after the last attempt: waiting callers get the error
+/// at once.
+async fn try_round(
+    shared: &Arc<BrokerClientShared>,
+    attempts: &mut ConnectAttempts,
+) -> Result<(Arc<HubConnection>, Arc<PeerManifest>), BrokerConnectError> {
+    let reconnect = shared.options.reconnect;
+    let mut attempt = 0;
+    loop {
+        if attempts.failures > 0 {
+            let jitter = shared.next_jitter(attempts.failures);
+            sleep(reconnect.backoff.wait_after(attempts.failures, jitter)).await;
+        }
+        attempt += 1;
+        let generation = attempts.generation + 1;
+        let error = match shared.open_connection(generation).await {
+            Ok(opened) => {
+                attempts.generation = generation;
+                attempts.failed_rounds = 0;
+                return Ok(opened);
+            }
+            Err(error) => error,
+        };
+        tracing::debug!(
+            hub = %shared.endpoint,
+            attempt,
+            reason = %error.display_chain(),
+            "attempt failed"
+        );
+        attempts.failures = attempts.failures.saturating_add(1);
+        let is_last = attempt >= reconnect.attempts_max || error.is_permanent();
+        if is_last || matches!(error, BrokerConnectError::Fenced(_)) {
+            return Err(error);
+        }
+    }
+}
+
+/// Publishes the failure, and waits for the backoff or for a caller.
+async fn back_off(
+    shared: &Arc<BrokerClientShared>,
+    attempts: &mut ConnectAttempts,
+    error: BrokerConnectError,
+) {
+    attempts.failed_rounds = attempts.failed_rounds.saturating_add(1);
+    tracing::warn!(
+        hub = %shared.endpoint,
+        reason = %error.display_chain(),
+        "hub cannot be reached"
+    );
+    shared.publish_snapshot(BrokerClientState::BackingOff(error), None);
+    let wait = shared.options.reconnect.round_backoff;
+    let wait = wait.wait_after(
+        attempts.failed_rounds,
+        shared.next_jitter(attempts.failed_rounds),
+    );
+    tokio::select! {
+        () = sleep(wait) => {}
+        () = shared.connect_wanted.notified() => {}
+    }
+    // The backoff between rounds replaces the backoff between attempts.
+    attempts.failures = 0;
+    shared.publish_snapshot(BrokerClientState::Connecting, None);
+}
+
+/// Sends the current offer.
+fn send_offer(shared: &BrokerClientShared, connection: &Arc<HubConnection>) {
+    let (revision, servers) = lock(&shared.offer).clone();
+    if let Some(servers) = servers {
+        shared.send_best_effort(connection, &BrokerFrame::Offer { revision, servers });
+    }
+}
+
+/// Fetches the manifest whenever the hub announces a change, until the connection ends.
+async fn watch_manifest(
+    shared: &Arc<BrokerClientShared>,
+    connection: &Arc<HubConnection>,
+) -> HubConnectionEnd {
+    let mut revisions = connection.manifest_revision.subscribe();
+    // A change announced during the first fetch may be newer than the fetched manifest.
+    revisions.mark_changed();
+    let mut failures = 0;
+    let mut retry_at: Option<Instant> = None;
+    loop {
+        tokio::select! {
+            biased;
+            end = connection.wait_end() => return end,
+            // The sender lives in `connection`, so the channel cannot close.
+            _ = revisions.changed() => {}
+            () = sleep_until_some(retry_at) => {}
+        }
+        retry_at = None;
+        let current = shared.snapshot.load().manifest.revision;
+        let newest = *revisions.borrow_and_update();
+        if !shared.options.wants_manifest || newest == 0 || newest == current {
+            continue;
+        }
+        let until = shared
+            .options
+            .clock
+            .now()
+            .plus(shared.options.connect_timeout);
+        match shared
+            .fetch_manifest(connection, shared.live_deadline(until))
+            .await
+        {
+            Ok(manifest) => {
+                failures = 0;
+                shared.publish_snapshot(
+                    BrokerClientState::Connected(Arc::clone(connection)),
+                    Some(manifest),
+                );
+            }
+            // Keep the known manifest: a failed fetch removes nothing.
+            Err(error) => {
+                failures += 1;
+                tracing::warn!(
+                    hub = %shared.endpoint,
+                    reason = %error.display_chain(),
+                    "manifest kept"
+                );
+                let backoff = shared.options.reconnect.backoff;
+                let wait = backoff.wait_after(failures, shared.next_jitter(failures));
+                let clock = &shared.options.clock;
+                retry_at = Some(clock.instant(clock.now().plus(wait)));
+            }
+        }
+    }
+}
+
+async fn sleep_until_some(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
+impl BrokerClientShared {
+    /// Replaces the snapshot and notifies subscribers.
+    fn publish_snapshot(&self, state: BrokerClientState, manifest: Option<Arc<PeerManifest>>) {
+        let before = self.snapshot.load();
+        let rounds = match &state {
+            BrokerClientState::BackingOff(_) => before.failed_rounds + 1,
+            BrokerClientState::Connected(_)
+            | BrokerClientState::Connecting
+            | BrokerClientState::Closed(_) => before.failed_rounds,
+        };
+        let index = match &manifest {
+            None => Arc::clone(&before.tool_index),
+            Some(manifest) => {
+                let names = manifest.items.iter().enumerate();
+                Arc::new(
+                    names
+                        .map(|(nth, item)| (Arc::clone(&item.name), nth))
+                        .collect(),
+                )
+            }
+        };
+        let manifest = manifest.unwrap_or_else(|| Arc::clone(&before.manifest));
+        self.snapshot.store(Arc::new(BrokerClientSnapshot {
+            state,
+            failed_rounds: rounds,
+            manifest,
+            tool_index: index,
+        }));
+        self.changes.send_modify(|tick| *tick += 1);
+    }
+
+    /// Returns a well-mixed jitter that differs between clients.
+    fn next_jitter(&self, failures: u32) -> u64 {
+        let mut mixer = DefaultHasher::new();
+        (&self.instance, failures, self.options.clock.now()).hash(&mut mixer);
+        mixer.finish()
+    }
+}

@@ -1,0 +1,88 @@
+//! A server offered by a connected gateway.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::session_names::SessionNames;
+use crate::RemotePeer;
+
+/// Role of the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PeerRole {
+    /// The joined hub: authorizes this gateway by its credential alone.
+    Hub,
+    /// A worker that joined this gateway: receives the principal and applies its own policy.
+    Worker,
+}
+
+impl PeerRole {
+    /// Returns the display word.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Hub => "hub",
+            Self::Worker => "worker",
+        }
+    }
+}
+
+/// A server of a peer.
+#[derive(Clone)]
+pub struct PeerSpec {
+    /// The peer.
+    pub remote: Arc<dyn RemotePeer>,
+    /// The server name at the peer.
+    pub server: Arc<str>,
+    /// Role of the peer.
+    pub role: PeerRole,
+    /// Session names known to the peer.
+    pub(super) session_names: Arc<SessionNames>,
+    /// True if the peer was reachable since the last failed wait.
+    may_wait: Arc<AtomicBool>,
+}
+
+impl PeerSpec {
+    /// Creates the spec of a server offered by `remote`.
+    #[must_use]
+    pub fn new(remote: Arc<dyn RemotePeer>, server: &str, role: PeerRole) -> Self {
+        Self {
+            remote,
+            server: server.into(),
+            role,
+            session_names: Arc::new(SessionNames::new()),
+            may_wait: Arc::new(AtomicBool::new(true)),
+        }
+    }
+
+    /// True if this very peer offers the server.
+    #[must_use]
+    pub fn is_from(&self, remote: &Arc<dyn RemotePeer>) -> bool {
+        Arc::ptr_eq(&self.remote, remote)
+    }
+
+    /// Returns a displayable target.
+    #[must_use]
+    pub fn display_target(&self) -> String {
+        format!("{} {}", self.role.as_str(), self.remote.name())
+    }
+
+    /// True if a caller should wait; true once until the peer is reachable again.
+    pub(super) fn take_wait_permission(&self) -> bool {
+        self.may_wait.swap(false, Ordering::Relaxed)
+    }
+
+    /// Records that the peer is reachable.
+    pub(super) fn mark_reachable(&self) {
+        self.may_wait.store(true, Ordering::Relaxed);
+    }
+}
+
+impl fmt::Debug for PeerSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PeerSpec")
+            .field("remote", &self.remote.name())
+            .field("server", &self.server)
+            .finish_non_exhaustive()
+    }
+}
