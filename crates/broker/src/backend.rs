@@ -1,41 +1,33 @@
 //! Backends that run tools for broker requests: a host, or any tool executor.
 
-mod call_params;
 mod executor_backend;
+mod peer_call;
 
 use std::fmt;
 use std::sync::Arc;
 
 use bowline_core::BoxFuture;
 use bowline_core::call::Principal;
-use bowline_core::client_handle::ClientHandle;
 use bowline_core::error::FailureReport;
 use bowline_core::run::AgentRun;
-use bowline_core::time::MonotonicTime;
 use bowline_wire::object;
 use sha2::{Digest as _, Sha256};
 
-use crate::PeerManifest;
 use crate::frames::{BrokerRequest, BrokerResponse, CallerContext, ManifestItem, MessageSender};
+use crate::{PeerManifest, ServeRequest};
 
-pub use call_params::BackendCallParams;
 pub use executor_backend::ExecutorBackend;
+pub use peer_call::build_call;
 
 /// One request to run.
 #[derive(Clone, Debug)]
 pub struct BackendRequest {
-    /// The sender, stamped by the hub.
-    pub sender: MessageSender,
-    /// The sender as a local principal; set only on the hub.
-    pub principal: Option<Arc<Principal>>,
-    /// The request body.
+    /// The request as received, with its sender and deadline.
+    pub incoming: ServeRequest,
+    /// The parsed body.
     pub request: BrokerRequest,
     /// The idempotency key; absent for a live request, unique only within a connection.
     pub key: Option<Arc<str>>,
-    /// The request must finish by this time.
-    pub deadline: MonotonicTime,
-    /// Receives notifications and server requests of the tool before the response.
-    pub client: Option<Arc<dyn ClientHandle>>,
 }
 
 /// Runs tools for peers and authorizes each sender.
@@ -64,8 +56,7 @@ pub trait Backend: fmt::Debug + Send + Sync {
 }
 
 /// Returns the agent run named in the context. The peer enforces the run's limit.
-#[must_use]
-pub fn run_from_context(context: &CallerContext) -> Option<Arc<AgentRun>> {
+fn run_from_context(context: &CallerContext) -> Option<Arc<AgentRun>> {
     let id = context.run.as_deref()?;
     Some(Arc::new(AgentRun::new(id, u64::MAX)))
 }

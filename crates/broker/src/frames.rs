@@ -21,7 +21,9 @@ use bytes::Bytes;
 pub use broker_request::{BrokerArguments, BrokerRequest, CallWithContext, TextArguments};
 pub use broker_response::{BrokerResponse, ManifestItem, ResultForm};
 pub use caller_context::CallerContext;
-pub use mailbox_message::{MailboxMessage, MessageDraft, MessageSender, REPLY_KIND, REQUEST_KIND};
+pub use mailbox_message::{
+    MailboxMessage, MessageBody, MessageDraft, MessageSender, REPLY_KIND, REQUEST_KIND,
+};
 
 /// Largest frame in bytes: a result of 8 MiB with overhead.
 pub const FRAME_BYTES_MAX: usize = 9 * 1024 * 1024;

@@ -46,9 +46,7 @@ use bytes::Bytes;
 use self::peer_link::tool_index::item_server;
 use crate::frames::{BrokerRequest, BrokerResponse, ManifestItem, MessageSender, SessionEvent};
 
-pub use backend::{
-    Backend, BackendCallParams, BackendRequest, ExecutorBackend, build_manifest, run_from_context,
-};
+pub use backend::{Backend, BackendRequest, ExecutorBackend, build_call, build_manifest};
 pub use bowline_runtime::CredentialSource;
 pub use broker_client::{
     BrokerClient, BrokerClientOptions, BrokerConnectError, DeliverError, HubRequestHandler,

@@ -21,7 +21,7 @@ use self::in_flight::{ClaimOutcome, DedupGuard, InFlightEnd, InFlightRequests, R
 use self::run_limiter::RunLimiter;
 use super::failures;
 use super::ledger::{BeginOutcome, LedgerEntry};
-use crate::frames::{BrokerRequest, BrokerResponse, MessageSender, ResultForm};
+use crate::frames::{BrokerRequest, BrokerResponse, MailboxMessage, MessageSender, ResultForm};
 use crate::{Backend, BackendRequest, PeerManifest, RequestLedger};
 
 pub use reply_sink::{ReplyError, ReplySink, reply_id};
@@ -56,14 +56,12 @@ impl Default for ServeLimits {
 /// A received request: stamped by the hub, not yet parsed.
 #[derive(Clone, Debug)]
 pub struct ServeRequest {
-    /// The sender.
+    /// The sender, stamped by the hub.
     pub sender: MessageSender,
     /// The sender as a local principal; set only on the hub.
     pub principal: Option<Arc<Principal>>,
-    /// The request id; for a stored request, unique per caller forever.
-    pub id: Arc<str>,
-    /// The request body.
-    pub body: Bytes,
+    /// The message with the request. The id of a stored request is unique per caller forever.
+    pub message: MailboxMessage,
     /// A response is useless after this time.
     pub deadline: MonotonicTime,
     /// Receives notifications and server requests of the tool before the response.
@@ -124,7 +122,7 @@ impl ServeEngine {
 
     /// Answers a live request. Dropping the future cancels the request.
     pub async fn handle_live(&self, incoming: ServeRequest) -> BrokerResponse {
-        let request = match self.parse_request(&incoming, None) {
+        let request = match self.parse_request(incoming, None) {
             Ok(request) => request,
             Err(failure) => return BrokerResponse::Failed(failure),
         };
@@ -132,8 +130,9 @@ impl ServeEngine {
             return self.list_tools(&request).await;
         }
         let waited = tokio::time::timeout_at(
-            self.clock.instant(request.deadline),
-            self.run_limiter.acquire(&request.sender.session_id),
+            self.clock.instant(request.incoming.deadline),
+            self.run_limiter
+                .acquire(&request.incoming.sender.session_id),
         );
         match waited.await {
             Ok(_seat) => self.run_tool(&request).await,
@@ -148,7 +147,7 @@ impl ServeEngine {
     pub async fn handle_stored(&self, incoming: ServeRequest, sink: &dyn ReplySink) {
         let key = RequestKey {
             caller: Arc::clone(&incoming.sender.session_id),
-            id: Arc::clone(&incoming.id),
+            id: Arc::clone(&incoming.message.id),
         };
         let guard = loop {
             match self.in_flight.claim(&key, self.limits.waiting_max) {
@@ -168,7 +167,7 @@ impl ServeEngine {
         let ServeOutcome {
             response: answer,
             entry,
-        } = self.resolve_response(&incoming, &key, &guard).await;
+        } = self.resolve_response(incoming, &key, &guard).await;
         let replied = send_reply(&answer, sink).await;
         // Record the outcome even without a stored reply: a finished request must not run again.
         if let Some(entry) = entry {
@@ -235,21 +234,18 @@ impl ServeEngine {
     /// Parses a request, and refuses a request that need not start.
     fn parse_request(
         &self,
-        incoming: &ServeRequest,
+        incoming: ServeRequest,
         key: Option<Arc<str>>,
     ) -> Result<BackendRequest, FailureReport> {
-        let ask =
-            BrokerRequest::parse(&incoming.body).map_err(|bad| failures::bad_request(&bad))?;
+        let parsed = BrokerRequest::parse(&incoming.message.body);
+        let parsed = parsed.map_err(|bad| failures::bad_request(&bad))?;
         if incoming.deadline <= self.clock.now() {
             return Err(failures::request_expired());
         }
         let request = BackendRequest {
-            sender: incoming.sender.clone(),
-            principal: incoming.principal.clone(),
-            request: ask,
+            incoming,
+            request: parsed,
             key,
-            deadline: incoming.deadline,
-            client: incoming.client.clone(),
         };
         self.backend.authorize(&request)?;
         Ok(request)
@@ -258,7 +254,7 @@ impl ServeEngine {
     /// Finds or computes the response to a stored request.
     async fn resolve_response(
         &self,
-        incoming: &ServeRequest,
+        incoming: ServeRequest,
         key: &RequestKey,
         guard: &DedupGuard<'_>,
     ) -> ServeOutcome {
@@ -277,13 +273,16 @@ impl ServeEngine {
                 let failure = failures::request_cancelled(ExecutionStatus::NotStarted);
                 return self.replay_or_refuse(key, failure).await;
             }
-            () = tokio::time::sleep_until(self.clock.instant(request.deadline)) => {
+            () = tokio::time::sleep_until(self.clock.instant(request.incoming.deadline)) => {
                 return self.replay_or_refuse(key, failures::request_expired()).await;
             }
         };
         let entry = match self.backend.is_repeatable(&request) {
             true => None,
-            false => match self.begin_request(key, incoming).await {
+            false => match self
+                .begin_request(key, &request.incoming.message.body)
+                .await
+            {
                 Ok(entry) => Some(entry),
                 Err(outcome) => return outcome,
             },
@@ -303,10 +302,10 @@ impl ServeEngine {
     async fn begin_request(
         &self,
         key: &RequestKey,
-        incoming: &ServeRequest,
+        body: &Bytes,
     ) -> Result<LedgerEntry, ServeOutcome> {
-        let digest = Sha256::digest(&incoming.body).into();
-        let body = incoming.body.clone();
+        let digest = Sha256::digest(body).into();
+        let body = body.clone();
         match self
             .ledger
             .begin_request(&key.caller, &key.id, digest, body, self.timestamps())
@@ -358,7 +357,10 @@ impl ServeEngine {
     async fn list_tools(&self, request: &BackendRequest) -> BrokerResponse {
         match self
             .backend
-            .manifest(&request.sender, request.principal.as_ref())
+            .manifest(
+                &request.incoming.sender,
+                request.incoming.principal.as_ref(),
+            )
             .await
         {
             Ok(PeerManifest {
@@ -377,8 +379,8 @@ impl ServeEngine {
             .context()
             .is_some_and(|caller_context| caller_context.capabilities.has_any());
         let until = match may_ask {
-            true => request.deadline.plus(CLIENT_WAIT_MAX),
-            false => request.deadline,
+            true => request.incoming.deadline.plus(CLIENT_WAIT_MAX),
+            false => request.incoming.deadline,
         };
         tokio::select! {
             biased;

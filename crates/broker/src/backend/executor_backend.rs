@@ -14,7 +14,7 @@ use bowline_tools::{ExecuteContext, ExecuteError, ToolExecutor, ToolSchema, exec
 use bowline_wire::splice::write_string;
 use bytes::Bytes;
 
-use super::call_params::BackendCallParams;
+use super::peer_call::tool_arguments;
 use super::{Backend, BackendRequest, build_manifest, is_marked_repeatable, run_from_context};
 use crate::frames::{BrokerRequest, BrokerResponse, ManifestItem, MessageSender};
 use crate::{OFFER_BYTES_MAX, PeerManifest, failures};
@@ -113,21 +113,22 @@ impl ExecutorBackend {
         if let Err(failure) = self.authorize(job) {
             return BrokerResponse::Failed(failure);
         }
-        let params = match BackendCallParams::from_arguments(tool, arguments) {
-            Ok(params) => params,
+        let arguments = match tool_arguments(tool, arguments) {
+            Ok(arguments) => arguments,
             Err(failure) => return BrokerResponse::Failed(failure),
         };
         let context_meta = job.request.context();
         let trace = context_meta.and_then(|context_meta| context_meta.trace.as_deref().cloned());
         let context = ExecuteContext {
-            timeout: Some(self.clock.now().duration_until(job.deadline)),
-            caller: job.client.clone(),
+            timeout: Some(self.clock.now().duration_until(job.incoming.deadline)),
+            caller: job.incoming.client.clone(),
             run: context_meta.and_then(run_from_context),
             trace: trace.map(Arc::new),
         };
         let call = random_call_id();
-        tracing::debug!(call, %tool, caller = %job.sender.session_id, "broker call received");
-        match execute_caught(&*self.executor, tool, params.arguments(), &context).await {
+        let caller = &job.incoming.sender.session_id;
+        tracing::debug!(call, %tool, %caller, "broker call received");
+        match execute_caught(&*self.executor, tool, arguments, &context).await {
             Some(Ok(output)) => BrokerResponse::Output {
                 result: output.raw().clone(),
                 from_journal: false,
@@ -161,10 +162,13 @@ impl Backend for ExecutorBackend {
     fn authorize(&self, job: &BackendRequest) -> Result<(), FailureReport> {
         match &job.request {
             BrokerRequest::Manifest => Ok(()),
-            BrokerRequest::Call { tool, .. } if self.is_allowed(&job.sender, tool) => Ok(()),
-            BrokerRequest::Call { tool, .. } => {
-                Err(failures::not_allowed(tool, job.sender.role.as_deref()))
+            BrokerRequest::Call { tool, .. } if self.is_allowed(&job.incoming.sender, tool) => {
+                Ok(())
             }
+            BrokerRequest::Call { tool, .. } => Err(failures::not_allowed(
+                tool,
+                job.incoming.sender.role.as_deref(),
+            )),
             BrokerRequest::Mcp { method, .. } => Err(failures::only_tools(method)),
         }
     }

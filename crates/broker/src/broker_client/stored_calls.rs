@@ -16,7 +16,8 @@ use super::hub_connection::DeliverError;
 use super::request_handler::HubSender;
 use super::{BrokerClientShared, BrokerClientState};
 use crate::frames::{
-    BrokerFrame, BrokerResponse, MailboxMessage, MessageDraft, REPLY_KIND, REQUEST_KIND,
+    BrokerFrame, BrokerResponse, MailboxMessage, MessageBody, MessageDraft, REPLY_KIND,
+    REQUEST_KIND,
 };
 use crate::mailbox::HUB;
 
@@ -50,8 +51,6 @@ impl BrokerClientShared {
     ) -> Result<BrokerResponse, BrokerCallError> {
         let to = to.map_or_else(|| HUB.into(), Arc::clone);
         let (mut guard, mut response) = self.register_stored(to, call.client.clone())?;
-        let mut body = Vec::new();
-        call.request.write(&mut body);
         let mut after = 0;
         loop {
             let wait = match guard.may_be_stored {
@@ -69,7 +68,7 @@ impl BrokerClientShared {
             let message = MailboxMessage::new(&MessageDraft {
                 id: &guard.id,
                 kind: REQUEST_KIND,
-                body: &body,
+                body: MessageBody::Request(&call.request),
                 correlation_id: None,
                 ttl_ms: Some(deadline.ttl_ms),
                 created_at_ms: self.options.clock.unix_ms(),

@@ -6,6 +6,7 @@ use bytes::Bytes;
 
 use super::FrameError;
 use super::encode_frame;
+use super::{BrokerRequest, BrokerResponse, LiveRequest, ResultForm};
 use bowline_wire::ObjectEditor;
 use bowline_wire::object_members::{ObjectMembers, slice_bytes};
 use bowline_wire::object_writer::ObjectWriter;
@@ -56,14 +57,35 @@ pub struct MessageDraft<'a> {
     pub id: &'a str,
     /// The kind.
     pub kind: &'a str,
-    /// The body, one JSON value.
-    pub body: &'a [u8],
+    /// The body.
+    pub body: MessageBody<'a>,
     /// The answered request.
     pub correlation_id: Option<&'a str>,
     /// Lifetime of the message.
     pub ttl_ms: Option<u64>,
     /// Creation time in milliseconds since 1970.
     pub created_at_ms: u64,
+}
+
+/// The body of a new message, written in place.
+#[derive(Clone, Copy, Debug)]
+pub enum MessageBody<'a> {
+    /// A request.
+    Request(&'a BrokerRequest),
+    /// The whole response to a stored request.
+    Reply(&'a BrokerResponse),
+    /// One JSON value, as written.
+    Json(&'a [u8]),
+}
+
+impl MessageBody<'_> {
+    fn write(self, out: &mut Vec<u8>) {
+        match self {
+            Self::Request(request) => request.write(out),
+            Self::Reply(response) => response.write(ResultForm::Whole, out),
+            Self::Json(json) => out.extend_from_slice(json),
+        }
+    }
 }
 
 impl MessageSender {
@@ -87,18 +109,22 @@ impl MailboxMessage {
     /// Builds a message.
     #[must_use]
     pub fn new(draft: &MessageDraft<'_>) -> Self {
-        let mut raw = Vec::with_capacity(draft.body.len() + 256);
+        let mut raw = Vec::with_capacity(256);
+        let mut start = 0;
         ObjectWriter::begin(&mut raw)
             .text("id", draft.id)
             .text("kind", draft.kind)
             .text("created_at", &format_timestamp(draft.created_at_ms))
             .text_if("correlation_id", draft.correlation_id)
             .number_if("ttl_ms", draft.ttl_ms)
-            .raw("body", draft.body)
+            .value_with("body", |out| {
+                start = out.len();
+                draft.body.write(out);
+            })
             .end();
         // The body is the last member.
         let end = raw.len().saturating_sub(1);
-        let start = end.saturating_sub(draft.body.len());
+        raw.shrink_to_fit();
         let raw = Bytes::from(raw);
         Self {
             id: draft.id.into(),
@@ -108,6 +134,21 @@ impl MailboxMessage {
             correlation_id: draft.correlation_id.map(Into::into),
             ttl_ms: draft.ttl_ms,
             raw,
+        }
+    }
+
+    /// Returns a live request as the message that it would be if stored: without `raw`, because
+    /// nothing of it is stored or sent on.
+    #[must_use]
+    pub fn from_live(request: LiveRequest) -> Self {
+        Self {
+            id: request.id,
+            sender: request.caller,
+            kind: REQUEST_KIND.into(),
+            body: request.body,
+            correlation_id: None,
+            ttl_ms: request.ttl_ms,
+            raw: Bytes::new(),
         }
     }
 

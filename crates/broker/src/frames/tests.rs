@@ -15,7 +15,7 @@ fn message() -> MailboxMessage {
     MailboxMessage::new(&MessageDraft {
         id: "m-1",
         kind: REQUEST_KIND,
-        body: br#"{"op":"manifest"}"#,
+        body: MessageBody::Json(br#"{"op":"manifest"}"#),
         correlation_id: Some("r-1"),
         ttl_ms: Some(5_000),
         created_at_ms: 0,
@@ -305,7 +305,7 @@ fn deepest_result_fits_frame() {
     let letter = MailboxMessage::new(&MessageDraft {
         id: "1",
         kind: REPLY_KIND,
-        body: &answer.to_bytes(ResultForm::Whole),
+        body: MessageBody::Json(&answer.to_bytes(ResultForm::Whole)),
         correlation_id: None,
         ttl_ms: None,
         created_at_ms: 0,

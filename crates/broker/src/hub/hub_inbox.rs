@@ -17,7 +17,6 @@ use bowline_journal::{
     Duplicate, Journal, JournalError, JournalFuture, LeaseOrder, LeaseReceipt, LeasedMessage,
     MessageId, PublishOutcome, Timestamps,
 };
-use bytes::Bytes;
 
 use super::inbox_scheduler::InboxScan;
 use super::live_requests::PeerClientHandle;
@@ -25,7 +24,7 @@ use super::message_store::{MessageStoreError, hub_stamp, random_id};
 use super::pump::{self, DELAY_MAX, UNREADABLE};
 use super::{HubShared, SHUTDOWN_WAIT, remote_peer, stored_message};
 use crate::frames::{
-    BrokerResponse, MailboxMessage, MessageDraft, REPLY_KIND, REQUEST_KIND, ResultForm,
+    BrokerResponse, MailboxMessage, MessageBody, MessageDraft, REPLY_KIND, REQUEST_KIND,
 };
 use crate::mailbox::MailboxName;
 use crate::{ReplyError, ReplySink, ServeRequest, failures, reply_id};
@@ -159,19 +158,19 @@ async fn handle_delivery(shared: &Arc<HubShared>, sender: &Arc<str>, delivery: L
             let subscriber = MailboxName::parse(&from.session_id)
                 .ok()
                 .and_then(|from| lock(&shared.peers).subscriber(&from));
+            let id = Arc::clone(&message.id);
             let incoming = ServeRequest {
                 sender: from,
                 principal: Some(Arc::new(principal)),
-                id: Arc::clone(&message.id),
-                body: message.body.clone(),
                 deadline: shared.now().plus(left),
-                client: subscriber.map(|peer| PeerClientHandle::for_request(&peer, &message.id)),
+                client: subscriber.map(|peer| PeerClientHandle::for_request(&peer, &id)),
+                message,
             };
             let inbox_request = InboxRequest {
                 shared: Arc::clone(shared),
                 message: receipt.id,
                 sender: Arc::clone(sender),
-                request: Arc::clone(&message.id),
+                request: id,
                 alias,
                 is_first: delivery.attempts == 1,
                 is_settled: AtomicBool::new(false),
@@ -212,7 +211,9 @@ pub(super) async fn resend_reply(
     let Ok(Some(Some(body))) = recorded else {
         return;
     };
-    if let Err(error) = store_hub_reply(shared, from, &request.id, alias, &body).await {
+    if let Err(error) =
+        store_hub_reply(shared, from, &request.id, alias, MessageBody::Json(&body)).await
+    {
         tracing::warn!(%from, %error, "cannot store a reply again");
     }
 }
@@ -224,7 +225,7 @@ pub(super) async fn store_hub_reply(
     to: &MailboxName,
     request: &str,
     alias: Option<&Arc<str>>,
-    body: &Bytes,
+    body: MessageBody<'_>,
 ) -> Result<(), MessageStoreError> {
     let message = |id: &str| {
         let draft = MessageDraft {
@@ -237,11 +238,10 @@ pub(super) async fn store_hub_reply(
         };
         MailboxMessage::new(&draft).with_sender(&hub_stamp(alias))
     };
+    let reply = message(&reply_id(to.as_str(), request));
     // A reply is charged like a delivery.
-    shared.charge_bytes(&to.principal().into(), body.len());
-    let outcome = shared
-        .store_hub_message(to, &message(&reply_id(to.as_str(), request)))
-        .await?;
+    shared.charge_bytes(&to.principal().into(), reply.body.len());
+    let outcome = shared.store_hub_message(to, &reply).await?;
     if matches!(outcome, PublishOutcome::Duplicate(Duplicate::Completed(_))) {
         shared
             .store_hub_message(to, &message(&random_id("")?))
@@ -293,7 +293,7 @@ impl InboxRequest {
     async fn run_request(self, incoming: ServeRequest) {
         let (caller, id) = (
             Arc::clone(&incoming.sender.session_id),
-            Arc::clone(&incoming.id),
+            Arc::clone(&incoming.message.id),
         );
         let name = format!("{caller}/{id}");
         if self.is_first && lock(&self.shared.inbox).take_cancelled(&name) {
@@ -346,12 +346,11 @@ impl ReplySink for InboxRequest {
         response: &'a BrokerResponse,
     ) -> BoxFuture<'a, Result<(), ReplyError>> {
         Box::pin(async move {
-            let mut body = Vec::new();
-            response.write(ResultForm::Whole, &mut body);
             let to = MailboxName::parse(&self.sender)
                 .map_err(|bad| ReplyError::Refused(bad.to_string().into()))?;
             let (request, alias) = (&self.request, self.alias.as_ref());
-            let stored = store_hub_reply(&self.shared, &to, request, alias, &body.into()).await;
+            let body = MessageBody::Reply(response);
+            let stored = store_hub_reply(&self.shared, &to, request, alias, body).await;
             stored.map_err(|error| match error {
                 MessageStoreError::Journal(JournalError::TooLarge { .. }) => ReplyError::TooLarge,
                 MessageStoreError::Journal(JournalError::LaneFull { .. })

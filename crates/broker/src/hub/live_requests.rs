@@ -18,7 +18,7 @@ use super::peer_registry::{ConnectedPeer, PeerResponseWaiter, WaitingClient};
 use super::quota::DeliveryPermit;
 use super::read_loop::PeerReader;
 use super::rights::{not_allowed, refusal};
-use crate::frames::{BrokerFrame, BrokerResponse, LiveRequest, MessageSender};
+use crate::frames::{BrokerFrame, BrokerResponse, LiveRequest, MailboxMessage, MessageSender};
 use crate::mailbox::{MailboxName, check_message_id};
 use crate::server_requests::RelayKey;
 use crate::{BrokerCallError, REQUEST_TTL, ServeRequest};
@@ -94,16 +94,16 @@ fn live_deadline(shared: &HubShared, ttl_ms: Option<u64>) -> MonotonicTime {
 
 /// Serves a request to the hub.
 async fn serve_request(shared: &HubShared, peer: &Arc<ConnectedPeer>, request: LiveRequest) {
+    let id = Arc::clone(&request.id);
     let incoming = ServeRequest {
         sender: peer.stamp.clone(),
         principal: Some(Arc::clone(&peer.admitted.principal)),
-        id: Arc::clone(&request.id),
-        body: request.body,
         deadline: live_deadline(shared, request.ttl_ms),
-        client: Some(PeerClientHandle::for_request(peer, &request.id)),
+        client: Some(PeerClientHandle::for_request(peer, &id)),
+        message: MailboxMessage::from_live(request),
     };
     let response = shared.engine.handle_live(incoming).await;
-    send_response(peer, request.id, &response).await;
+    send_response(peer, id, &response).await;
 }
 
 /// Forwards a request to another peer and returns the response.

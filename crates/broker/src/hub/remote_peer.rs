@@ -19,8 +19,8 @@ use super::message_store::{MessageStoreError, random_id, storage_full, store_ref
 use super::peer_registry::{ConnectedPeer, WaitingClient};
 use super::{HubShared, pump};
 use crate::frames::{
-    BrokerFrame, BrokerResponse, MailboxMessage, MessageDraft, MessageSender, REQUEST_KIND,
-    SessionEvent,
+    BrokerFrame, BrokerResponse, MailboxMessage, MessageBody, MessageDraft, MessageSender,
+    REQUEST_KIND, SessionEvent,
 };
 use crate::mailbox::{HUB, MailboxName};
 use crate::{BrokerCall, BrokerCallError, NotificationHandler, PeerManifest, RemotePeer};
@@ -172,14 +172,13 @@ impl HubRemotePeer {
     async fn call_live(
         &self,
         shared: &HubShared,
-        body: Bytes,
         call: BrokerCall,
     ) -> Result<BrokerResponse, BrokerCallError> {
         let peer = lock(&shared.peers).subscriber(&self.mailbox);
         let peer =
             peer.ok_or_else(|| BrokerCallError::NotSent("the peer is not connected".into()))?;
         let live_request = PeerRequest {
-            body,
+            body: call.request.to_bytes(),
             sender: hub_sender(call.sender),
             deadline: call.deadline,
             client: call.client,
@@ -200,7 +199,6 @@ impl HubRemotePeer {
     async fn call_stored(
         &self,
         shared: Arc<HubShared>,
-        body: Bytes,
         call: BrokerCall,
     ) -> Result<BrokerResponse, BrokerCallError> {
         let id = random_id(HUB_ID_PREFIX)
@@ -208,7 +206,7 @@ impl HubRemotePeer {
         let draft = MessageDraft {
             id: &id,
             kind: REQUEST_KIND,
-            body: &body,
+            body: MessageBody::Request(&call.request),
             correlation_id: None,
             ttl_ms: Some(to_millis(shared.now().duration_until(call.deadline))),
             created_at_ms: shared.clock().unix_ms(),
@@ -372,11 +370,9 @@ impl RemotePeer for HubRemotePeer {
             let Some(shared) = self.shared.upgrade() else {
                 return Err(BrokerCallError::NotSent("the hub is gone".into()));
             };
-            let mut body = Vec::new();
-            call.request.write(&mut body);
             match call.stored {
-                true => self.call_stored(shared, body.into(), call).await,
-                false => self.call_live(&shared, body.into(), call).await,
+                true => self.call_stored(shared, call).await,
+                false => self.call_live(&shared, call).await,
             }
         })
     }

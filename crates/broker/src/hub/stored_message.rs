@@ -124,7 +124,7 @@ pub(super) fn decode_message(body: &Bytes) -> Option<StoredMessage> {
 
 #[cfg(test)]
 mod tests {
-    use crate::frames::{MessageDraft, MessageSender, REQUEST_KIND};
+    use crate::frames::{MessageBody, MessageDraft, MessageSender, REQUEST_KIND};
     use bowline_core::call::{ContextSet, PeerAddress, Role};
 
     use super::*;
@@ -133,7 +133,7 @@ mod tests {
         let draft = MessageDraft {
             id: "m1",
             kind: REQUEST_KIND,
-            body: br#"{"op": "manifest", "n": 1.50}"#,
+            body: MessageBody::Json(br#"{"op": "manifest", "n": 1.50}"#),
             correlation_id: None,
             ttl_ms: Some(5),
             created_at_ms: 0,

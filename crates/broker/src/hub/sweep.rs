@@ -10,7 +10,7 @@ use super::hub_counts::increment;
 use super::peer_registry::ConnectedPeer;
 use super::stored_message::{self, LANE_PREFIX};
 use super::{HubShared, hub_inbox};
-use crate::frames::{BrokerFrame, BrokerResponse, REQUEST_KIND, ResultForm};
+use crate::frames::{BrokerFrame, BrokerResponse, MessageBody, REQUEST_KIND};
 use crate::mailbox::MailboxName;
 use crate::{PeerManifest, request_expired};
 
@@ -70,10 +70,9 @@ async fn reply_expired(shared: &HubShared, entry: &MessageView) {
     if from == MailboxName::new_hub() || entry.attempts > 0 {
         return;
     }
-    let mut body = Vec::new();
-    BrokerResponse::Failed(request_expired()).write(ResultForm::Whole, &mut body);
-    let (alias, body) = (alias.as_ref(), body.into());
-    let stored = hub_inbox::store_hub_reply(shared, &from, &message.id, alias, &body);
+    let response = BrokerResponse::Failed(request_expired());
+    let body = MessageBody::Reply(&response);
+    let stored = hub_inbox::store_hub_reply(shared, &from, &message.id, alias.as_ref(), body);
     if let Err(error) = stored.await {
         tracing::warn!(%from, %error, "cannot reply to an expired request");
     }

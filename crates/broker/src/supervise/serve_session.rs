@@ -16,8 +16,8 @@ use bytes::Bytes;
 use tokio::sync::Notify;
 
 use crate::frames::{
-    BrokerFrame, BrokerResponse, FRAME_BYTES_MAX, LiveRequest, MailboxMessage, MessageDraft,
-    MessageSender, REPLY_KIND, REQUEST_KIND, ResultForm, SessionEvent,
+    BrokerFrame, BrokerResponse, FRAME_BYTES_MAX, LiveRequest, MailboxMessage, MessageBody,
+    MessageDraft, MessageSender, REPLY_KIND, REQUEST_KIND, ResultForm, SessionEvent,
 };
 use crate::mailbox::HUB;
 use crate::{
@@ -92,18 +92,18 @@ impl HubRequestHandler for ServeSession {
             _ => return self.dead_letter_foreign(&message, hub),
         };
         self.note_connection(hub);
+        let id = Arc::clone(&message.id);
         let incoming = ServeRequest {
             principal: None,
-            id: Arc::clone(&message.id),
-            body: message.body,
             deadline: self.deadline_from_ttl(message.ttl_ms),
-            client: Some(Arc::new(HubClientHandle::new(hub, &message.id))),
+            client: Some(Arc::new(HubClientHandle::new(hub, &id))),
             sender: from,
+            message,
         };
         let sink = HubReplySink {
             hub: hub.clone(),
             caller: Arc::clone(&incoming.sender.session_id),
-            id: message.id,
+            id,
             clock: Arc::clone(&self.clock),
         };
         let engine = Arc::clone(&self.engine);
@@ -130,17 +130,17 @@ impl HubRequestHandler for ServeSession {
             live.insert(key.clone(), Arc::clone(&cancelled));
         }
         self.note_connection(hub);
+        let id = Arc::clone(&request.id);
         let incoming = ServeRequest {
             // Without a caller, the hub itself is the sender.
-            sender: request.caller.unwrap_or_else(|| MessageSender {
+            sender: request.caller.clone().unwrap_or_else(|| MessageSender {
                 session_id: HUB.into(),
                 ..MessageSender::default()
             }),
             principal: None,
-            id: Arc::clone(&request.id),
-            body: request.body,
             deadline: self.deadline_from_ttl(request.ttl_ms),
-            client: Some(Arc::new(HubClientHandle::new(hub, &request.id))),
+            client: Some(Arc::new(HubClientHandle::new(hub, &id))),
+            message: MailboxMessage::from_live(request),
         };
         let guard = LiveServeGuard {
             live_requests: Arc::downgrade(&self.live_requests),
@@ -149,11 +149,10 @@ impl HubRequestHandler for ServeSession {
         let (engine, hub) = (Arc::clone(&self.engine), hub.clone());
         self.tasks.spawn("broker live request", async move {
             let _guard = guard;
-            let id = Arc::clone(&request.id);
             tokio::select! {
                 biased;
                 answer = engine.handle_live(incoming) => {
-                    send_response(&hub, request.id, &answer).await;
+                    send_response(&hub, Arc::clone(&id), &answer).await;
                 }
                 () = cancelled.notified() => {}
             }
@@ -246,18 +245,17 @@ struct HubReplySink {
 
 impl HubReplySink {
     async fn deliver_reply(&self, response: &BrokerResponse) -> Result<(), ReplyError> {
-        let body = response.to_bytes(ResultForm::Whole);
-        if body.len() + ENVELOPE_BYTES_MAX > FRAME_BYTES_MAX {
-            return Err(ReplyError::TooLarge);
-        }
         let message = MailboxMessage::new(&MessageDraft {
             id: &reply_id(&self.caller, &self.id),
             kind: REPLY_KIND,
-            body: &body,
+            body: MessageBody::Reply(response),
             correlation_id: Some(&self.id),
             ttl_ms: None,
             created_at_ms: self.clock.unix_ms(),
         });
+        if message.body.len() + ENVELOPE_BYTES_MAX > FRAME_BYTES_MAX {
+            return Err(ReplyError::TooLarge);
+        }
         let deadline = self.clock.now().plus(RECEIPT_WAIT);
         let deadline = self.clock.instant(deadline);
         match self.hub.deliver(&self.caller, message, deadline).await {

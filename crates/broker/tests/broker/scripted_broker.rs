@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bowline_broker::frames::{
     BrokerFrame, BrokerHello, BrokerRequest, BrokerResponse, BrokerWelcome, LiveRequest,
-    MailboxMessage, ManifestItem, MessageDraft, MessageSender, REPLY_KIND, ResultForm,
+    MailboxMessage, ManifestItem, MessageBody, MessageDraft, MessageSender, REPLY_KIND, ResultForm,
 };
 use bowline_broker::{
     BrokerClient, BrokerClientOptions, CredentialSource, ReconnectPolicy, RemoteTools,
@@ -203,7 +203,7 @@ impl ScriptedBrokerPeer {
         let letter = MailboxMessage::new(&MessageDraft {
             id,
             kind: REPLY_KIND,
-            body,
+            body: MessageBody::Json(body),
             correlation_id: Some(request),
             ttl_ms: None,
             created_at_ms: 0,
@@ -221,7 +221,7 @@ impl ScriptedBrokerPeer {
         let letter = MailboxMessage::new(&MessageDraft {
             id,
             kind,
-            body: b"{}",
+            body: MessageBody::Json(b"{}"),
             correlation_id: None,
             ttl_ms: None,
             created_at_ms: 0,

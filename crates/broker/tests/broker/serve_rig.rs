@@ -3,7 +3,10 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bowline_broker::frames::{BrokerArguments, BrokerRequest, BrokerResponse, MessageSender};
+use bowline_broker::frames::{
+    BrokerArguments, BrokerRequest, BrokerResponse, MailboxMessage, MessageBody, MessageDraft,
+    MessageSender, REQUEST_KIND,
+};
 use bowline_broker::{
     ExecutorBackend, ReplyError, ReplySink, RequestLedger, ServeEngine, ServeLimits, ServeRequest,
 };
@@ -244,6 +247,18 @@ pub(super) fn spawn(
     tokio::spawn(task)
 }
 
+/// A message with a request, as it arrives.
+pub(crate) fn request_message(id: &str, body: &[u8]) -> MailboxMessage {
+    MailboxMessage::new(&MessageDraft {
+        id,
+        kind: REQUEST_KIND,
+        body: MessageBody::Json(body),
+        correlation_id: None,
+        ttl_ms: None,
+        created_at_ms: 0,
+    })
+}
+
 pub(super) fn incoming(
     who: &str,
     role: Option<&str>,
@@ -258,8 +273,7 @@ pub(super) fn incoming(
             principal: None,
         },
         principal: None,
-        id: id.into(),
-        body,
+        message: request_message(id, &body),
         deadline,
         client: None,
     }

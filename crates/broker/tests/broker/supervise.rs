@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_broker::frames::{
-    BrokerFrame, BrokerRefusal, BrokerRequest, BrokerResponse, MailboxMessage, MessageDraft,
-    MessageSender, REPLY_KIND, REQUEST_KIND,
+    BrokerFrame, BrokerRefusal, BrokerRequest, BrokerResponse, MailboxMessage, MessageBody,
+    MessageDraft, MessageSender, REPLY_KIND, REQUEST_KIND,
 };
 use bowline_broker::{BrokerConnectError, CredentialSource, ServeOptions, serve_with};
 use bowline_core::BoxFuture;
@@ -111,7 +111,7 @@ fn mailbox_message(from: &str, id: &str, kind: &str, body: &[u8]) -> BrokerFrame
     let letter = MailboxMessage::new(&MessageDraft {
         id,
         kind,
-        body,
+        body: MessageBody::Json(body),
         correlation_id: None,
         ttl_ms: Some(60_000),
         created_at_ms: 0,

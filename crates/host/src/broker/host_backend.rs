@@ -7,24 +7,19 @@ use bowline_broker::frames::{
     BrokerRequest, BrokerResponse, CallerContext, ManifestItem, MessageSender,
 };
 use bowline_broker::{
-    Backend, BackendCallParams, BackendRequest, PeerManifest, RemoteSessionGuard, RemoteSessions,
-    build_manifest, failures, run_from_context,
+    Backend, BackendRequest, PeerManifest, RemoteSessionGuard, RemoteSessions, build_call,
+    build_manifest, failures,
 };
 use bowline_core::BoxFuture;
 use bowline_core::call::{
     BodyKind, CallReply, CallRequest, CallSubject, EndpointScope, Principal, Route,
 };
-use bowline_core::era::Era;
 use bowline_core::error::FailureReport;
 use bowline_core::trace::CallTrace;
-use bytes::Bytes;
 
 use super::mcp_requests::{self, HubMcpRequest};
 use crate::catalog::{self, NameLookup};
 use crate::host::Host;
-
-/// JSON-RPC id of calls; broker responses carry no id.
-const CALL_ID: &[u8] = b"1";
 
 /// Maps senders to principals on a host that is not the hub: a worker's rules for the hub.
 pub trait CallerMapping: fmt::Debug + Send + Sync {
@@ -169,15 +164,7 @@ impl HostBackend {
             return BrokerResponse::Failed(failure);
         }
         match &job.request {
-            BrokerRequest::Call {
-                tool, arguments, ..
-            } => match BackendCallParams::from_arguments(tool, arguments) {
-                Ok(call_params) => {
-                    self.call_server(job, request_scope(&job.request), call_params)
-                        .await
-                }
-                Err(failure) => BrokerResponse::Failed(failure),
-            },
+            BrokerRequest::Call { .. } => self.call_server(job).await,
             BrokerRequest::Mcp {
                 server,
                 method,
@@ -198,41 +185,30 @@ impl HostBackend {
     }
 
     /// Runs a request that a server answers.
-    pub(super) async fn call_server(
-        &self,
-        job: &BackendRequest,
-        scope: EndpointScope,
-        call_params: BackendCallParams,
-    ) -> BrokerResponse {
-        let principal = match self.authorize_sender(&job.sender, job.principal.as_ref()) {
-            Ok(principal) => principal,
+    pub(super) async fn call_server(&self, job: &BackendRequest) -> BrokerResponse {
+        let scope = request_scope(&job.request);
+        let incoming = &job.incoming;
+        let built = build_call(job, scope.clone(), || {
+            self.authorize_sender(&incoming.sender, incoming.principal.as_ref())
+        });
+        let call = match built {
+            Ok(Some(call)) => call,
+            Ok(None) => return mcp_requests::unknown_method(&job.request),
             Err(failure) => return BrokerResponse::Failed(failure),
         };
         // The guard lives as long as the request and keeps the session from being evicted.
         let session = self.enter_call_session(job, &scope).await;
         let context = job.request.context();
-        let caller = match (&session, context, &job.client) {
+        let client = match (&session, context, &incoming.client) {
             (Some(session), Some(context), Some(sink)) => {
                 Some(session.client_handle(sink, context))
             }
-            _ => job.client.clone(),
+            _ => call.client,
         };
         let call = CallRequest {
-            principal,
-            scope,
-            idempotency_key: call_params.idempotency_key().or_else(|| job.key.clone()),
-            stateless: call_params
-                .stateless_call(context.map_or(Era::Legacy, |context| context.era)),
-            subject: call_params.subject,
-            params: call_params.params,
-            name_at: call_params.name_at,
-            wants_task: call_params.makes_task,
-            progress_at: call_params.progress_at,
-            id: Bytes::from_static(CALL_ID),
-            deadline: Some(job.deadline),
-            client: caller,
+            client,
             trace: self.call_trace(context),
-            run: context.and_then(run_from_context),
+            ..call
         };
         match self.host.call(call).await {
             Ok(reply) => to_response(&reply),
@@ -255,7 +231,9 @@ impl HostBackend {
             && session.replace_level(Some(level))
         {
             // A server that rejects the level is called nonetheless.
-            if let Ok(principal) = self.authorize_sender(&job.sender, job.principal.as_ref()) {
+            if let Ok(principal) =
+                self.authorize_sender(&job.incoming.sender, job.incoming.principal.as_ref())
+            {
                 let _untaken = self
                     .host
                     .set_log_level(&principal, scope, session.key(), level)
@@ -291,15 +269,15 @@ impl Backend for HostBackend {
             if self.remote_sessions.is_none() {
                 return Err(failures::only_tools(method));
             }
-            if !mcp_requests::is_hub(&job.sender) {
-                self.authorize_sender(&job.sender, job.principal.as_ref())?;
+            if !mcp_requests::is_hub(&job.incoming.sender) {
+                self.authorize_sender(&job.incoming.sender, job.incoming.principal.as_ref())?;
             }
             return match self.is_server_visible(server) {
                 true => Ok(()),
                 false => Err(failures::unknown_server(server)),
             };
         }
-        self.authorize_sender(&job.sender, job.principal.as_ref())?;
+        self.authorize_sender(&job.incoming.sender, job.incoming.principal.as_ref())?;
         let BrokerRequest::Call { tool, server, .. } = &job.request else {
             return Ok(());
         };

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use bowline_broker::frames::{BrokerResponse, MessageSender};
+use bowline_broker::frames::{BrokerRequest, BrokerResponse, MessageSender};
 use bowline_broker::mailbox::HUB;
-use bowline_broker::{BackendCallParams, BackendRequest, failures};
+use bowline_broker::{BackendRequest, failures};
 use bowline_core::cache::CacheScope;
 use bowline_core::call::{EndpointScope, Principal, Role};
 use bowline_core::era::Era;
@@ -56,13 +56,7 @@ impl HostBackend {
                 method::RESOURCES_UNSUBSCRIBE => self.unsubscribe_resource(job, request).await,
                 method::LOGGING_SET_LEVEL => self.set_log_level(job, request).await,
                 method::TASKS_LIST => self.list_tasks(job, request).await,
-                _ => match BackendCallParams::from_method(request.method, request.params) {
-                    Some(call_params) => {
-                        let scope = EndpointScope::Server(Arc::clone(request.server));
-                        return self.call_server(job, scope, call_params).await;
-                    }
-                    None => Ok(method_not_found(request.method)),
-                },
+                _ => return self.call_server(job).await,
             },
         };
         result.unwrap_or_else(BrokerResponse::Failed)
@@ -139,13 +133,14 @@ impl HostBackend {
         let uri = text_param(request, "uri")?;
         let scope = EndpointScope::Server(Arc::clone(request.server));
         let session = self.enter_session(request.server, None)?;
-        let outcome = match is_hub(&job.sender) {
+        let outcome = match is_hub(&job.incoming.sender) {
             true => {
                 let (principal, home) = (hub_principal(), session.session_handle());
                 self.host().subscribe(&principal, &scope, &home, &uri).await
             }
             false => {
-                let principal = self.authorize_sender(&job.sender, job.principal.as_ref())?;
+                let principal =
+                    self.authorize_sender(&job.incoming.sender, job.incoming.principal.as_ref())?;
                 self.host().check_subscribe(&principal, &scope, &uri).await
             }
         };
@@ -192,7 +187,8 @@ impl HostBackend {
         job: &BackendRequest,
         request: HubMcpRequest<'_>,
     ) -> Result<BrokerResponse, FailureReport> {
-        let principal = self.authorize_sender(&job.sender, job.principal.as_ref())?;
+        let principal =
+            self.authorize_sender(&job.incoming.sender, job.incoming.principal.as_ref())?;
         let scope = EndpointScope::Server(Arc::clone(request.server));
         let outcome = self.host().list_tasks(&principal, &scope).await;
         Ok(outcome.map_or_else(|error| error_response(&error), result_response))
@@ -204,7 +200,7 @@ fn hub_principal() -> Principal {
 }
 
 fn ensure_hub(job: &BackendRequest) -> Result<(), FailureReport> {
-    match is_hub(&job.sender) {
+    match is_hub(&job.incoming.sender) {
         true => Ok(()),
         false => Err(failures::bad_request(&"this is for the hub to ask")),
     }
@@ -243,7 +239,12 @@ fn error_response(error: &CallError) -> BrokerResponse {
     }
 }
 
-fn method_not_found(method: &str) -> BrokerResponse {
+/// Returns the response to a request that no server answers.
+pub(super) fn unknown_method(request: &BrokerRequest) -> BrokerResponse {
+    let BrokerRequest::Mcp { method, .. } = request else {
+        return BrokerResponse::Failed(failures::bad_request(&"it is no call"));
+    };
+
     let mut error = format!("{{\"code\":{},\"message\":", code::METHOD_NOT_FOUND).into_bytes();
     write_string(&mut error, &format!("`{method}` does not go to a peer"));
     error.push(b'}');

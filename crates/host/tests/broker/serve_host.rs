@@ -26,7 +26,7 @@ use bowline_sim::{GenerationScript, ServerScript, SimWorld, server_spec, wait_fo
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use super::serve_rig::{RecordingReplySink, failure, output};
+use super::serve_rig::{RecordingReplySink, failure, output, request_message};
 
 fn toolbox() -> Toolbox {
     let any = json!({"type": "object"});
@@ -79,8 +79,7 @@ fn request(host: &Host, role: &str, ask: &BrokerRequest) -> ServeRequest {
             principal: None,
         },
         principal: Some(Arc::new(Principal::new("ann", Role::Named(role.into())))),
-        id: "1".into(),
-        body: ask.to_bytes(),
+        message: request_message("1", &ask.to_bytes()),
         deadline: host.clock().now().plus(Duration::from_secs(60)),
         client: None,
     }
@@ -377,7 +376,7 @@ async fn revoked_credential_prevents_the_run() {
         };
         ServeRequest {
             principal: Some(Arc::new(ann)),
-            id: id.into(),
+            message: request_message(id, &echo.to_bytes()),
             ..request(&host, "all", &echo)
         }
     };

@@ -316,7 +316,7 @@ fn largest_result_fits_frame_in_both_forms() {
         let letter = MailboxMessage::new(&MessageDraft {
             id: "1",
             kind: REPLY_KIND,
-            body: &answer.to_bytes(said),
+            body: MessageBody::Json(&answer.to_bytes(said)),
             correlation_id: Some("1"),
             ttl_ms: None,
             created_at_ms: 0,

@@ -22,7 +22,7 @@ fn corpus() -> Vec<String> {
         let letter = MailboxMessage::new(&MessageDraft {
             id: "m",
             kind: REQUEST_KIND,
-            body: body.as_bytes(),
+            body: MessageBody::Json(body.as_bytes()),
             correlation_id: None,
             ttl_ms: None,
             created_at_ms: 0,

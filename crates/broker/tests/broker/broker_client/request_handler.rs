@@ -3,7 +3,8 @@
 use std::sync::{Arc, Mutex};
 
 use bowline_broker::frames::{
-    BrokerFrame, BrokerRefusal, LiveRequest, MailboxMessage, MessageDraft, REPLY_KIND, REQUEST_KIND,
+    BrokerFrame, BrokerRefusal, LiveRequest, MailboxMessage, MessageBody, MessageDraft, REPLY_KIND,
+    REQUEST_KIND,
 };
 use bowline_broker::{
     BrokerClient, CredentialSource, DeliverError, HubRequestHandler, HubSender, RemotePeer as _,
@@ -54,7 +55,7 @@ fn mailbox_message(id: &str, kind: &str) -> MailboxMessage {
     MailboxMessage::new(&MessageDraft {
         id,
         kind,
-        body: b"{}",
+        body: MessageBody::Json(b"{}"),
         correlation_id: None,
         ttl_ms: None,
         created_at_ms: 0,
