@@ -2,12 +2,14 @@
 
 mod broker_keys;
 mod client_keys;
+mod config_table;
 mod executor_keys;
-mod known_keys;
+mod key_reference;
 mod limit_keys;
 mod rule_keys;
 mod sandbox_keys;
 mod secret_keys;
+mod section_tables;
 mod server_keys;
 mod tool_keys;
 mod tree_reader;
@@ -21,7 +23,10 @@ use bowline_link::http::HttpTransport;
 use bowline_link::http::endpoint::HttpEndpoint;
 
 use self::rule_keys::RuleSections;
-use self::server_keys::{parse_choice, parse_server_keys};
+use self::section_tables::{
+    AuditKey, CacheKey, GatewayKey, JournalKey, JsonServerKey, JsonTopKey, TelemetryKey, TopKey,
+};
+use self::server_keys::{ServerKey, parse_choice, parse_server_key};
 use self::tree_reader::TreeReader;
 use super::JournalEngine;
 use super::audit_config::AuditExportConfig;
@@ -33,6 +38,7 @@ use crate::secrets::SecretStoreKind;
 
 pub(crate) use self::client_keys::ClientSection;
 pub(crate) use self::executor_keys::{ExecutorOfferSection, ExecutorSection};
+pub use self::key_reference::key_reference;
 pub(crate) use self::limit_keys::{ShareHolder, ShareSetting};
 pub(crate) use self::secret_keys::SecretSection;
 pub(crate) use self::server_keys::{OptionalDuration, ServerSection, UnexpandedText};
@@ -147,27 +153,19 @@ pub(crate) fn parse_file(
 }
 
 fn parse_toml_root(reader: &mut TreeReader, root: &ConfigNode, file: &mut ConfigFile) {
-    for entry in reader.read_table(root, "the file", "the file", &known_keys::TOP) {
-        match entry.key.as_str() {
-            "servers" => {
-                for named in reader.read_named_entries(&entry.node, "servers", SERVERS_MAX) {
-                    check_server_name(reader, named);
-                    let table_path = format!("[servers.{}]", named.key);
-                    let mut server = new_server_section(named);
-                    let entries = reader.read_table(
-                        &named.node,
-                        &named.key,
-                        &table_path,
-                        &known_keys::SERVER,
-                    );
-                    parse_server_keys(reader, &mut server, entries, &table_path);
-                    file.servers.push(server);
-                }
+    for (key, entry) in reader.read_table(root, "the file", "the file") {
+        if key != TopKey::Servers {
+            parse_section(reader, key, &entry.node, &format!("[{}]", entry.key), file);
+            continue;
+        }
+        for named in reader.read_named_entries(&entry.node, "servers", SERVERS_MAX) {
+            check_server_name(reader, named);
+            let table_path = format!("[servers.{}]", named.key);
+            let mut server = new_server_section(named);
+            for (key, entry) in reader.read_table(&named.node, &named.key, &table_path) {
+                parse_server_key(reader, &mut server, key, entry, &table_path);
             }
-            key => {
-                let table_path = format!("[{key}]");
-                parse_section(reader, key, &entry.node, &table_path, file);
-            }
+            file.servers.push(server);
         }
     }
 }
@@ -175,35 +173,45 @@ fn parse_toml_root(reader: &mut TreeReader, root: &ConfigNode, file: &mut Config
 /// Parses the sections common to both syntaxes, besides servers.
 fn parse_section(
     reader: &mut TreeReader,
-    key: &str,
+    key: TopKey,
     node: &ConfigNode,
     table_path: &str,
     file: &mut ConfigFile,
 ) {
     match key {
-        "gateway" => parse_gateway(reader, node, table_path, file),
-        "limits" => limit_keys::parse_limits(reader, node, table_path, file),
-        "telemetry" => parse_telemetry(reader, node, table_path, file),
-        "cache" => parse_cache(reader, node, table_path, file),
-        "journal" => parse_journal(reader, node, table_path, file),
-        "broker" => file.broker = broker_keys::parse_broker(reader, node, table_path),
-        "secrets" => file.secrets = secret_keys::parse_secrets(reader, node, table_path),
-        "secret_store" => {
+        TopKey::Gateway => parse_gateway(reader, node, table_path, file),
+        TopKey::Limits => limit_keys::parse_limits(reader, node, table_path, file),
+        TopKey::Telemetry => parse_telemetry(reader, node, table_path, file),
+        TopKey::Cache => parse_cache(reader, node, table_path, file),
+        TopKey::Journal => parse_journal(reader, node, table_path, file),
+        TopKey::Broker => file.broker = broker_keys::parse_broker(reader, node, table_path),
+        TopKey::Secrets => file.secrets = secret_keys::parse_secrets(reader, node, table_path),
+        TopKey::SecretStore => {
             file.secret_store = secret_keys::parse_secret_store(reader, node, table_path)
         }
-        "clients" => file.clients = client_keys::parse_clients(reader, node, table_path),
-        "executors" => file.executors = executor_keys::parse_executors(reader, node, table_path),
-        "executor" => {
+        TopKey::Clients => file.clients = client_keys::parse_clients(reader, node, table_path),
+        TopKey::Executors => {
+            file.executors = executor_keys::parse_executors(reader, node, table_path)
+        }
+        TopKey::Executor => {
             file.executor_offer = executor_keys::parse_executor_offer(reader, node, table_path)
         }
-        "audit" => parse_audit(reader, node, table_path, file),
-        key => file.rules.parse_policy_key(reader, key, node, table_path),
+        TopKey::Audit => parse_audit(reader, node, table_path, file),
+        TopKey::Policy
+        | TopKey::Roles
+        | TopKey::Principals
+        | TopKey::Tokens
+        | TopKey::Context
+        | TopKey::Profiles => file.rules.parse_policy_key(reader, key, node, table_path),
+        // Read by the root of each syntax.
+        TopKey::Servers => {}
     }
 }
 
 fn parse_json_root(reader: &mut TreeReader, root: &ConfigNode, file: &mut ConfigFile) {
-    let top = reader.read_table(root, "the file", "the file", &known_keys::JSON_TOP);
-    if !top.iter().any(|entry| entry.key == "mcpServers") && reader.problems.is_empty() {
+    let top = reader.read_table(root, "the file", "the file");
+    let has_servers = top.iter().any(|(key, _)| *key == JsonTopKey::McpServers);
+    if !has_servers && reader.problems.is_empty() {
         let at = root.span.start..root.span.start + 1;
         let label = "expected {\"mcpServers\": {...}}";
         reader.problems.push(ConfigProblem::new(
@@ -212,21 +220,22 @@ fn parse_json_root(reader: &mut TreeReader, root: &ConfigNode, file: &mut Config
             label,
         ));
     }
-    for entry in top {
-        match entry.key.as_str() {
-            "mcpServers" => {
+    for (key, entry) in top {
+        match key {
+            JsonTopKey::McpServers => {
                 for named in reader.read_named_entries(&entry.node, "mcpServers", SERVERS_MAX) {
                     file.servers.push(parse_json_server(reader, named));
                 }
             }
-            "x-bowline" => {
-                let keys = &known_keys::JSON_EXTRA_TOP;
-                for extra in reader.read_table(&entry.node, "x-bowline", "x-bowline", keys) {
+            JsonTopKey::Extra => {
+                let is_here = |key| key != TopKey::Servers;
+                let extras = reader.read_table_of(&entry.node, "x-bowline", "x-bowline", is_here);
+                for (key, extra) in extras {
                     let table_path = format!("x-bowline.{}", extra.key);
-                    parse_section(reader, &extra.key, &extra.node, &table_path, file);
+                    parse_section(reader, key, &extra.node, &table_path, file);
                 }
             }
-            _ => {}
+            JsonTopKey::Schema => {}
         }
     }
 }
@@ -234,16 +243,15 @@ fn parse_json_root(reader: &mut TreeReader, root: &ConfigNode, file: &mut Config
 fn parse_json_server(reader: &mut TreeReader, named: &ConfigEntry) -> ServerSection {
     let table_path = format!("mcpServers.{}", named.key);
     let mut server = new_server_section(named);
-    let entries = reader.read_table(
-        &named.node,
-        &named.key,
-        &table_path,
-        &known_keys::JSON_SERVER,
-    );
-    parse_server_keys(reader, &mut server, entries, &table_path);
-    for entry in entries {
-        match entry.key.as_str() {
-            "type" => {
+    let entries = reader.read_table::<JsonServerKey>(&named.node, &named.key, &table_path);
+    for (key, entry) in &entries {
+        if let Some(key) = key.server_key() {
+            parse_server_key(reader, &mut server, key, entry, &table_path);
+        }
+    }
+    for (key, entry) in entries {
+        match key {
+            JsonServerKey::Type => {
                 let choices = [
                     ("stdio", None),
                     ("local", None),
@@ -255,15 +263,13 @@ fn parse_json_server(reader: &mut TreeReader, named: &ConfigEntry) -> ServerSect
                 ];
                 server.transport = parse_choice(reader, entry, &choices).flatten();
             }
-            "x-bowline" => {
+            JsonServerKey::Extra => {
                 let table_path = format!("{table_path}.x-bowline");
-                let extra = reader.read_table(
-                    &entry.node,
-                    "x-bowline",
-                    &table_path,
-                    &known_keys::JSON_EXTRA,
-                );
-                parse_server_keys(reader, &mut server, extra, &table_path);
+                let is_here = |key: ServerKey| !key.is_foreign();
+                let extras = reader.read_table_of(&entry.node, "x-bowline", &table_path, is_here);
+                for (key, extra) in extras {
+                    parse_server_key(reader, &mut server, key, extra, &table_path);
+                }
             }
             _ => {}
         }
@@ -300,12 +306,12 @@ fn parse_gateway(
     table_path: &str,
     file: &mut ConfigFile,
 ) {
-    for entry in reader.read_table(node, "gateway", table_path, &known_keys::GATEWAY) {
-        match entry.key.as_str() {
-            "listen" => file.listen = reader.read_addresses(entry),
-            "names" => file.names = reader.read_host_names(entry),
-            "expose" | "favourites" => file.rules.parse_exposure(reader, entry),
-            _ => {}
+    for (key, entry) in reader.read_table::<GatewayKey>(node, "gateway", table_path) {
+        match key {
+            GatewayKey::Listen => file.listen = reader.read_addresses(entry),
+            GatewayKey::Names => file.names = reader.read_host_names(entry),
+            GatewayKey::Expose => file.rules.parse_exposure(reader, entry),
+            GatewayKey::Favourites => file.rules.parse_favourites(reader, entry),
         }
     }
 }
@@ -316,13 +322,16 @@ fn parse_cache(
     table_path: &str,
     file: &mut ConfigFile,
 ) {
-    for entry in reader.read_table(node, "cache", table_path, &known_keys::CACHE) {
-        match entry.key.as_str() {
-            "entries" => file.cache_entries = reader.read_count(entry, &CACHE_ENTRIES_RANGE),
-            "bytes" => file.cache_bytes = reader.read_size(entry, &CACHE_BYTES_RANGE),
-            "per_tool" => file.cache_per_tool = reader.read_count(entry, &CACHE_ENTRIES_RANGE),
-            "ttl_max" => file.cache_ttl_max = reader.read_duration(entry),
-            _ => {}
+    for (key, entry) in reader.read_table::<CacheKey>(node, "cache", table_path) {
+        match key {
+            CacheKey::Entries => {
+                file.cache_entries = reader.read_count(entry, &CACHE_ENTRIES_RANGE)
+            }
+            CacheKey::Bytes => file.cache_bytes = reader.read_size(entry, &CACHE_BYTES_RANGE),
+            CacheKey::PerTool => {
+                file.cache_per_tool = reader.read_count(entry, &CACHE_ENTRIES_RANGE)
+            }
+            CacheKey::TtlMax => file.cache_ttl_max = reader.read_duration(entry),
         }
     }
 }
@@ -333,14 +342,13 @@ fn parse_journal(
     table_path: &str,
     file: &mut ConfigFile,
 ) {
-    for entry in reader.read_table(node, "journal", table_path, &known_keys::JOURNAL) {
-        if entry.key == "engine" {
-            let choices = [
-                ("sqlite", JournalEngine::Sqlite),
-                ("memory", JournalEngine::Memory),
-            ];
-            file.engine = parse_choice(reader, entry, &choices);
-        }
+    for (JournalKey::Engine, entry) in reader.read_table::<JournalKey>(node, "journal", table_path)
+    {
+        let choices = [
+            ("sqlite", JournalEngine::Sqlite),
+            ("memory", JournalEngine::Memory),
+        ];
+        file.engine = parse_choice(reader, entry, &choices);
     }
 }
 
@@ -350,22 +358,21 @@ fn parse_audit(
     table_path: &str,
     file: &mut ConfigFile,
 ) {
-    for entry in reader.read_table(node, "audit", table_path, &known_keys::AUDIT) {
-        match entry.key.as_str() {
-            "calls" => file.audit_calls = reader.read_boolean(entry),
-            "payload" => file.audit_payload = reader.read_boolean(entry),
-            "max_bytes" => file.audit_bytes = reader.read_size(entry, &AUDIT_BYTES_RANGE),
-            "keep" => file.audit_keep = reader.read_count(entry, &AUDIT_FILES_RANGE),
-            "denials_max_bytes" => {
+    for (key, entry) in reader.read_table::<AuditKey>(node, "audit", table_path) {
+        match key {
+            AuditKey::Calls => file.audit_calls = reader.read_boolean(entry),
+            AuditKey::Payload => file.audit_payload = reader.read_boolean(entry),
+            AuditKey::MaxBytes => file.audit_bytes = reader.read_size(entry, &AUDIT_BYTES_RANGE),
+            AuditKey::Keep => file.audit_keep = reader.read_count(entry, &AUDIT_FILES_RANGE),
+            AuditKey::DenialsMaxBytes => {
                 file.audit_denials_bytes = reader.read_size(entry, &AUDIT_BYTES_RANGE);
             }
-            "min_age" => file.audit_min_age = reader.read_duration(entry),
-            "max_age" => file.audit_max_age = reader.read_duration(entry),
-            "export" => {
+            AuditKey::MinAge => file.audit_min_age = reader.read_duration(entry),
+            AuditKey::MaxAge => file.audit_max_age = reader.read_duration(entry),
+            AuditKey::Export => {
                 let expected = AuditExportConfig::EXPECTED;
                 file.audit_export = reader.read_parsed(entry, expected, AuditExportConfig::parse);
             }
-            _ => {}
         }
     }
 }
@@ -376,22 +383,21 @@ fn parse_telemetry(
     table_path: &str,
     file: &mut ConfigFile,
 ) {
-    for entry in reader.read_table(node, "telemetry", table_path, &known_keys::TELEMETRY) {
-        match entry.key.as_str() {
-            "otlp" => {
+    for (key, entry) in reader.read_table::<TelemetryKey>(node, "telemetry", table_path) {
+        match key {
+            TelemetryKey::Otlp => {
                 let expected = "an address such as \"http://127.0.0.1:4318\"";
                 file.otlp =
                     reader.read_parsed(entry, expected, |text| HttpEndpoint::parse(text).ok());
             }
-            "service_name" => {
+            TelemetryKey::ServiceName => {
                 let expected = "a name of 1 to 255 characters";
                 file.service_name = reader.read_parsed(entry, expected, |text| {
                     let fits = (1..=255).contains(&text.chars().count());
                     fits.then(|| text.to_owned())
                 });
             }
-            "sample" => file.sample = reader.read_fraction(entry),
-            _ => {}
+            TelemetryKey::Sample => file.sample = reader.read_fraction(entry),
         }
     }
 }

@@ -64,6 +64,7 @@ pub use self::executor_config::{
     ExecutorConfig, ExecutorOfferConfig, ExecutorProtocol, OfferedSecret,
 };
 pub(crate) use self::expand::read_secret_file;
+pub use self::file::key_reference;
 pub use self::find_file::CONFIG_FILE_NAME;
 pub use self::find_file::find_config;
 pub use self::limits_config::ConnectionLimits;

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use bowline_core::policy::FeaturePattern;
 
-use super::known_keys;
+use super::config_table::config_table;
+use super::rule_keys::PrincipalKey;
 use super::server_keys::UnexpandedText;
 use super::tree_reader::TreeReader;
 use crate::broker_config::{BrokerConfig, PeerConfig};
@@ -38,6 +39,28 @@ const RIGHTS_MAX: usize = 64;
 /// Maximum characters of a message kind.
 const KIND_CHARS_MAX: usize = 64;
 
+config_table! {
+    /// `[broker]`: the hub of peers.
+    pub(super) enum BrokerKey {
+        /// Connected peers.
+        Peers = "peers" takes "a whole number",
+        /// Mailboxes of a principal.
+        Mailboxes = "mailboxes" takes "a whole number",
+        /// Deliveries of a principal per second.
+        DeliverRate = "deliver_rate" takes "a whole number",
+        /// Burst of deliveries of a principal.
+        DeliverBurst = "deliver_burst" takes "a whole number",
+        /// Live requests of a peer.
+        Requests = "requests" takes "a whole number",
+        /// Delivery attempts of a message.
+        Attempts = "attempts" takes "a whole number",
+        /// Default time to live of a message.
+        Ttl = "ttl" takes "a duration",
+        /// Further names of the hub's own mailbox.
+        Aliases = "aliases" takes "a list of texts",
+    }
+}
+
 /// Parses `broker`.
 pub(super) fn parse_broker(
     reader: &mut TreeReader,
@@ -45,25 +68,24 @@ pub(super) fn parse_broker(
     table_path: &str,
 ) -> BrokerConfig {
     let mut broker = BrokerConfig::default();
-    for entry in reader.read_table(node, "broker", table_path, &known_keys::BROKER) {
-        let (slot, bounds) = match entry.key.as_str() {
-            "peers" => (&mut broker.peers, &PEERS_RANGE),
-            "mailboxes" => (&mut broker.mailboxes, &MAILBOXES_RANGE),
-            "deliver_rate" => (&mut broker.deliver_rate, &DELIVER_RANGE),
-            "deliver_burst" => (&mut broker.deliver_burst, &DELIVER_RANGE),
-            "requests" => (&mut broker.requests, &REQUESTS_RANGE),
-            "attempts" => (&mut broker.attempts, &ATTEMPTS_RANGE),
-            "ttl" => {
+    for (key, entry) in reader.read_table::<BrokerKey>(node, "broker", table_path) {
+        let (slot, bounds) = match key {
+            BrokerKey::Peers => (&mut broker.peers, &PEERS_RANGE),
+            BrokerKey::Mailboxes => (&mut broker.mailboxes, &MAILBOXES_RANGE),
+            BrokerKey::DeliverRate => (&mut broker.deliver_rate, &DELIVER_RANGE),
+            BrokerKey::DeliverBurst => (&mut broker.deliver_burst, &DELIVER_RANGE),
+            BrokerKey::Requests => (&mut broker.requests, &REQUESTS_RANGE),
+            BrokerKey::Attempts => (&mut broker.attempts, &ATTEMPTS_RANGE),
+            BrokerKey::Ttl => {
                 broker.ttl = parse_ttl(reader, entry).unwrap_or(broker.ttl);
                 continue;
             }
-            "aliases" => {
+            BrokerKey::Aliases => {
                 broker.aliases = parse_list(reader, entry, &ALIASES_WORDING, |text| {
                     is_principal_name(text).then(|| text.into())
                 });
                 continue;
             }
-            _ => continue,
         };
         *slot = reader.read_count(entry, bounds).unwrap_or(*slot);
     }
@@ -84,17 +106,22 @@ fn parse_ttl(reader: &mut TreeReader, entry: &ConfigEntry) -> Option<Duration> {
 /// Parses a key of a peer's rights.
 pub(super) fn parse_peer_right(
     reader: &mut TreeReader,
+    key: PrincipalKey,
     entry: &ConfigEntry,
     peer: &mut PeerConfig,
 ) {
-    match entry.key.as_str() {
-        "to" => {
+    match key {
+        PrincipalKey::To => {
             peer.to = parse_list(reader, entry, &TO_WORDING, |text| {
                 (text == "*" || is_principal_name(text)).then(|| text.into())
             });
         }
-        "kinds" => peer.kinds = parse_list(reader, entry, &KINDS_WORDING, parse_message_kind),
-        "offers" => peer.offers = parse_list(reader, entry, &OFFERS_WORDING, parse_server_pattern),
+        PrincipalKey::Kinds => {
+            peer.kinds = parse_list(reader, entry, &KINDS_WORDING, parse_message_kind)
+        }
+        PrincipalKey::Offers => {
+            peer.offers = parse_list(reader, entry, &OFFERS_WORDING, parse_server_pattern)
+        }
         _ => {}
     }
 }

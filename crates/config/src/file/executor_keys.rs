@@ -6,7 +6,7 @@ use bowline_core::egress::{EgressRule, RULES_MAX};
 use bowline_core::policy::FeaturePattern;
 
 use super::broker_keys::{self, ListWording};
-use super::known_keys;
+use super::config_table::{TableKey, config_table};
 use super::server_keys::{UnexpandedText, nested_table, parse_choice};
 use super::tree_reader::TreeReader;
 use crate::config_names;
@@ -53,6 +53,48 @@ pub(crate) struct OfferedSecretSection {
     pub(crate) to: Vec<EgressRule>,
 }
 
+config_table! {
+    /// `[executors.NAME]`: an executor that the gateway dials.
+    pub(super) enum ExecutorsKey {
+        /// Address of the executor.
+        Url = "url" takes "an address",
+        /// Protocol of the executor.
+        Protocol = "protocol" takes "a choice",
+        /// Credential for the executor.
+        Token = "token" takes "a text",
+    }
+}
+
+config_table! {
+    /// `[executor]`: this machine as an executor.
+    pub(super) enum ExecutorKey {
+        /// Destinations of all servers.
+        Allow = "allow" takes "a list of destinations",
+        /// Destinations of single servers.
+        Servers = "servers" takes "tables by name",
+        /// Secrets that requests may name.
+        Secrets = "secrets" takes "tables by name",
+    }
+}
+
+config_table! {
+    /// `[executor.servers.NAME]`: a server of this executor.
+    pub(super) enum ExecutorServerKey {
+        /// Further destinations of the server.
+        Allow = "allow" takes "a list of destinations",
+    }
+}
+
+config_table! {
+    /// `[executor.secrets.NAME]`: a secret of this executor.
+    pub(super) enum ExecutorSecretKey {
+        /// The secret.
+        Value = "value" takes "a text",
+        /// Where the secret may be sent.
+        To = "to" takes "a list of destinations",
+    }
+}
+
 /// Parses `executors`.
 pub(super) fn parse_executors(
     reader: &mut TreeReader,
@@ -72,16 +114,15 @@ pub(super) fn parse_executors(
             token: None,
         };
         let table_path = nested_table(table_path, &named.key);
-        for entry in reader.read_table(&named.node, &named.key, &table_path, &known_keys::EXECUTORS)
+        for (key, entry) in reader.read_table::<ExecutorsKey>(&named.node, &named.key, &table_path)
         {
-            match entry.key.as_str() {
-                "url" => section.url = reader.read_text(entry),
-                "protocol" => {
+            match key {
+                ExecutorsKey::Url => section.url = reader.read_text(entry),
+                ExecutorsKey::Protocol => {
                     let choices = PROTOCOLS.map(|protocol| (protocol.as_str(), protocol));
                     section.protocol = parse_choice(reader, entry, &choices).unwrap_or_default();
                 }
-                "token" => section.token = reader.read_text(entry),
-                _ => {}
+                ExecutorsKey::Token => section.token = reader.read_text(entry),
             }
         }
         sections.push(section);
@@ -96,25 +137,24 @@ pub(super) fn parse_executor_offer(
     table_path: &str,
 ) -> ExecutorOfferSection {
     let mut offer = ExecutorOfferSection::default();
-    for entry in reader.read_table(node, "executor", table_path, &known_keys::EXECUTOR) {
+    for (key, entry) in reader.read_table::<ExecutorKey>(node, "executor", table_path) {
         let table_path = nested_table(table_path, &entry.key);
-        match entry.key.as_str() {
-            "allow" => offer.allow = parse_destinations(reader, entry),
-            "servers" => {
+        match key {
+            ExecutorKey::Allow => offer.allow = parse_destinations(reader, entry),
+            ExecutorKey::Servers => {
                 for named in reader.read_named_entries(&entry.node, "servers", SERVERS_MAX) {
                     offer
                         .servers
                         .extend(parse_server_egress(reader, named, &table_path));
                 }
             }
-            "secrets" => {
+            ExecutorKey::Secrets => {
                 for named in reader.read_named_entries(&entry.node, "secrets", SECRETS_MAX) {
                     offer
                         .secrets
                         .extend(parse_offered_secret(reader, named, &table_path));
                 }
             }
-            _ => {}
         }
     }
     offer
@@ -129,15 +169,10 @@ fn parse_server_egress(
         return None;
     }
     let (mut allow, table_path) = (Vec::new(), nested_table(table_path, &named.key));
-    for entry in reader.read_table(
-        &named.node,
-        &named.key,
-        &table_path,
-        &known_keys::EXECUTOR_SERVER,
-    ) {
-        if entry.key == "allow" {
-            allow = parse_destinations(reader, entry);
-        }
+    for (ExecutorServerKey::Allow, entry) in
+        reader.read_table::<ExecutorServerKey>(&named.node, &named.key, &table_path)
+    {
+        allow = parse_destinations(reader, entry);
     }
     Some((named.key.clone(), allow))
 }
@@ -160,27 +195,25 @@ fn parse_offered_secret(
         to: Vec::new(),
     };
     let table_path = nested_table(table_path, &named.key);
-    let entries = reader.read_table(
-        &named.node,
-        &named.key,
-        &table_path,
-        &known_keys::EXECUTOR_SECRET,
-    );
-    for entry in entries {
-        match entry.key.as_str() {
-            "value" => section.value = reader.read_text(entry),
-            "to" => section.to = parse_destinations(reader, entry),
-            _ => {}
+    let entries = reader.read_table(&named.node, &named.key, &table_path);
+    for (key, entry) in &entries {
+        match key {
+            ExecutorSecretKey::Value => section.value = reader.read_text(entry),
+            ExecutorSecretKey::To => section.to = parse_destinations(reader, entry),
         }
     }
     for (key, help) in [
-        ("value", "for instance value = \"${file:token}\""),
         (
-            "to",
+            ExecutorSecretKey::Value,
+            "for instance value = \"${file:token}\"",
+        ),
+        (
+            ExecutorSecretKey::To,
             "name where it may be sent, for instance to = [\"tracker.example:443\"]",
         ),
     ] {
-        if !entries.iter().any(|entry| entry.key == key) {
+        if !entries.iter().any(|(present, _)| *present == key) {
+            let key = key.name();
             let message = format!("secret `{}` has no `{key}`", named.key);
             let problem =
                 ConfigProblem::new(named.span.clone(), message, format!("`{key}` is missing"));

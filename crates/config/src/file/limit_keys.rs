@@ -6,8 +6,9 @@ use bowline_core::shares::SharedResource;
 
 use super::super::size;
 use super::super::tree::{ConfigEntry, ConfigNode};
+use super::ConfigFile;
+use super::config_table::config_table;
 use super::tree_reader::TreeReader;
-use super::{ConfigFile, known_keys};
 
 /// Range of calls in flight of a principal.
 const PRINCIPAL_CALLS_RANGE: RangeInclusive<u32> = 1..=1_000_000;
@@ -55,39 +56,98 @@ pub(crate) struct ShareSetting {
     pub(crate) span: Range<usize>,
 }
 
+config_table! {
+    /// `[limits]`: limits of the gateway and of each principal.
+    pub(super) enum LimitKey {
+        /// Calls in flight of a principal.
+        PrincipalCalls = "principal_calls" takes "a whole number",
+        /// Servers that start at a time.
+        Starts = "starts" takes "a whole number",
+        /// Wait of a first list for servers that start.
+        FirstListWait = "first_list_wait" takes "a duration",
+        /// Wait for calls in flight at a stop.
+        StopWait = "stop_wait" takes "a duration",
+        /// Sessions of all principals.
+        Sessions = "sessions" takes "a whole number",
+        /// Sessions of a principal.
+        PrincipalSessions = "principal_sessions" takes "a whole number",
+        /// Open event streams of all principals.
+        Streams = "streams" takes "a whole number",
+        /// Open event streams of a principal.
+        PrincipalStreams = "principal_streams" takes "a whole number",
+        /// Subscriptions of all principals.
+        Subscriptions = "subscriptions" takes "a whole number",
+        /// Subscriptions of a principal.
+        PrincipalSubscriptions = "principal_subscriptions" takes "a whole number",
+        /// Request bodies of all principals in memory.
+        BodyBytes = "body_bytes" takes "a size",
+        /// Request bodies of a principal in memory.
+        PrincipalBodyBytes = "principal_body_bytes" takes "a size",
+        /// Responses of all principals in memory.
+        ResponseBytes = "response_bytes" takes "a size",
+        /// Responses of a principal in memory.
+        PrincipalResponseBytes = "principal_response_bytes" takes "a size",
+        /// Broker deliveries of all principals in work.
+        DeliveryBytes = "delivery_bytes" takes "a size",
+        /// Broker deliveries of a principal in work.
+        PrincipalDeliveryBytes = "principal_delivery_bytes" takes "a size",
+        /// Journal entries of all principals.
+        JournalBytes = "journal_bytes" takes "a size",
+        /// Journal entries of a principal.
+        PrincipalJournalBytes = "principal_journal_bytes" takes "a size",
+        /// Connections of all principals.
+        Connections = "connections" takes "a whole number",
+        /// Connections of a principal.
+        PrincipalConnections = "principal_connections" takes "a whole number",
+        /// Requests of a principal per second.
+        PrincipalRequestsPerS = "principal_requests_per_s" takes "a whole number",
+        /// Burst of requests of a principal.
+        PrincipalRequestsBurst = "principal_requests_burst" takes "a whole number",
+        /// Bytes of a principal per second.
+        PrincipalBytesPerS = "principal_bytes_per_s" takes "a size",
+        /// Burst of bytes of a principal.
+        PrincipalBytesBurst = "principal_bytes_burst" takes "a size",
+        /// Connections that have not authenticated.
+        UnprovenConnections = "unproven_connections" takes "a whole number",
+        /// Such connections of one address.
+        AddressConnections = "address_connections" takes "a whole number",
+    }
+}
+
 pub(super) fn parse_limits(
     reader: &mut TreeReader,
     node: &ConfigNode,
     table_path: &str,
     file: &mut ConfigFile,
 ) {
-    for entry in reader.read_table(node, "limits", table_path, &known_keys::LIMITS) {
-        match entry.key.as_str() {
-            "principal_calls" => {
+    for (key, entry) in reader.read_table::<LimitKey>(node, "limits", table_path) {
+        match key {
+            LimitKey::PrincipalCalls => {
                 file.principal_calls = reader.read_count(entry, &PRINCIPAL_CALLS_RANGE);
             }
-            "starts" => file.starts = reader.read_count(entry, &STARTS_RANGE),
-            "first_list_wait" => file.first_list_wait = reader.read_duration(entry),
-            "stop_wait" => file.stop_wait = reader.read_duration(entry),
-            "principal_requests_per_s" => {
+            LimitKey::Starts => file.starts = reader.read_count(entry, &STARTS_RANGE),
+            LimitKey::FirstListWait => file.first_list_wait = reader.read_duration(entry),
+            LimitKey::StopWait => file.stop_wait = reader.read_duration(entry),
+            LimitKey::PrincipalRequestsPerS => {
                 file.requests_per_s = reader.read_count(entry, &RATE_REQUESTS_RANGE);
             }
-            "principal_requests_burst" => {
+            LimitKey::PrincipalRequestsBurst => {
                 file.requests_burst = reader.read_count(entry, &RATE_REQUESTS_RANGE);
             }
-            "principal_bytes_per_s" => {
+            LimitKey::PrincipalBytesPerS => {
                 file.bytes_per_s = reader.read_size(entry, &RATE_BYTES_RANGE)
             }
-            "principal_bytes_burst" => {
+            LimitKey::PrincipalBytesBurst => {
                 file.bytes_burst = reader.read_size(entry, &RATE_BYTES_RANGE)
             }
-            "unproven_connections" => {
+            LimitKey::UnprovenConnections => {
                 file.unproven_connections =
                     reader.read_count(entry, &UNAUTHENTICATED_CONNECTIONS_RANGE);
             }
-            "address_connections" => {
+            LimitKey::AddressConnections => {
                 file.address_connections = reader.read_count(entry, &SHARE_COUNT_RANGE);
             }
+            // Every other key is the share of a resource.
             _ => file.shares.extend(parse_share(reader, entry)),
         }
     }

@@ -1,16 +1,22 @@
 //! The policy keys: roles, principals, tokens, contexts and profiles.
 
 mod allowance_keys;
+mod rule_tables;
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use bowline_core::policy::{DefaultAction, ExposeMode, FeaturePattern};
 
+pub(super) use self::allowance_keys::{BudgetKey, RateKey};
 use self::allowance_keys::{parse_budget, parse_rate};
+pub(super) use self::rule_tables::{
+    ContextKey, PolicyKey, PrincipalKey, ProfileKey, RoleKey, TokensKey, WhenKey,
+};
 use super::broker_keys;
+use super::config_table::TableKey;
 use super::executor_keys;
-use super::known_keys;
+use super::section_tables::TopKey;
 use super::server_keys::{UnexpandedText, nested_table, parse_choice};
 use super::tree_reader::TreeReader;
 use crate::config_names;
@@ -65,30 +71,31 @@ impl RuleSections {
     pub(super) fn parse_policy_key(
         &mut self,
         reader: &mut TreeReader,
-        key: &str,
+        key: TopKey,
         node: &ConfigNode,
         table_path: &str,
     ) {
+        let name = key.name();
         match key {
-            "policy" => self.parse_policy(reader, node, table_path),
-            "roles" => {
-                for named in reader.read_named_entries(node, key, ROLES_MAX) {
+            TopKey::Policy => self.parse_policy(reader, node, table_path),
+            TopKey::Roles => {
+                for named in reader.read_named_entries(node, name, ROLES_MAX) {
                     self.parse_role(reader, named, &nested_table(table_path, &named.key));
                 }
             }
-            "principals" => {
-                for named in reader.read_named_entries(node, key, PRINCIPALS_MAX) {
+            TopKey::Principals => {
+                for named in reader.read_named_entries(node, name, PRINCIPALS_MAX) {
                     self.parse_principal(reader, named, &nested_table(table_path, &named.key));
                 }
             }
-            "tokens" => self.parse_tokens(reader, node, table_path),
-            "context" => {
-                for named in reader.read_named_entries(node, key, CONTEXTS_MAX) {
+            TopKey::Tokens => self.parse_tokens(reader, node, table_path),
+            TopKey::Context => {
+                for named in reader.read_named_entries(node, name, CONTEXTS_MAX) {
                     self.parse_context(reader, named, &nested_table(table_path, &named.key));
                 }
             }
-            "profiles" => {
-                for named in reader.read_named_entries(node, key, PROFILES_MAX) {
+            TopKey::Profiles => {
+                for named in reader.read_named_entries(node, name, PROFILES_MAX) {
                     self.parse_profile(reader, named, &nested_table(table_path, &named.key));
                 }
             }
@@ -125,9 +132,9 @@ impl RuleSections {
     }
 
     fn parse_policy(&mut self, reader: &mut TreeReader, node: &ConfigNode, table_path: &str) {
-        for entry in reader.read_table(node, "policy", table_path, &known_keys::POLICY) {
-            match entry.key.as_str() {
-                "default" => {
+        for (key, entry) in reader.read_table::<PolicyKey>(node, "policy", table_path) {
+            match key {
+                PolicyKey::Default => {
                     let choices = [
                         ("deny", DefaultAction::Deny),
                         ("allow", DefaultAction::Allow),
@@ -135,29 +142,29 @@ impl RuleSections {
                     self.policy.default_action =
                         parse_choice(reader, entry, &choices).unwrap_or_default();
                 }
-                "allowlist" => self.allowlist = reader.read_text(entry),
-                _ => {}
+                PolicyKey::Allowlist => self.allowlist = reader.read_text(entry),
             }
         }
     }
 
     fn parse_tokens(&mut self, reader: &mut TreeReader, node: &ConfigNode, table_path: &str) {
-        for entry in reader.read_table(node, "tokens", table_path, &known_keys::TOKENS) {
-            if entry.key == "lifetime" {
-                let expected = TokenLifetime::EXPECTED;
-                let lifetime = reader.read_parsed(entry, expected, TokenLifetime::parse);
-                self.policy.token_lifetime = lifetime.unwrap_or_default();
-            }
+        for (TokensKey::Lifetime, entry) in
+            reader.read_table::<TokensKey>(node, "tokens", table_path)
+        {
+            let expected = TokenLifetime::EXPECTED;
+            let lifetime = reader.read_parsed(entry, expected, TokenLifetime::parse);
+            self.policy.token_lifetime = lifetime.unwrap_or_default();
         }
     }
 
-    /// Parses the exposure keys.
+    /// Parses `gateway.favourites`.
+    pub(super) fn parse_favourites(&mut self, reader: &mut TreeReader, entry: &ConfigEntry) {
+        let rule = "gateway.favourites";
+        self.policy.exposure.favourites = self.parse_patterns(reader, entry, rule);
+    }
+
+    /// Parses `gateway.expose`.
     pub(super) fn parse_exposure(&mut self, reader: &mut TreeReader, entry: &ConfigEntry) {
-        if entry.key == "favourites" {
-            let rule = "gateway.favourites";
-            self.policy.exposure.favourites = self.parse_patterns(reader, entry, rule);
-            return;
-        }
         let choices = ExposeMode::ALL.map(|expose| (expose.as_str(), expose));
         self.policy.exposure.expose = parse_choice(reader, entry, &choices).unwrap_or_default();
     }
@@ -167,15 +174,16 @@ impl RuleSections {
             return;
         }
         let mut role = RoleConfig::default();
-        for entry in reader.read_table(&named.node, &named.key, table_path, &known_keys::ROLE) {
+        for (key, entry) in reader.read_table::<RoleKey>(&named.node, &named.key, table_path) {
             let rule = || format!("roles.{}.{}", named.key, entry.key);
-            match entry.key.as_str() {
-                "allow" => role.allow = self.parse_patterns(reader, entry, &rule()),
-                "deny" => role.deny = self.parse_patterns(reader, entry, &rule()),
-                "when" => role.when = self.parse_conditions(reader, entry, table_path, &rule()),
-                "budget" => parse_budget(reader, entry, table_path, &mut role.allowance),
-                "rate" => parse_rate(reader, entry, table_path, &mut role.allowance),
-                _ => {}
+            match key {
+                RoleKey::Allow => role.allow = self.parse_patterns(reader, entry, &rule()),
+                RoleKey::Deny => role.deny = self.parse_patterns(reader, entry, &rule()),
+                RoleKey::When => {
+                    role.when = self.parse_conditions(reader, entry, table_path, &rule())
+                }
+                RoleKey::Budget => parse_budget(reader, entry, table_path, &mut role.allowance),
+                RoleKey::Rate => parse_rate(reader, entry, table_path, &mut role.allowance),
             }
         }
         self.policy.roles.insert(named.key.as_str().into(), role);
@@ -217,17 +225,19 @@ impl RuleSections {
         rule: &str,
     ) -> Option<WhenConfig> {
         let (mut on, mut condition) = (None, None);
-        let entries = reader.read_table(item, "when", table_path, &known_keys::WHEN);
-        for inner in entries {
-            let text = reader.read_text(inner);
-            match (inner.key.as_str(), text) {
-                ("on", Some(text)) => {
+        let entries = reader.read_table(item, "when", table_path);
+        for (key, inner) in &entries {
+            let Some(text) = reader.read_text(inner) else {
+                continue;
+            };
+            match key {
+                WhenKey::On => {
                     on = parse_pattern(reader, &text).inspect(|pattern| {
                         self.mentions
                             .push((rule.into(), pattern.clone(), text.span.clone()));
                     });
                 }
-                ("if", Some(text)) => match self.language.parse_condition(&text.text) {
+                WhenKey::If => match self.language.parse_condition(&text.text) {
                     Ok(read) => condition = Some(Arc::new(read)),
                     Err(fault) => {
                         let message = "`if` is no condition";
@@ -236,14 +246,13 @@ impl RuleSections {
                         reader.problems.push(problem.with_help(help));
                     }
                 },
-                _ => {}
             }
         }
         let item_entry = ConfigEntry {
             span: item.span.clone(),
             ..entry.clone()
         };
-        require_keys(reader, &item_entry, entries, &["on", "if"]);
+        require_keys(reader, &item_entry, &entries, &[WhenKey::On, WhenKey::If]);
         Some(WhenConfig {
             on: on?,
             condition: condition?,
@@ -255,15 +264,16 @@ impl RuleSections {
             return;
         }
         let (mut role, mut peer, mut joins, mut is_peer) = (None, None, None, None);
-        for entry in reader.read_table(&named.node, &named.key, table_path, &known_keys::PRINCIPAL)
-        {
-            match entry.key.as_str() {
-                "role" => role = Some(reader.read_text(entry)),
-                "executors" => joins = Some(executor_keys::parse_join_names(reader, entry)),
-                "broker" => is_peer = reader.read_boolean(entry),
-                _ => {
+        for (key, entry) in reader.read_table::<PrincipalKey>(&named.node, &named.key, table_path) {
+            match key {
+                PrincipalKey::Role => role = Some(reader.read_text(entry)),
+                PrincipalKey::Executors => {
+                    joins = Some(executor_keys::parse_join_names(reader, entry))
+                }
+                PrincipalKey::Broker => is_peer = reader.read_boolean(entry),
+                PrincipalKey::To | PrincipalKey::Kinds | PrincipalKey::Offers => {
                     let rights = peer.get_or_insert_default();
-                    broker_keys::parse_peer_right(reader, entry, rights);
+                    broker_keys::parse_peer_right(reader, key, entry, rights);
                 }
             }
         }
@@ -295,11 +305,11 @@ impl RuleSections {
             return;
         }
         let mut hide = None;
-        for entry in reader.read_table(&named.node, &named.key, table_path, &known_keys::CONTEXT) {
-            if entry.key == "hide" {
-                let rule = format!("context.{}.hide", named.key);
-                hide = Some(self.parse_patterns(reader, entry, &rule));
-            }
+        for (ContextKey::Hide, entry) in
+            reader.read_table::<ContextKey>(&named.node, &named.key, table_path)
+        {
+            let rule = format!("context.{}.hide", named.key);
+            hide = Some(self.parse_patterns(reader, entry, &rule));
         }
         if hide.is_none() {
             report_missing_key(reader, named, "hide");
@@ -318,12 +328,11 @@ impl RuleSections {
             return;
         }
         let mut profile = ProfileConfig::default();
-        for entry in reader.read_table(&named.node, &named.key, table_path, &known_keys::PROFILE) {
+        for (key, entry) in reader.read_table::<ProfileKey>(&named.node, &named.key, table_path) {
             let rule = format!("profiles.{}.{}", named.key, entry.key);
-            match entry.key.as_str() {
-                "allow" => profile.allow = self.parse_patterns(reader, entry, &rule),
-                "deny" => profile.deny = self.parse_patterns(reader, entry, &rule),
-                _ => {}
+            match key {
+                ProfileKey::Allow => profile.allow = self.parse_patterns(reader, entry, &rule),
+                ProfileKey::Deny => profile.deny = self.parse_patterns(reader, entry, &rule),
             }
         }
         let name: Arc<str> = named.key.as_str().into();
@@ -395,15 +404,15 @@ pub(super) fn parse_tool_patterns(
 }
 
 /// Reports the first of `keys` missing from a table.
-fn require_keys(
+fn require_keys<K: TableKey>(
     reader: &mut TreeReader,
     entry: &ConfigEntry,
-    entries: &[ConfigEntry],
-    keys: &[&str],
+    entries: &[(K, &ConfigEntry)],
+    keys: &[K],
 ) {
-    let lacks = |key: &&&str| !entries.iter().any(|inner| inner.key == **key);
+    let lacks = |key: &&K| !entries.iter().any(|(present, _)| present == *key);
     if let Some(key) = keys.iter().find(lacks) {
-        report_missing_key(reader, entry, key);
+        report_missing_key(reader, entry, key.name());
     }
 }
 

@@ -2,7 +2,7 @@
 
 use bowline_link::sandbox::{NetAccess, SandboxLevel};
 
-use super::server_keys::{ServerSection, parse_choice};
+use super::server_keys::{ServerKey, ServerSection, parse_choice};
 use super::tree_reader::TreeReader;
 use crate::config_problem::ConfigProblem;
 use crate::tree::{ConfigEntry, ConfigNode, ConfigValue};
@@ -14,11 +14,12 @@ const ANY_PORT: &str = "*";
 pub(super) fn parse_sandbox_key(
     reader: &mut TreeReader,
     server: &mut ServerSection,
+    key: ServerKey,
     entry: &ConfigEntry,
 ) {
     server.sandbox_span = Some(entry.span.clone());
-    match entry.key.as_str() {
-        "sandbox" => {
+    match key {
+        ServerKey::Sandbox => {
             let levels = [
                 SandboxLevel::Off,
                 SandboxLevel::Default,
@@ -27,7 +28,7 @@ pub(super) fn parse_sandbox_key(
             let choices = levels.map(|level| (level.as_str(), level));
             server.sandbox = parse_choice(reader, entry, &choices).unwrap_or_default();
         }
-        "fs" => server.fs = reader.read_texts(entry),
+        ServerKey::Fs => server.fs = reader.read_texts(entry),
         _ => server.net = parse_net(reader, entry),
     }
 }

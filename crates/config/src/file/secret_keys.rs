@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use super::known_keys;
+use super::config_table::config_table;
 use super::server_keys::{UnexpandedText, nested_table, parse_choice};
 use super::tree_reader::TreeReader;
 use crate::config_problem::ConfigProblem;
@@ -25,6 +25,28 @@ pub(crate) struct SecretSection {
     pub(crate) file: Option<UnexpandedText>,
     pub(crate) command: Option<Vec<UnexpandedText>>,
     pub(crate) every: Option<Duration>,
+}
+
+config_table! {
+    /// `[secrets.NAME]`: where a secret comes from.
+    pub(super) enum SecretKey {
+        /// Variable with the secret.
+        Env = "env" takes "the name of a variable",
+        /// File with the secret.
+        File = "file" takes "a path",
+        /// Program that prints the secret.
+        Command = "command" takes "a list of texts",
+        /// Interval between runs of the program.
+        Every = "every" takes "a duration",
+    }
+}
+
+config_table! {
+    /// `[secret_store]`: where `bowline secret` keeps secrets.
+    pub(super) enum SecretStoreKey {
+        /// A sealed file, or the keychain of the system.
+        Kind = "kind" takes "a choice",
+    }
 }
 
 pub(super) fn parse_secrets(
@@ -59,19 +81,18 @@ fn parse_secret(
         command: None,
         every: None,
     };
-    for entry in reader.read_table(&named.node, &named.key, table_path, &known_keys::SECRET) {
-        match entry.key.as_str() {
-            "env" => secret.env = reader.read_variable_names(&wrap_in_list(entry)).pop(),
-            "file" => secret.file = reader.read_text(entry),
-            "command" => secret.command = Some(reader.read_texts(entry)),
-            "every" => {
+    for (key, entry) in reader.read_table::<SecretKey>(&named.node, &named.key, table_path) {
+        match key {
+            SecretKey::Env => secret.env = reader.read_variable_names(&wrap_in_list(entry)).pop(),
+            SecretKey::File => secret.file = reader.read_text(entry),
+            SecretKey::Command => secret.command = Some(reader.read_texts(entry)),
+            SecretKey::Every => {
                 let expected = "a duration of at least a second, such as \"15m\"";
                 secret.every = reader.read_parsed(entry, expected, |text| {
                     let every = crate::duration::parse_duration(text)?;
                     (every >= MAX_AGE_MIN).then_some(every)
                 });
             }
-            _ => {}
         }
     }
     Some(secret)
@@ -90,14 +111,14 @@ pub(super) fn parse_secret_store(
     table_path: &str,
 ) -> SecretStoreKind {
     let mut kind = SecretStoreKind::default();
-    for entry in reader.read_table(node, "secret_store", table_path, &known_keys::SECRET_STORE) {
-        if entry.key == "kind" {
-            let choices = [
-                ("file", SecretStoreKind::File),
-                ("keychain", SecretStoreKind::Keychain),
-            ];
-            kind = parse_choice(reader, entry, &choices).unwrap_or_default();
-        }
+    for (SecretStoreKey::Kind, entry) in
+        reader.read_table::<SecretStoreKey>(node, "secret_store", table_path)
+    {
+        let choices = [
+            ("file", SecretStoreKind::File),
+            ("keychain", SecretStoreKind::Keychain),
+        ];
+        kind = parse_choice(reader, entry, &choices).unwrap_or_default();
     }
     kind
 }

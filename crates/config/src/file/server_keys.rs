@@ -12,7 +12,7 @@ use bowline_link::http::HttpTransport;
 use bowline_link::sandbox::{NetAccess, SandboxLevel};
 use http::HeaderName;
 
-use super::known_keys;
+use super::config_table::config_table;
 use super::sandbox_keys;
 use super::tool_keys::parse_tools;
 use super::tree_reader::TreeReader;
@@ -134,64 +134,195 @@ pub(crate) struct ServerSection {
     pub(crate) key_header_span: Option<Range<usize>>,
 }
 
-/// Parses `entries` into `server`; unknown keys were reported earlier.
-pub(super) fn parse_server_keys(
+config_table! {
+    /// `[servers.NAME]`: an MCP server.
+    pub(super) enum ServerKey {
+        /// Program of the server.
+        Command = "command" takes "a text",
+        /// Arguments of the program.
+        Args = "args" takes "a list of texts",
+        /// Variables of the program.
+        Env = "env" takes "variables by name",
+        /// Working directory of the program.
+        Cwd = "cwd" takes "a path",
+        /// Variables that are passed on.
+        InheritEnv = "inherit_env" takes "a list of variables",
+        /// Address of a server over HTTP.
+        Url = "url" takes "an address",
+        /// Headers of each request.
+        Headers = "headers" takes "texts by name",
+        /// Transport over HTTP; found out by default.
+        Transport = "transport" takes "a choice",
+        /// Executor that runs or reaches the server.
+        Via = "via" takes "\"executor:NAME\"",
+        /// Name of the server on that executor.
+        Server = "server" takes "a text",
+        /// Timeout of a call.
+        Timeout = "timeout" takes "a duration",
+        /// Timeout of a start.
+        StartTimeout = "start_timeout" takes "a duration",
+        /// Timeout of a first start, which may install the program.
+        InstallTimeout = "install_timeout" takes "a duration or \"off\"",
+        /// Wait for calls in flight before a restart or a stop.
+        DrainTimeout = "drain_timeout" takes "a duration",
+        /// Whether the server starts with its first call.
+        Lazy = "lazy" takes "true or false",
+        /// Idle time after which the server is stopped.
+        IdleStop = "idle_stop" takes "a duration or \"off\"",
+        /// Interval of pings.
+        Ping = "ping" takes "a duration or \"off\"",
+        /// Age at which a list is requested again.
+        Relist = "relist" takes "a duration or \"off\"",
+        /// Era of the protocol; found out by default.
+        Era = "era" takes "a choice",
+        /// Who shares a link to the server.
+        Isolation = "isolation" takes "a choice",
+        /// Calls in flight.
+        MaxCalls = "max_calls" takes "a whole number",
+        /// Calls that wait.
+        Queue = "queue" takes "a whole number",
+        /// Entries of a list.
+        MaxList = "max_list" takes "a whole number",
+        /// Size of a response that is read whole.
+        MaxResult = "max_result" takes "a size",
+        /// Resources of the program.
+        Limits = "limits" takes "a table",
+        /// Sandbox of the program.
+        Sandbox = "sandbox" takes "a choice",
+        /// Paths that the program may use.
+        Fs = "fs" takes "a list of texts",
+        /// Ports that the program may connect to.
+        Net = "net" takes "a list of ports",
+        /// Restarts after a failure.
+        Restart = "restart" takes "a table",
+        /// Rest after repeated failures.
+        Breaker = "breaker" takes "a table",
+        /// What happens when definitions of tools change.
+        Pin = "pin" takes "a choice",
+        /// Whether responses are cached.
+        Cache = "cache" takes "true or false",
+        /// Whether results are checked against their schemas.
+        CheckOutput = "check_output" takes "true or false",
+        /// Whether secrets are taken out of results.
+        RedactResults = "redact_results" takes "true or false",
+        /// Whether arguments of the program may hold secrets.
+        ArgvSecrets = "argv_secrets" takes "a choice",
+        /// Settings of single tools.
+        Tools = "tools" takes "tables by name",
+    }
+    planned { "journal" }
+}
+
+config_table! {
+    /// `[servers.NAME.limits]`: resources of a program.
+    pub(super) enum ChildLimitKey {
+        /// Memory of a process.
+        Memory = "memory" takes "a size",
+        /// Processes and threads.
+        Processes = "processes" takes "a whole number",
+        /// Size of a file.
+        File = "file" takes "a size",
+        /// Open files of a process.
+        OpenFiles = "open_files" takes "a whole number",
+    }
+}
+
+config_table! {
+    /// `[servers.NAME.restart]`: restarts after a failure.
+    pub(super) enum RestartKey {
+        /// Restarts within the window.
+        Budget = "budget" takes "a whole number",
+        /// The window.
+        Window = "window" takes "a duration",
+        /// Pauses before restarts.
+        Backoff = "backoff" takes "a range of durations",
+    }
+}
+
+config_table! {
+    /// `[servers.NAME.breaker]`: rest after repeated failures.
+    pub(super) enum BreakerKey {
+        /// Failures in a row that open the breaker.
+        Failures = "failures" takes "a whole number",
+        /// Rest before the next attempt.
+        Rest = "rest" takes "a duration",
+    }
+}
+
+impl ServerKey {
+    /// Whether a JSON file has the key, or one for the same, beside `x-bowline`.
+    pub(super) const fn is_foreign(self) -> bool {
+        matches!(
+            self,
+            Self::Command
+                | Self::Args
+                | Self::Env
+                | Self::Cwd
+                | Self::Url
+                | Self::Headers
+                | Self::Transport
+        )
+    }
+}
+
+/// Parses a key into `server`.
+pub(super) fn parse_server_key(
     reader: &mut TreeReader,
     server: &mut ServerSection,
-    entries: &[ConfigEntry],
+    key: ServerKey,
+    entry: &ConfigEntry,
     table_path: &str,
 ) {
-    for entry in entries {
-        match entry.key.as_str() {
-            "command" => server.command = reader.read_text(entry),
-            "url" => server.url = reader.read_text(entry),
-            "headers" => server.headers = reader.read_headers(entry),
-            "transport" => {
-                let choices = [
-                    ("auto", HttpTransport::Auto),
-                    ("http", HttpTransport::Streamable),
-                    ("sse", HttpTransport::Sse),
-                ];
-                server.transport = parse_choice(reader, entry, &choices);
-            }
-            "via" => server.via = reader.read_text(entry),
-            "server" => server.remote_name = reader.read_text(entry),
-            "args" => server.args = reader.read_texts(entry),
-            "env" => server.env = reader.read_variables(entry),
-            "cwd" => server.cwd = reader.read_text(entry),
-            "inherit_env" => server.inherit_env = reader.read_variable_names(entry),
-            "timeout" => server.timeout = reader.read_duration(entry),
-            "start_timeout" => server.start_timeout = reader.read_duration(entry),
-            "install_timeout" => server.install_timeout = reader.read_optional_duration(entry),
-            "drain_timeout" => server.drain_timeout = reader.read_duration(entry),
-            "lazy" => server.lazy = reader.read_boolean(entry),
-            "idle_stop" => server.idle_stop = reader.read_optional_duration(entry),
-            "ping" => server.ping = reader.read_optional_duration(entry),
-            "relist" => server.relist = reader.read_optional_duration(entry),
-            "era" => server.era_setting = parse_era(reader, entry),
-            "isolation" => server.isolation = parse_isolation(reader, entry),
-            "max_calls" => server.max_calls = reader.read_count(entry, &MAX_CALLS_RANGE),
-            "queue" => server.queue = reader.read_count(entry, &QUEUE_RANGE),
-            "max_list" => server.max_list = reader.read_count(entry, &MAX_LIST_RANGE),
-            "max_result" => server.max_result = reader.read_size(entry, &MAX_RESULT_RANGE),
-            "limits" => parse_child_limits(reader, server, entry, table_path),
-            "sandbox" | "fs" | "net" => sandbox_keys::parse_sandbox_key(reader, server, entry),
-            "restart" => parse_restart(reader, server, entry, table_path),
-            "breaker" => parse_breaker(reader, server, entry, table_path),
-            "pin" => server.pin = parse_pin_mode(reader, entry),
-            "cache" => server.cache = reader.read_boolean(entry),
-            "check_output" => server.check_output = reader.read_boolean(entry),
-            "redact_results" => server.redact_results = reader.read_boolean(entry),
-            "argv_secrets" => {
-                let choices = [
-                    ("refuse", ArgvSecrets::Refuse),
-                    ("allow", ArgvSecrets::Allow),
-                ];
-                server.argv_secrets = parse_choice(reader, entry, &choices).unwrap_or_default();
-            }
-            "tools" => parse_tools(reader, server, entry, table_path),
-            _ => {}
+    match key {
+        ServerKey::Command => server.command = reader.read_text(entry),
+        ServerKey::Url => server.url = reader.read_text(entry),
+        ServerKey::Headers => server.headers = reader.read_headers(entry),
+        ServerKey::Transport => {
+            let choices = [
+                ("auto", HttpTransport::Auto),
+                ("http", HttpTransport::Streamable),
+                ("sse", HttpTransport::Sse),
+            ];
+            server.transport = parse_choice(reader, entry, &choices);
         }
+        ServerKey::Via => server.via = reader.read_text(entry),
+        ServerKey::Server => server.remote_name = reader.read_text(entry),
+        ServerKey::Args => server.args = reader.read_texts(entry),
+        ServerKey::Env => server.env = reader.read_variables(entry),
+        ServerKey::Cwd => server.cwd = reader.read_text(entry),
+        ServerKey::InheritEnv => server.inherit_env = reader.read_variable_names(entry),
+        ServerKey::Timeout => server.timeout = reader.read_duration(entry),
+        ServerKey::StartTimeout => server.start_timeout = reader.read_duration(entry),
+        ServerKey::InstallTimeout => server.install_timeout = reader.read_optional_duration(entry),
+        ServerKey::DrainTimeout => server.drain_timeout = reader.read_duration(entry),
+        ServerKey::Lazy => server.lazy = reader.read_boolean(entry),
+        ServerKey::IdleStop => server.idle_stop = reader.read_optional_duration(entry),
+        ServerKey::Ping => server.ping = reader.read_optional_duration(entry),
+        ServerKey::Relist => server.relist = reader.read_optional_duration(entry),
+        ServerKey::Era => server.era_setting = parse_era(reader, entry),
+        ServerKey::Isolation => server.isolation = parse_isolation(reader, entry),
+        ServerKey::MaxCalls => server.max_calls = reader.read_count(entry, &MAX_CALLS_RANGE),
+        ServerKey::Queue => server.queue = reader.read_count(entry, &QUEUE_RANGE),
+        ServerKey::MaxList => server.max_list = reader.read_count(entry, &MAX_LIST_RANGE),
+        ServerKey::MaxResult => server.max_result = reader.read_size(entry, &MAX_RESULT_RANGE),
+        ServerKey::Limits => parse_child_limits(reader, server, entry, table_path),
+        ServerKey::Sandbox | ServerKey::Fs | ServerKey::Net => {
+            sandbox_keys::parse_sandbox_key(reader, server, key, entry);
+        }
+        ServerKey::Restart => parse_restart(reader, server, entry, table_path),
+        ServerKey::Breaker => parse_breaker(reader, server, entry, table_path),
+        ServerKey::Pin => server.pin = parse_pin_mode(reader, entry),
+        ServerKey::Cache => server.cache = reader.read_boolean(entry),
+        ServerKey::CheckOutput => server.check_output = reader.read_boolean(entry),
+        ServerKey::RedactResults => server.redact_results = reader.read_boolean(entry),
+        ServerKey::ArgvSecrets => {
+            let choices = [
+                ("refuse", ArgvSecrets::Refuse),
+                ("allow", ArgvSecrets::Allow),
+            ];
+            server.argv_secrets = parse_choice(reader, entry, &choices).unwrap_or_default();
+        }
+        ServerKey::Tools => parse_tools(reader, server, entry, table_path),
     }
 }
 
@@ -233,23 +364,21 @@ fn parse_child_limits(
 ) {
     let table_path = nested_table(table_path, "limits");
     server.limits_span = Some(entry.span.clone());
-    for inner in reader.read_table(
-        &entry.node,
-        "limits",
-        &table_path,
-        &known_keys::CHILD_LIMITS,
-    ) {
+    for (key, inner) in reader.read_table::<ChildLimitKey>(&entry.node, "limits", &table_path) {
         let limits = &mut server.limits;
-        match inner.key.as_str() {
-            "memory" => limits.memory_bytes_max = reader.read_size(inner, &MEMORY_BYTES_RANGE),
-            "file" => limits.file_bytes_max = reader.read_size(inner, &FILE_BYTES_RANGE),
-            "processes" => {
+        match key {
+            ChildLimitKey::Memory => {
+                limits.memory_bytes_max = reader.read_size(inner, &MEMORY_BYTES_RANGE)
+            }
+            ChildLimitKey::File => {
+                limits.file_bytes_max = reader.read_size(inner, &FILE_BYTES_RANGE)
+            }
+            ChildLimitKey::Processes => {
                 limits.processes_max = reader.read_count(inner, &PROCESSES_RANGE).map(u64::from);
             }
-            "open_files" => {
+            ChildLimitKey::OpenFiles => {
                 limits.open_files_max = reader.read_count(inner, &OPEN_FILES_RANGE).map(u64::from);
             }
-            _ => {}
         }
     }
 }
@@ -261,16 +390,15 @@ fn parse_restart(
     table_path: &str,
 ) {
     let table_path = nested_table(table_path, "restart");
-    for inner in reader.read_table(&entry.node, "restart", &table_path, &known_keys::RESTART) {
-        match inner.key.as_str() {
-            "budget" => server.restart_budget = reader.read_count(inner, &(0..=u32::MAX)),
-            "window" => server.restart_window = reader.read_duration(inner),
-            "backoff" => {
+    for (key, inner) in reader.read_table::<RestartKey>(&entry.node, "restart", &table_path) {
+        match key {
+            RestartKey::Budget => server.restart_budget = reader.read_count(inner, &(0..=u32::MAX)),
+            RestartKey::Window => server.restart_window = reader.read_duration(inner),
+            RestartKey::Backoff => {
                 let expected = "a range of durations such as \"100ms..5s\"";
                 server.restart_backoff =
                     reader.read_parsed(inner, expected, duration::parse_duration_range);
             }
-            _ => {}
         }
     }
 }
@@ -282,11 +410,12 @@ fn parse_breaker(
     table_path: &str,
 ) {
     let table_path = nested_table(table_path, "breaker");
-    for inner in reader.read_table(&entry.node, "breaker", &table_path, &known_keys::BREAKER) {
-        match inner.key.as_str() {
-            "failures" => server.breaker_failures = reader.read_count(inner, &(1..=u32::MAX)),
-            "rest" => server.breaker_rest = reader.read_duration(inner),
-            _ => {}
+    for (key, inner) in reader.read_table::<BreakerKey>(&entry.node, "breaker", &table_path) {
+        match key {
+            BreakerKey::Failures => {
+                server.breaker_failures = reader.read_count(inner, &(1..=u32::MAX))
+            }
+            BreakerKey::Rest => server.breaker_rest = reader.read_duration(inner),
         }
     }
 }

@@ -8,7 +8,7 @@ use bowline_core::lane::KeyChannel;
 use bowline_host::spec::ToolRule;
 use http::HeaderName;
 
-use super::known_keys;
+use super::config_table::config_table;
 use super::rule_keys::parse_tool_patterns;
 use super::server_keys::{ServerSection, nested_table, parse_choice};
 use super::tree_reader::{RESERVED_HEADERS, TreeReader};
@@ -30,6 +30,24 @@ struct QueueKeySpans {
     idempotency: Option<(Range<usize>, bool)>,
 }
 
+config_table! {
+    /// `[servers.NAME.tools.TOOL]`: settings of a tool.
+    pub(super) enum ToolKey {
+        /// Whether calls read or write.
+        Effect = "effect" takes "a choice",
+        /// Whether running a call twice is like running it once.
+        Idempotent = "idempotent" takes "true or false",
+        /// Timeout of a call.
+        Timeout = "timeout" takes "a duration",
+        /// Tools whose cached responses a call outdates.
+        Invalidates = "invalidates" takes "a list of tools",
+        /// How long calls are queued while the server is away.
+        Queue = "queue" takes "a duration",
+        /// How the server is told the key of a queued call.
+        Idempotency = "idempotency" takes "a key channel",
+    }
+}
+
 /// Parses the table `tools` of a server.
 pub(super) fn parse_tools(
     reader: &mut TreeReader,
@@ -42,27 +60,26 @@ pub(super) fn parse_tools(
         let table_path = nested_table(&table_path, &tool.key);
         let mut rule = ToolRule::default();
         let mut key_spans = QueueKeySpans::default();
-        for inner in reader.read_table(&tool.node, &tool.key, &table_path, &known_keys::TOOL) {
+        for (key, inner) in reader.read_table::<ToolKey>(&tool.node, &tool.key, &table_path) {
             let effects = [
                 ("read", Effect::Read),
                 ("write", Effect::Write),
                 ("unknown", Effect::Unknown),
             ];
-            match inner.key.as_str() {
-                "effect" => rule.effect = parse_choice(reader, inner, &effects),
-                "idempotent" => rule.idempotent = reader.read_boolean(inner),
-                "timeout" => rule.timeout = reader.read_duration(inner),
-                "invalidates" => rule.invalidates = parse_tool_patterns(reader, inner),
-                "queue" => {
+            match key {
+                ToolKey::Effect => rule.effect = parse_choice(reader, inner, &effects),
+                ToolKey::Idempotent => rule.idempotent = reader.read_boolean(inner),
+                ToolKey::Timeout => rule.timeout = reader.read_duration(inner),
+                ToolKey::Invalidates => rule.invalidates = parse_tool_patterns(reader, inner),
+                ToolKey::Queue => {
                     rule.queue = reader.read_duration(inner);
                     key_spans.queue = Some(inner.span.clone());
                 }
-                "idempotency" => {
+                ToolKey::Idempotency => {
                     let channel = parse_idempotency(reader, inner);
                     key_spans.idempotency = Some((inner.node.span.clone(), channel.is_some()));
                     rule.idempotency = channel.unwrap_or_default();
                 }
-                _ => {}
             }
         }
         key_spans.check_queueable(&tool.key, &rule, &mut reader.problems);

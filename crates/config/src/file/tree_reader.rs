@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use http::HeaderName;
 
+use super::config_table::TableKey;
 use super::server_keys::{OptionalDuration, UnexpandedText};
 use crate::config_problem::ConfigProblem;
 use crate::tree::{ConfigEntry, ConfigNode, ConfigValue};
@@ -35,13 +36,6 @@ pub(super) const RESERVED_HEADERS: [&str; 9] = [
     "transfer-encoding",
 ];
 
-/// The keys of one table: implemented and planned ones.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct TableKeys {
-    pub(super) implemented: &'static [&'static str],
-    pub(super) planned: &'static [&'static str],
-}
-
 /// Collects problems while values are extracted.
 #[derive(Debug, Default)]
 pub(super) struct TreeReader {
@@ -50,21 +44,35 @@ pub(super) struct TreeReader {
 
 impl TreeReader {
     /// Returns the entries of a table with fixed keys; unknown keys become problems.
-    pub(super) fn read_table<'n>(
+    pub(super) fn read_table<'n, K: TableKey>(
         &mut self,
         node: &'n ConfigNode,
         name: &str,
         table_path: &str,
-        keys: &TableKeys,
-    ) -> &'n [ConfigEntry] {
+    ) -> Vec<(K, &'n ConfigEntry)> {
+        self.read_table_of(node, name, table_path, |_| true)
+    }
+
+    /// Like [`read_table`](Self::read_table), with the keys that `is_here` selects.
+    pub(super) fn read_table_of<'n, K: TableKey>(
+        &mut self,
+        node: &'n ConfigNode,
+        name: &str,
+        table_path: &str,
+        is_here: fn(K) -> bool,
+    ) -> Vec<(K, &'n ConfigEntry)> {
         let ConfigValue::Table(entries) = &node.value else {
             self.report_expected(node, name, "a table");
-            return &[];
+            return Vec::new();
         };
+        let mut known = Vec::with_capacity(entries.len());
         for entry in entries {
-            self.check_key(entry, table_path, keys);
+            match K::from_name(&entry.key).filter(|key| is_here(*key)) {
+                Some(key) => known.push((key, entry)),
+                None => self.report_unknown_key(entry, table_path, is_here),
+            }
         }
-        entries
+        known
     }
 
     /// Returns the entries of a table with user-chosen names as keys.
@@ -88,12 +96,14 @@ impl TreeReader {
         entries
     }
 
-    fn check_key(&mut self, entry: &ConfigEntry, table_path: &str, keys: &TableKeys) {
+    fn report_unknown_key<K: TableKey>(
+        &mut self,
+        entry: &ConfigEntry,
+        table_path: &str,
+        is_here: fn(K) -> bool,
+    ) {
         let key = entry.key.as_str();
-        if keys.implemented.contains(&key) {
-            return;
-        }
-        if keys.planned.contains(&key) {
+        if K::PLANNED.contains(&key) {
             let message = format!("`{key}` in {table_path} is not built yet in this version");
             let problem =
                 ConfigProblem::new(entry.span.clone(), message, "known, but not built yet");
@@ -102,14 +112,16 @@ impl TreeReader {
             return;
         }
         let message = format!("unknown key `{}` in {table_path}", key.escape_debug());
-        let all = keys.implemented.iter().chain(keys.planned).copied();
+        let here = K::KEYS.iter().filter(|declared| is_here(declared.key));
+        let names: Vec<&str> = here.map(|declared| declared.name).collect();
+        let all = names.iter().chain(K::PLANNED).copied();
         let label = nearest_match(key, all).map_or_else(
             || "not a key here".to_owned(),
             |near| format!("did you mean `{near}`?"),
         );
         let problem = ConfigProblem::new(entry.span.clone(), message, label);
         self.problems
-            .push(problem.with_help(format!("keys here: {}", keys.implemented.join(", "))));
+            .push(problem.with_help(format!("keys here: {}", names.join(", "))));
     }
 
     pub(super) fn report_wrong_type(&mut self, entry: &ConfigEntry, expected: &str) {
