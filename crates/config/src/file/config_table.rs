@@ -1,11 +1,11 @@
-//! The declaration of a table: its keys, what each key takes, and what each key is for. The readers
-//! match the declared keys exhaustively, problems suggest them, and the reference lists them.
+//! The declaration of a table: keys, kinds of values and purposes. The readers match the declared
+//! keys exhaustively, problems suggest a declared key, and the reference lists every key.
 
 /// Keys of a table with fixed keys.
 pub(super) trait TableKey: Copy + PartialEq + 'static {
     /// The keys, in the order of problems and of the reference.
     const KEYS: &'static [KeyDeclaration<Self>];
-    /// What the table is for.
+    /// Purpose of the table.
     const PURPOSE: &'static str;
     /// Names that a later version will know.
     const PLANNED: &'static [&'static str];
@@ -29,14 +29,14 @@ pub(super) struct KeyDeclaration<K> {
     pub(super) key: K,
     /// The name in the file.
     pub(super) name: &'static str,
-    /// What the key takes, in words.
+    /// Kind of the value, in words.
     pub(super) takes: &'static str,
-    /// What the key is for.
+    /// Purpose of the key.
     pub(super) purpose: &'static str,
 }
 
-/// Declares the keys of a table as an enum: a doc comment, a variant, the name in the file, and in
-/// words what the key takes.
+/// Declares the keys of a table as an enum: for each key the purpose as a doc comment, a variant,
+/// the name in the file, and the kind of the value.
 macro_rules! config_table {
     (
         #[doc = $table_doc:literal]

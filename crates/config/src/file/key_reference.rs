@@ -16,9 +16,12 @@ use super::section_tables::{
 use super::server_keys::{BreakerKey, ChildLimitKey, RestartKey, ServerKey};
 use super::{broker_keys::BrokerKey, limit_keys::LimitKey, tool_keys::ToolKey};
 
-const HEAD: &str = "# Keys of the config file\n\n\
-    Each table of `bowline.toml` with its keys, as `bowline` itself knows them. This page is written \
-    by\n`cargo run -p bowline-config --example config_keys > docs/config-keys.md`.\n";
+const HEAD: &str = "\
+# Keys of the config file
+
+Each table of `bowline.toml` with its keys, as `bowline` itself knows them. This page is written by
+`cargo run -p bowline-config --example config_keys > docs/config-keys.md`.
+";
 
 /// Returns the reference of all keys of a config file, as Markdown.
 #[must_use]
