@@ -17,15 +17,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use bowline_core::BoxFuture;
-use bowline_core::call::BodyKind;
+use bowline_core::call::{BodyKind, ServerResponse};
 use bowline_core::client_handle::SessionKey;
 use bowline_core::error::ExecutionStatus;
 use bowline_core::pending_table::SendState;
 use bowline_core::sync::lock;
 use bowline_core::time::MonotonicTime;
 use bowline_link::{
-    InFlightGuard, Link, LinkConnectError, LinkError, LinkEvent, LinkExit, LinkRequest,
-    LinkResponse, ServerInfo,
+    InFlightGuard, Link, LinkConnectError, LinkError, LinkEvent, LinkExit, LinkRequest, ServerInfo,
 };
 use bowline_runtime::{Clock, TaskTracker};
 use bowline_wire::mcp::{code, method};
@@ -146,47 +145,32 @@ impl PeerLink {
         Ok((link, event_receiver))
     }
 
-    async fn handle_request(&self, request: LinkRequest) -> Result<LinkResponse, LinkError> {
+    async fn handle_request(&self, request: LinkRequest) -> Result<ServerResponse, LinkError> {
         match request.method.as_ref() {
-            method::PING => Ok(LinkResponse::from_result(&request, b"{}")),
+            method::PING => Ok(request.result_response(b"{}")),
             method::TOOLS_LIST if !self.forwards_all => {
                 self.tools.refresh(&self.remote.manifest());
-                Ok(LinkResponse::from_result(&request, &self.tools.list_page()))
+                Ok(request.result_response(&self.tools.list_page()))
             }
             method::TOOLS_CALL => self.call_tool(request).await,
             _ if self.forwards_all => self.forward_request(request).await,
             other => {
                 let message = format!("`{other}` does not go to a peer");
-                Ok(LinkResponse::from_error(
-                    &request,
-                    code::METHOD_NOT_FOUND,
-                    &message,
-                    None,
-                ))
+                Ok(request.error_response(code::METHOD_NOT_FOUND, &message, None))
             }
         }
     }
 
-    async fn call_tool(&self, request: LinkRequest) -> Result<LinkResponse, LinkError> {
+    async fn call_tool(&self, request: LinkRequest) -> Result<ServerResponse, LinkError> {
         let params = renamed_params(&request).unwrap_or_default();
         let Some(tool) = object::text_field(&params, "name").map(Arc::<str>::from) else {
             let message = "the call names no tool";
-            return Ok(LinkResponse::from_error(
-                &request,
-                code::INVALID_PARAMS,
-                message,
-                None,
-            ));
+            return Ok(request.error_response(code::INVALID_PARAMS, message, None));
         };
         self.tools.refresh(&self.remote.manifest());
         let Some(repeatable) = self.tools.repeatability(&tool) else {
             let message = format!("Unknown tool: {tool}");
-            return Ok(LinkResponse::from_error(
-                &request,
-                code::INVALID_PARAMS,
-                &message,
-                None,
-            ));
+            return Ok(request.error_response(code::INVALID_PARAMS, &message, None));
         };
         let context = match self.forwards_all {
             true => self.request_context(&request),
@@ -208,7 +192,7 @@ impl PeerLink {
     }
 
     /// Forwards a request other than a tool call, as a live request.
-    async fn forward_request(&self, request: LinkRequest) -> Result<LinkResponse, LinkError> {
+    async fn forward_request(&self, request: LinkRequest) -> Result<ServerResponse, LinkError> {
         let lists_tools = request.method == method::TOOLS_LIST;
         let broker_request = BrokerRequest::Mcp {
             server: Arc::clone(self.tools.server()),
@@ -228,7 +212,7 @@ impl PeerLink {
         request: LinkRequest,
         broker_request: BrokerRequest,
         stored: bool,
-    ) -> Result<LinkResponse, LinkError> {
+    ) -> Result<ServerResponse, LinkError> {
         let caller = match (self.side, &request.caller_identity) {
             (PeerRole::Worker, Some(identity)) => Some(MessageSender {
                 session_id: HUB.into(),
@@ -365,7 +349,7 @@ impl PeerLink {
 }
 
 impl Link for PeerLink {
-    fn request(&self, request: LinkRequest) -> BoxFuture<'_, Result<LinkResponse, LinkError>> {
+    fn request(&self, request: LinkRequest) -> BoxFuture<'_, Result<ServerResponse, LinkError>> {
         Box::pin(async move {
             if let Some(exit) = self.exit_state() {
                 return Err(LinkError::Closed(exit));

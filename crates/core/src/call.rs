@@ -426,18 +426,39 @@ impl Effect {
 /// The reply to a call, with provenance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallReply {
-    /// The whole JSON-RPC response, with the id of the call.
-    pub response: Bytes,
-    /// Position of the result or error object in `response`.
-    pub body_at: Range<usize>,
-    /// Whether the body is a result or a JSON-RPC error of the server.
-    pub body_kind: BodyKind,
+    /// The response, with the id of the call. The edge translates for clients of the opposite era.
+    pub response: ServerResponse,
     /// Provenance of the reply.
     pub origin: ReplyOrigin,
-    /// The era of the encoding; the edge translates for clients of the opposite era.
-    pub era: Era,
     /// The server of a live response; absent for cached and gateway responses.
     pub server: Option<Arc<str>>,
+}
+
+/// A response as passed from a link to the edge.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerResponse {
+    /// The whole JSON-RPC response with the caller's id; all remaining bytes are the server's.
+    pub bytes: Bytes,
+    /// Result or error.
+    pub body: BodyKind,
+    /// Position of the result or error in `bytes`.
+    pub body_at: Range<usize>,
+    /// The era of the encoding.
+    pub era: Era,
+}
+
+impl ServerResponse {
+    /// Returns the result or error object.
+    #[must_use]
+    pub fn body_bytes(&self) -> &[u8] {
+        self.bytes.get(self.body_at.clone()).unwrap_or_default()
+    }
+
+    /// Returns the result or error object, sharing the bytes.
+    #[must_use]
+    pub fn shared_body(&self) -> Bytes {
+        self.bytes.slice(self.body_at.clone())
+    }
 }
 
 /// Body of a response.

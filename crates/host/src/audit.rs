@@ -232,7 +232,7 @@ impl AuditEntry {
     /// Returns the number of bytes kept alive.
     fn held_bytes(&self) -> usize {
         let response_bytes = match &self.outcome {
-            AuditOutcome::Reply(reply) => reply.response.len(),
+            AuditOutcome::Reply(reply) => reply.response.bytes.len(),
             AuditOutcome::Cancelled
             | AuditOutcome::Failed(_)
             | AuditOutcome::Refused { .. }

@@ -151,14 +151,11 @@ impl Authorizer {
         let guard = self.guard.load();
         let Some(guard) = guard
             .as_ref()
-            .filter(|_| reply.body_kind == BodyKind::Result)
+            .filter(|_| reply.response.body == BodyKind::Result)
         else {
             return Ok(());
         };
-        let result = reply
-            .response
-            .get(reply.body_at.clone())
-            .unwrap_or_default();
+        let result = reply.response.body_bytes();
         match guard.check_result(route, result) {
             GuardDecision::Allow => Ok(()),
             GuardDecision::Deny { reason } => Err(CallError::BadOutput {

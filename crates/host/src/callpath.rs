@@ -255,7 +255,7 @@ impl CallPath {
         self.authorizer.check_result(route, &reply)?;
 
         // Length: a result over the limit is stored and read in parts.
-        match spec.is_within_result_limit(reply.response.len()) {
+        match spec.is_within_result_limit(reply.response.bytes.len()) {
             true => Ok((reply, link)),
             false => {
                 let reply = Box::pin(self.store_result(call, route, spec, reply)).await?;
@@ -408,11 +408,8 @@ impl CallPath {
             })
             .await?;
         Ok(CallReply {
-            response: response.bytes,
-            body_at: response.body_at,
-            body_kind: response.body,
+            response,
             origin: ReplyOrigin::Live,
-            era: response.era,
             server: Some(Arc::clone(&resolved.route.server)),
         })
     }

@@ -7,13 +7,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bowline_core::BoxFuture;
+use bowline_core::call::ServerResponse;
 use bowline_core::client_handle::ClientHandle;
 use bowline_core::era::Era;
 use bowline_core::pending_table::SendState;
 use bowline_link::stderr::StderrLog;
 use bowline_link::{
-    InFlightGuard, Link, LinkConnectError, LinkError, LinkEvent, LinkExit, LinkRequest,
-    LinkResponse, Revision, ServerInfo,
+    InFlightGuard, Link, LinkConnectError, LinkError, LinkEvent, LinkExit, LinkRequest, Revision,
+    ServerInfo,
 };
 use bowline_runtime::{Clock, TaskTracker};
 use bowline_tools::{
@@ -124,32 +125,22 @@ struct InProcessLink {
 }
 
 impl InProcessLink {
-    async fn handle_request(&self, request: &LinkRequest) -> Result<LinkResponse, LinkError> {
+    async fn handle_request(&self, request: &LinkRequest) -> Result<ServerResponse, LinkError> {
         match request.method.as_ref() {
-            method::PING => Ok(LinkResponse::from_result(request, b"{}")),
+            method::PING => Ok(request.result_response(b"{}")),
             method::TOOLS_LIST => Ok(self.list_tools(request)),
             method::TOOLS_CALL => self.call_tool(request).await,
             other => {
                 let message = format!("`{other}` is not served in process");
-                Ok(LinkResponse::from_error(
-                    request,
-                    code::METHOD_NOT_FOUND,
-                    &message,
-                    None,
-                ))
+                Ok(request.error_response(code::METHOD_NOT_FOUND, &message, None))
             }
         }
     }
 
-    fn list_tools(&self, request: &LinkRequest) -> LinkResponse {
+    fn list_tools(&self, request: &LinkRequest) -> ServerResponse {
         let tools = catch_unwind(AssertUnwindSafe(|| self.executor.list_tools()));
         let Ok(tools) = tools else {
-            return LinkResponse::from_error(
-                request,
-                code::INTERNAL,
-                "the executor panicked",
-                None,
-            );
+            return request.error_response(code::INTERNAL, "the executor panicked", None);
         };
         let mut page = Vec::from(&b"{\"tools\":["[..]);
         for (at, tool) in tools.iter().enumerate() {
@@ -159,21 +150,16 @@ impl InProcessLink {
             page.extend_from_slice(tool.definition());
         }
         page.extend_from_slice(b"]}");
-        LinkResponse::from_result(request, &page)
+        request.result_response(&page)
     }
 
-    async fn call_tool(&self, request: &LinkRequest) -> Result<LinkResponse, LinkError> {
+    async fn call_tool(&self, request: &LinkRequest) -> Result<ServerResponse, LinkError> {
         let params = request.params.clone().unwrap_or_default();
         let named = object::text_field(&params, "name");
         let renamed = request.rename.as_ref().map(|rename| &*rename.to);
         let Some(tool) = renamed.or(named.as_deref()) else {
             let message = "the call names no tool";
-            return Ok(LinkResponse::from_error(
-                request,
-                code::INVALID_PARAMS,
-                message,
-                None,
-            ));
+            return Ok(request.error_response(code::INVALID_PARAMS, message, None));
         };
         let at = object::field(&params, "arguments");
         let arguments = at.map_or_else(
@@ -184,12 +170,7 @@ impl InProcessLink {
             Ok(arguments) => arguments,
             Err(bad) => {
                 let message = format!("the arguments cannot be read: {bad}");
-                return Ok(LinkResponse::from_error(
-                    request,
-                    code::INVALID_PARAMS,
-                    &message,
-                    None,
-                ));
+                return Ok(request.error_response(code::INVALID_PARAMS, &message, None));
             }
         };
         let context = ExecuteContext {
@@ -200,12 +181,12 @@ impl InProcessLink {
         };
         let outcome = execute_caught(self.executor.as_ref(), tool, arguments, &context).await;
         Ok(match outcome {
-            Some(Ok(output)) => LinkResponse::from_result(request, output.raw()),
+            Some(Ok(output)) => request.result_response(output.raw()),
             Some(Err(failure)) => to_error_response(request, &failure),
             None => {
                 tracing::error!(tool, "in-process tool panicked");
                 let text = format!("tool `{tool}` panicked; whether it took effect is not known");
-                LinkResponse::from_result(request, ToolOutput::from_error(&text).raw())
+                request.result_response(ToolOutput::from_error(&text).raw())
             }
         })
     }
@@ -219,7 +200,7 @@ impl InProcessLink {
 }
 
 impl Link for InProcessLink {
-    fn request(&self, request: LinkRequest) -> BoxFuture<'_, Result<LinkResponse, LinkError>> {
+    fn request(&self, request: LinkRequest) -> BoxFuture<'_, Result<ServerResponse, LinkError>> {
         Box::pin(async move {
             if let Some(exit) = *self.ended.borrow() {
                 return Err(LinkError::Closed(exit));
@@ -274,7 +255,7 @@ impl Link for InProcessLink {
 }
 
 /// Writes an error response with the execution status.
-fn to_error_response(request: &LinkRequest, failure: &ExecuteError) -> LinkResponse {
+fn to_error_response(request: &LinkRequest, failure: &ExecuteError) -> ServerResponse {
     let code = match failure {
         ExecuteError::UnknownTool { .. }
         | ExecuteError::AmbiguousTool { .. }
@@ -282,7 +263,7 @@ fn to_error_response(request: &LinkRequest, failure: &ExecuteError) -> LinkRespo
         ExecuteError::Call(_) | ExecuteError::Failed { .. } => code::INTERNAL,
     };
     let data = format!("{{\"execution\":\"{}\"}}", failure.execution().as_str());
-    LinkResponse::from_error(request, code, &failure.to_string(), Some(data.as_bytes()))
+    request.error_response(code, &failure.to_string(), Some(data.as_bytes()))
 }
 
 impl fmt::Debug for InProcessSpec {

@@ -1,6 +1,6 @@
 //! Replies written by the host itself, in the format of server responses.
 
-use bowline_core::call::{BodyKind, CallReply, ReplyOrigin};
+use bowline_core::call::{BodyKind, CallReply, ReplyOrigin, ServerResponse};
 use bowline_core::era::Era;
 use bowline_wire::jsonrpc::Envelope;
 use bowline_wire::splice::write_string;
@@ -25,14 +25,16 @@ pub(crate) fn error_reply(message: &str, id: &Bytes) -> CallReply {
 /// Writes a result as the response to `id`.
 pub(crate) fn result_reply(result: &[u8], id: &Bytes, origin: ReplyOrigin) -> CallReply {
     let envelope = Envelope::Result { id };
-    let mut response = Vec::with_capacity(envelope.capacity(result.len()));
-    let body_at = envelope.write(&mut response, |out| out.extend_from_slice(result));
+    let mut bytes = Vec::with_capacity(envelope.capacity(result.len()));
+    let body_at = envelope.write(&mut bytes, |out| out.extend_from_slice(result));
     CallReply {
-        response: response.into(),
-        body_at,
-        body_kind: BodyKind::Result,
+        response: ServerResponse {
+            bytes: bytes.into(),
+            body: BodyKind::Result,
+            body_at,
+            era: Era::Legacy,
+        },
         origin,
-        era: Era::Legacy,
         server: None,
     }
 }

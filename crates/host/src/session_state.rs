@@ -174,15 +174,13 @@ impl SessionState {
         reply: &CallReply,
         now: MonotonicTime,
     ) {
-        if !matches!(call.subject, CallSubject::Tool(_)) || reply.body_kind != BodyKind::Result {
+        if !matches!(call.subject, CallSubject::Tool(_)) || reply.response.body != BodyKind::Result
+        {
             return;
         }
-        let result = reply
-            .response
-            .get(reply.body_at.clone())
-            .unwrap_or_default();
+        let result = reply.response.body_bytes();
         let session = call.client.as_ref().map(|caller| caller.session());
-        if let Some(id) = created_task_id(call, reply.era, result) {
+        if let Some(id) = created_task_id(call, reply.response.era, result) {
             let origin = TaskOrigin {
                 server: &route.server,
                 tool: &route.name,

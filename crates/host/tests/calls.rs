@@ -137,7 +137,7 @@ async fn every_response_kind_counts_as_answered() {
     ] {
         let (world, host) = default_host(ServerScript::always(server_doing(act))).await;
         let reply = call_do(&host).await.unwrap();
-        assert_eq!(reply.body_kind, kind);
+        assert_eq!(reply.response.body, kind);
         assert!(reply_body(&reply).contains(text), "{}", reply_body(&reply));
         let status = host.server_status("s").unwrap();
         assert_eq!((status.calls, status.errors), (1, 0));

@@ -57,7 +57,7 @@ async fn visible_name_is_rewritten_to_own_name() {
 
     let reply = host.call(tool_call("b__read", r#"{"n":1}"#)).await.unwrap();
 
-    let answer = String::from_utf8(reply.response.to_vec()).unwrap();
+    let answer = String::from_utf8(reply.response.bytes.to_vec()).unwrap();
     assert!(answer.contains(&format!("\"id\":{CALL_ID},")), "{answer}");
     assert!(reply_body(&reply).contains("b#1"), "{answer}");
     let record = world.record();

@@ -12,7 +12,7 @@ mod server_requests;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use bowline_core::call::BodyKind;
+use bowline_core::call::{BodyKind, ServerResponse};
 use bowline_core::client_handle::ClientHandle;
 use bowline_wire::mcp::{meta, method};
 use bowline_wire::splice::replace_span;
@@ -20,7 +20,7 @@ use bowline_wire::{MessageKind, ObjectEditor, RpcMessage, object};
 use bytes::Bytes;
 use tokio::time::{Instant, timeout_at};
 
-use crate::link::{LinkError, LinkEvent, LinkExit, LinkResponse};
+use crate::link::{LinkError, LinkEvent, LinkExit};
 
 pub(crate) use annotate::with_server_name;
 pub(crate) use dispatch_text::dispatch_text;
@@ -91,7 +91,7 @@ pub(crate) async fn wait_response<D: Demux>(
     id: u64,
     response: &mut ResponseReceiver,
     deadline: Instant,
-) -> Option<Result<LinkResponse, LinkError>> {
+) -> Option<Result<ServerResponse, LinkError>> {
     let mut until = deadline;
     loop {
         if let Ok(response) = timeout_at(until, &mut *response).await {
@@ -183,7 +183,7 @@ impl<D: Demux> IncomingMessage<'_, D> {
         };
         let body_at = shift(body_at.start)..shift(body_at.end);
         // A dropped receiver is the same as a late response.
-        let _ = entry.response.send(Ok(LinkResponse {
+        let _ = entry.response.send(Ok(ServerResponse {
             bytes,
             body,
             body_at,

@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_core::BoxFuture;
+use bowline_core::call::ServerResponse;
 use bowline_core::client_handle::ClientHandle;
 use bowline_core::era::{Era, EraSetting};
 use bowline_runtime::TaskSpawner;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::link::{Link, LinkError, LinkEvent, LinkExit, LinkRequest, LinkResponse, ServerInfo};
+use crate::link::{Link, LinkError, LinkEvent, LinkExit, LinkRequest, ServerInfo};
 use crate::message_limits::LargeResponseLimits;
 use crate::modern::change_listen::{ChangeListener, ListenFilter, run_listener as listen_to};
 use crate::modern::era_discovery::DiscoverOutcome;
@@ -376,7 +377,7 @@ struct HttpLink {
 
 impl HttpLink {
     /// Sends a request to a modern server.
-    async fn request_modern(&self, request: LinkRequest) -> Result<LinkResponse, LinkError> {
+    async fn request_modern(&self, request: LinkRequest) -> Result<ServerResponse, LinkError> {
         let conversation = &self.conversation;
         let once = |round| conversation.request_stateless(round);
         match request.era {
@@ -397,7 +398,7 @@ impl HttpLink {
         &self,
         legacy_session: &LegacySession,
         mut request: LinkRequest,
-    ) -> Result<LinkResponse, LinkError> {
+    ) -> Result<ServerResponse, LinkError> {
         let Some(session) = legacy_session.get_or_open(request.deadline).await else {
             return self.request_modern(request).await;
         };
@@ -409,7 +410,10 @@ impl HttpLink {
 }
 
 impl Link for HttpLink {
-    fn request(&self, mut request: LinkRequest) -> BoxFuture<'_, Result<LinkResponse, LinkError>> {
+    fn request(
+        &self,
+        mut request: LinkRequest,
+    ) -> BoxFuture<'_, Result<ServerResponse, LinkError>> {
         let conversation = &self.conversation;
         match (request.era, conversation.mode.era()) {
             (Era::Legacy, Era::Legacy) => Box::pin(conversation.request(request)),

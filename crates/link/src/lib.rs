@@ -24,7 +24,7 @@ pub use child_limits::ChildLimits;
 pub use demux::{CLIENT_WAIT_MAX, RelayError, relay_input_requests, required_capability};
 pub use link::{
     CallerIdentity, IdempotencyHeader, InFlightGuard, InputRequestError, Link, LinkError,
-    LinkEvent, LinkExit, LinkRequest, LinkResponse, NotSentReason, ParamRename, ServerInfo,
+    LinkEvent, LinkExit, LinkRequest, NotSentReason, ParamRename, ServerInfo,
 };
 pub use message_limits::{LARGE_BYTES_MAX, LargeResponseLimits};
 pub use modern::ListenFilter;

@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bowline_core::BoxFuture;
-use bowline_core::call::BodyKind;
+use bowline_core::call::ServerResponse;
 use bowline_core::client_handle::{ClientHandle, SessionKey};
 use bowline_core::era::{Era, HeaderParams};
 use bowline_core::trace::CallTrace;
@@ -107,27 +107,6 @@ pub struct ParamRename {
     pub at: Range<usize>,
     /// Replacement.
     pub to: Arc<str>,
-}
-
-/// Response of a server.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LinkResponse {
-    /// Whole JSON-RPC response with the caller's id; all remaining bytes are the server's.
-    pub bytes: Bytes,
-    /// Result or error.
-    pub body: BodyKind,
-    /// Position of the result or error in `bytes`.
-    pub body_at: Range<usize>,
-    /// Era of the response.
-    pub era: Era,
-}
-
-impl LinkResponse {
-    /// Returns the result or error object.
-    #[must_use]
-    pub fn body_bytes(&self) -> &[u8] {
-        self.bytes.get(self.body_at.clone()).unwrap_or_default()
-    }
 }
 
 /// How a link ended.
@@ -245,7 +224,7 @@ pub struct ServerInfo {
 pub trait Link: fmt::Debug + Send + Sync {
     /// Sends a request and waits for the response. Dropping the future cancels the request: an
     /// unsent request is removed, a sent request is cancelled at the server.
-    fn request(&self, request: LinkRequest) -> BoxFuture<'_, Result<LinkResponse, LinkError>>;
+    fn request(&self, request: LinkRequest) -> BoxFuture<'_, Result<ServerResponse, LinkError>>;
 
     /// Queues a notification without waiting.
     ///

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use bowline_core::call::ServerResponse;
 use bowline_core::client_handle::ClientHandle;
 use bowline_core::pending_table::SendState;
 use bowline_core::sync::lock;
@@ -12,7 +13,7 @@ use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::{Instant, timeout_at};
 
 use crate::demux::{self, Demux, DemuxCounters, PendingRequest, PendingRequests, ResponseReceiver};
-use crate::link::{LinkError, LinkExit, LinkRequest, LinkResponse, NotSentReason};
+use crate::link::{LinkError, LinkExit, LinkRequest, NotSentReason};
 use crate::modern::change_listen::ChangeStream;
 use crate::stdio::StdioLimits;
 
@@ -124,7 +125,7 @@ impl RpcConnection {
     }
 
     /// Sends a request and waits for the response.
-    pub(crate) async fn request(&self, request: LinkRequest) -> Result<LinkResponse, LinkError> {
+    pub(crate) async fn request(&self, request: LinkRequest) -> Result<ServerResponse, LinkError> {
         let (entry, receiver) = PendingRequest::new(&request);
         let id = self.register_request(entry)?;
         self.send_and_wait(id, receiver, request).await
@@ -153,7 +154,7 @@ impl RpcConnection {
         id: u64,
         mut receiver: ResponseReceiver,
         request: LinkRequest,
-    ) -> Result<LinkResponse, LinkError> {
+    ) -> Result<ServerResponse, LinkError> {
         let mut waiting = RpcPendingGuard {
             rpc: self,
             id: Some(id),
@@ -194,7 +195,7 @@ impl RpcConnection {
         receiver: &mut ResponseReceiver,
         deadline: Instant,
         queued: &mut bool,
-    ) -> Option<Result<LinkResponse, LinkError>> {
+    ) -> Option<Result<ServerResponse, LinkError>> {
         // The queue nearly always has room, so no timer is needed.
         let pushed = match self.push_frame(Some(id), frame) {
             Ok(()) => Ok(()),

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_core::BoxFuture;
+use bowline_core::call::ServerResponse;
 use bowline_core::client_handle::{ClientCapabilities, ClientCapability, ClientHandle};
 use bowline_core::era::Era;
 use bowline_runtime::TaskSpawner;
@@ -17,7 +18,7 @@ use tokio::time::Instant;
 
 use crate::child_limits::ChildLimits;
 use crate::demux::{Demux, LinkEventSender};
-use crate::link::{Link, LinkError, LinkEvent, LinkExit, LinkRequest, LinkResponse, ServerInfo};
+use crate::link::{Link, LinkError, LinkEvent, LinkExit, LinkRequest, ServerInfo};
 use crate::message_limits::{LARGE_BYTES_MAX, LargeResponseLimits};
 use crate::modern::change_listen::ChangeListener;
 use crate::modern::{era_params, input_rounds};
@@ -388,7 +389,10 @@ struct StdioLink {
 }
 
 impl Link for StdioLink {
-    fn request(&self, mut request: LinkRequest) -> BoxFuture<'_, Result<LinkResponse, LinkError>> {
+    fn request(
+        &self,
+        mut request: LinkRequest,
+    ) -> BoxFuture<'_, Result<ServerResponse, LinkError>> {
         match (request.era, self.era()) {
             (Era::Legacy, Era::Legacy) | (Era::Modern, Era::Modern) => {
                 Box::pin(self.rpc.request(request))

@@ -7,12 +7,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bowline_core::BoxFuture;
-use bowline_core::call::BodyKind;
+use bowline_core::call::{BodyKind, ServerResponse};
 use bowline_core::pending_table::SendState;
 use bowline_core::time::to_millis;
 use bowline_link::{
-    CLIENT_WAIT_MAX, Link, LinkError, LinkEvent, LinkExit, LinkRequest, LinkResponse, Revision,
-    ServerInfo,
+    CLIENT_WAIT_MAX, Link, LinkError, LinkEvent, LinkExit, LinkRequest, Revision, ServerInfo,
 };
 use bowline_runtime::fifo_watch;
 use bytes::Bytes;
@@ -199,7 +198,7 @@ impl ScriptedLink {
         exit
     }
 
-    async fn list_tools(&self, request: &LinkRequest) -> Result<LinkResponse, LinkError> {
+    async fn list_tools(&self, request: &LinkRequest) -> Result<ServerResponse, LinkError> {
         let params = sim_json::sent_params(request);
         let cursor = sim_json::parse_cursor(&params);
         self.process
@@ -231,7 +230,7 @@ impl ScriptedLink {
 
     /// Responds to a method except tool calls and lists, as scripted; by default with a
     /// method-not-found error.
-    async fn respond_other(&self, request: &LinkRequest) -> LinkResponse {
+    async fn respond_other(&self, request: &LinkRequest) -> ServerResponse {
         let params = sim_json::sent_params(request);
         let instance = &self.process.instance;
         self.process
@@ -276,7 +275,7 @@ impl ScriptedLink {
         }
     }
 
-    async fn run_tool(&self, request: &LinkRequest) -> Result<LinkResponse, LinkError> {
+    async fn run_tool(&self, request: &LinkRequest) -> Result<ServerResponse, LinkError> {
         let params = sim_json::sent_params(request);
         let Some((tool, arguments)) = sim_json::parse_call(&params) else {
             return Err(LinkError::BadResponse("the call cannot be read".into()));
@@ -311,7 +310,7 @@ impl ScriptedLink {
         behaviour: ToolBehaviour,
         request: &LinkRequest,
         execution: &ToolExecution,
-    ) -> Result<LinkResponse, LinkError> {
+    ) -> Result<ServerResponse, LinkError> {
         let result = |is_error: bool| {
             let text =
                 sim_json::to_json_string(&format!("{}#{}", execution.server, execution.generation));
@@ -373,7 +372,7 @@ impl ScriptedLink {
 }
 
 impl Link for ScriptedLink {
-    fn request(&self, request: LinkRequest) -> BoxFuture<'_, Result<LinkResponse, LinkError>> {
+    fn request(&self, request: LinkRequest) -> BoxFuture<'_, Result<ServerResponse, LinkError>> {
         Box::pin(async move {
             if let Some(exit) = self.exit_status() {
                 return Err(LinkError::Closed(exit));

@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
-use bowline_core::call::BodyKind;
+use bowline_core::call::{BodyKind, ServerResponse};
 use bowline_core::era::Era;
-use bowline_link::{LinkRequest, LinkResponse};
+use bowline_link::LinkRequest;
 use bowline_wire::jsonrpc::Envelope;
 use bowline_wire::mcp::method;
 
@@ -90,7 +90,7 @@ pub(crate) fn parse_cursor(params: &str) -> &str {
 }
 
 /// Wraps a result or error into a response to `request`.
-pub(crate) fn to_response(request: &LinkRequest, body: BodyKind, text: &str) -> LinkResponse {
+pub(crate) fn to_response(request: &LinkRequest, body: BodyKind, text: &str) -> ServerResponse {
     let mut bytes = Vec::new();
     let body_at = Envelope::from_body(&request.reply_id, body)
         .write(&mut bytes, |out| out.extend_from_slice(text.as_bytes()));
@@ -99,7 +99,7 @@ pub(crate) fn to_response(request: &LinkRequest, body: BodyKind, text: &str) -> 
         true => Era::Modern,
         false => Era::Legacy,
     };
-    LinkResponse {
+    ServerResponse {
         bytes: bytes.into(),
         body,
         body_at,

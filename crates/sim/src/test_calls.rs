@@ -63,10 +63,7 @@ pub fn server_tool_call(server: &str, tool: &str, arguments: &str) -> CallReques
 /// Returns the result or error object of a reply.
 #[must_use]
 pub fn reply_body(reply: &CallReply) -> String {
-    let body = reply
-        .response
-        .get(reply.body_at.clone())
-        .unwrap_or_default();
+    let body = reply.response.body_bytes();
     String::from_utf8_lossy(body).into_owned()
 }
 

@@ -72,8 +72,8 @@ impl ToolOutput {
     /// # Errors
     /// The error object of an error response.
     pub fn from_reply(reply: &CallReply) -> Result<Self, Bytes> {
-        let body = reply.response.slice(reply.body_at.clone());
-        match reply.body_kind {
+        let body = reply.response.shared_body();
+        match reply.response.body {
             BodyKind::Result => Ok(Self {
                 result: body,
                 origin: reply.origin,

@@ -156,8 +156,8 @@ impl ServerProbe {
         };
         let outcome = match reply {
             Ok(reply) => {
-                let text = reply.response.get(reply.body_at).unwrap_or_default();
-                let key = match reply.body_kind {
+                let text = reply.response.body_bytes();
+                let key = match reply.response.body {
                     BodyKind::Result => "result",
                     BodyKind::Error => "error",
                 };

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use bowline_core::call::BodyKind;
+use bowline_core::call::{BodyKind, ServerResponse};
 use bowline_core::era::Era;
-use bowline_link::{LinkError, LinkRequest, LinkResponse};
+use bowline_link::{LinkError, LinkRequest};
 use bowline_wire::jsonrpc::Envelope;
 use bowline_wire::span::ByteSpan;
 use bowline_wire::splice::{replace_span, write_string};
@@ -30,15 +30,15 @@ pub(super) fn renamed_params(request: &LinkRequest) -> Option<Bytes> {
 pub(super) fn to_link_response(
     request: &LinkRequest,
     response: BrokerResponse,
-) -> Result<LinkResponse, LinkError> {
+) -> Result<ServerResponse, LinkError> {
     match response {
         BrokerResponse::Output {
             result: body, era, ..
-        } => Ok(LinkResponse {
+        } => Ok(ServerResponse {
             era,
-            ..LinkResponse::from_result(request, &body)
+            ..request.result_response(&body)
         }),
-        BrokerResponse::RpcError { error, era } => Ok(LinkResponse {
+        BrokerResponse::RpcError { error, era } => Ok(ServerResponse {
             era,
             ..peer_error_response(request, &error)
         }),
@@ -50,13 +50,13 @@ pub(super) fn to_link_response(
 }
 
 /// Wraps a server error under the caller's id, byte for byte.
-fn peer_error_response(request: &LinkRequest, error: &[u8]) -> LinkResponse {
+fn peer_error_response(request: &LinkRequest, error: &[u8]) -> ServerResponse {
     let envelope = Envelope::Error {
         id: Some(&request.reply_id),
     };
     let mut bytes = Vec::with_capacity(envelope.capacity(error.len()));
     let body_at = envelope.write(&mut bytes, |out| out.extend_from_slice(error));
-    LinkResponse {
+    ServerResponse {
         body: BodyKind::Error,
         body_at,
         bytes: bytes.into(),

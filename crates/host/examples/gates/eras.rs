@@ -32,10 +32,7 @@ pub(crate) fn to_modern_call(call: &mut CallRequest) {
 
 /// Translates a response to the caller's era.
 pub(crate) fn to_caller_era(call: &CallRequest, reply: &CallReply) -> Vec<u8> {
-    let result = reply
-        .response
-        .get(reply.body_at.clone())
-        .unwrap_or_default();
+    let result = reply.response.body_bytes();
     let method = call.subject.method();
     let told = match call.era() {
         Era::Legacy => to_legacy(result, method),

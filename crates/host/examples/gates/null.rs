@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use bowline_core::BoxFuture;
-use bowline_core::call::BodyKind;
+use bowline_core::call::{BodyKind, ServerResponse};
 use bowline_core::client_handle::ClientHandle;
 use bowline_core::era::Era;
 use bowline_host::spec::ServerSpec;
 use bowline_host::supervisor::{Dial, DialedLink};
 use bowline_link::stderr::StderrLog;
 use bowline_link::{
-    Link, LinkConnectError, LinkError, LinkExit, LinkRequest, LinkResponse, Revision, ServerInfo,
+    Link, LinkConnectError, LinkError, LinkExit, LinkRequest, Revision, ServerInfo,
 };
 use bytes::Bytes;
 use tokio::sync::mpsc;
@@ -31,9 +31,9 @@ const FAILED: &str = r#"{"content":[],"ttlMs":3600000,"cacheScope":"private","is
 pub(crate) struct NullLink {
     info: ServerInfo,
     list: Bytes,
-    plain: LinkResponse,
-    kept: LinkResponse,
-    failed: LinkResponse,
+    plain: ServerResponse,
+    kept: ServerResponse,
+    failed: ServerResponse,
 }
 
 impl NullLink {
@@ -60,9 +60,9 @@ impl NullLink {
     }
 }
 
-fn to_response(body: &str) -> LinkResponse {
+fn to_response(body: &str) -> ServerResponse {
     let bytes = [START, body.as_bytes(), b"}"].concat();
-    LinkResponse {
+    ServerResponse {
         bytes: bytes.into(),
         body_at: START.len()..START.len() + body.len(),
         body: BodyKind::Result,
@@ -71,10 +71,10 @@ fn to_response(body: &str) -> LinkResponse {
 }
 
 impl Link for NullLink {
-    fn request(&self, request: LinkRequest) -> BoxFuture<'_, Result<LinkResponse, LinkError>> {
+    fn request(&self, request: LinkRequest) -> BoxFuture<'_, Result<ServerResponse, LinkError>> {
         Box::pin(async move {
             if request.method != "tools/call" {
-                return Ok(LinkResponse {
+                return Ok(ServerResponse {
                     bytes: self.list.clone(),
                     body_at: 0..self.list.len(),
                     body: BodyKind::Result,

@@ -109,7 +109,7 @@ fn render_row<'a>(entry: &'a AuditEntry, options: &RenderOptions) -> AuditRow<'a
             row.reason = Some(text(reason)).filter(|reason| !reason.is_empty());
         }
         AuditOutcome::Reply(reply) => {
-            result = reply.response.get(reply.body_at.clone());
+            result = reply.response.bytes.get(reply.response.body_at.clone());
             row.outcome = Some(reply_outcome(entry, reply).into());
             row.execution = Some("completed".into());
             row.origin = Some(reply.origin.as_str().into());
@@ -170,11 +170,8 @@ fn scope_text(scope: &EndpointScope) -> Cow<'_, str> {
 
 /// Returns the outcome of a reply: refused by the server, tool failure, or success.
 fn reply_outcome(note: &AuditEntry, reply: &CallReply) -> &'static str {
-    let result = reply
-        .response
-        .get(reply.body_at.clone())
-        .unwrap_or_default();
-    match (reply.body_kind, &note.subject) {
+    let result = reply.response.body_bytes();
+    match (reply.response.body, &note.subject) {
         (BodyKind::Error, _) => "rejected",
         (BodyKind::Result, Some(CallSubject::Tool(_))) if is_error(result) => "tool_error",
         (BodyKind::Result, _) => "ok",

@@ -346,16 +346,16 @@ fn to_item(item: &catalog::CatalogItem) -> ManifestItem {
 }
 
 fn to_response(reply: &CallReply) -> BrokerResponse {
-    let body = reply.response.slice(reply.body_at.clone());
-    match reply.body_kind {
+    let body = reply.response.shared_body();
+    match reply.response.body {
         BodyKind::Result => BrokerResponse::Output {
             result: body,
             from_journal: false,
-            era: reply.era,
+            era: reply.response.era,
         },
         BodyKind::Error => BrokerResponse::RpcError {
             error: body,
-            era: reply.era,
+            era: reply.response.era,
         },
     }
 }

@@ -64,18 +64,15 @@ impl OutputValidator {
         reply: &CallReply,
     ) -> Result<(), CallError> {
         let is_tool = matches!(call.subject, CallSubject::Tool(_));
-        if !is_tool || !spec.check_output || reply.body_kind != BodyKind::Result {
+        if !is_tool || !spec.check_output || reply.response.body != BodyKind::Result {
             return Ok(());
         }
         let Some(schema) = self.schema_for(catalog, route) else {
             return Ok(());
         };
-        let result = reply
-            .response
-            .get(reply.body_at.clone())
-            .unwrap_or_default();
+        let result = reply.response.body_bytes();
         // An input request or a task has no structured content yet.
-        if reply.era == Era::Modern && !result_kind(result).is_final() {
+        if reply.response.era == Era::Modern && !result_kind(result).is_final() {
             return Ok(());
         }
         let Some(content) = structured_content(result) else {

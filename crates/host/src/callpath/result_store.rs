@@ -139,9 +139,9 @@ impl CallPath {
             bytes_max: spec.result_max,
         };
         let is_tool = matches!(call.subject, CallSubject::Tool(_));
-        let result = reply.response.slice(reply.body_at.clone());
-        let is_end = reply.era == Era::Legacy || result_kind(&result).is_final();
-        if !is_tool || reply.body_kind != BodyKind::Result || !is_end {
+        let result = reply.response.shared_body();
+        let is_end = reply.response.era == Era::Legacy || result_kind(&result).is_final();
+        if !is_tool || reply.response.body != BodyKind::Result || !is_end {
             return Err(too_large());
         }
         drop(reply);

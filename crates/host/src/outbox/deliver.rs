@@ -110,10 +110,7 @@ async fn on_response(
 ) -> Result<SendOutcome, JournalError> {
     let (receipt, at) = (delivery.receipt, shared.timestamps());
     let Some(result) = completed_result(&reply) else {
-        let body = reply
-            .response
-            .get(reply.body_at.clone())
-            .unwrap_or_default();
+        let body = reply.response.body_bytes();
         let cause = match requires_input(&reply) {
             true => "the server asks for something, and nobody is there to answer",
             false => "the server refused it",

@@ -84,10 +84,9 @@ pub(super) fn recorded_reply(result: &[u8], id: &Bytes) -> CallReply {
         ResultKind::Absent => Era::Legacy,
         _ => Era::Modern,
     };
-    CallReply {
-        era,
-        ..local_reply::result_reply(result, id, ReplyOrigin::Recorded)
-    }
+    let mut reply = local_reply::result_reply(result, id, ReplyOrigin::Recorded);
+    reply.response.era = era;
+    reply
 }
 
 /// Returns the error reason for a dead-lettered write.

@@ -267,12 +267,9 @@ fn queue_reason(error: &CallError, serves: bool) -> QueueReason {
 
 /// True if the server requires input before executing the write.
 pub(super) fn requires_input(reply: &CallReply) -> bool {
-    let body = reply
-        .response
-        .get(reply.body_at.clone())
-        .unwrap_or_default();
-    reply.era == Era::Modern
-        && reply.body_kind == BodyKind::Result
+    let body = reply.response.body_bytes();
+    reply.response.era == Era::Modern
+        && reply.response.body == BodyKind::Result
         && matches!(
             result_kind(body),
             ResultKind::InputRequired | ResultKind::Unknown
@@ -284,12 +281,9 @@ pub(super) fn completed_result(reply: &CallReply) -> Option<&[u8]> {
     if requires_input(reply) {
         return None;
     }
-    let body = reply
-        .response
-        .get(reply.body_at.clone())
-        .unwrap_or_default();
+    let body = reply.response.body_bytes();
     let is_error = object::field(body, "isError").is_some_and(|at| at.slice(body) != b"false");
-    (reply.body_kind == BodyKind::Result && !is_error).then_some(body)
+    (reply.response.body == BodyKind::Result && !is_error).then_some(body)
 }
 
 /// Copies a result for storage, unless too large.

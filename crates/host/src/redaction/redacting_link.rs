@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use bowline_core::BoxFuture;
+use bowline_core::call::ServerResponse;
 use bowline_core::client_handle::SessionKey;
 use bowline_core::era::Era;
-use bowline_link::{Link, LinkError, LinkExit, LinkRequest, LinkResponse, ProcessSet, ServerInfo};
+use bowline_link::{Link, LinkError, LinkExit, LinkRequest, ProcessSet, ServerInfo};
 use tokio::time::Instant;
 
 use super::ResultSecrets;
@@ -36,7 +37,7 @@ impl RedactingLink {
 }
 
 impl Link for RedactingLink {
-    fn request(&self, request: LinkRequest) -> BoxFuture<'_, Result<LinkResponse, LinkError>> {
+    fn request(&self, request: LinkRequest) -> BoxFuture<'_, Result<ServerResponse, LinkError>> {
         if self.secrets.is_empty() {
             return self.link.request(request);
         }
@@ -50,7 +51,7 @@ impl Link for RedactingLink {
             let (bytes, body_at) = self
                 .secrets
                 .redact_part(link_response.bytes, link_response.body_at);
-            Ok(LinkResponse {
+            Ok(ServerResponse {
                 bytes,
                 body_at,
                 ..link_response

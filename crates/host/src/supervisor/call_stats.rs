@@ -78,7 +78,7 @@ impl Drop for CallStatsGuard<'_> {
 
 fn to_outcome<T>(outcome: &Result<(CallReply, T), CallError>) -> CallOutcome {
     match outcome {
-        Ok((reply, _)) => match reply.body_kind {
+        Ok((reply, _)) => match reply.response.body {
             BodyKind::Result => CallOutcome::Succeeded,
             BodyKind::Error => CallOutcome::RpcError,
         },

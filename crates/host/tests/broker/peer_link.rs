@@ -142,7 +142,7 @@ async fn peer_errors_keep_their_meaning() {
     });
     let reply = host.call(tool_call("far__do", "{}")).await.unwrap();
     assert_eq!(
-        (reply.body_kind, reply_body(&reply)),
+        (reply.response.body, reply_body(&reply)),
         (BodyKind::Error, error.to_owned())
     );
 

@@ -108,10 +108,10 @@ async fn hit_has_caller_id_and_remaining_ttl() {
     };
     let reply = host.call(other).await.unwrap();
     assert_eq!(
-        (reply.origin, reply.body_kind),
+        (reply.origin, reply.response.body),
         (ReplyOrigin::Cached, BodyKind::Result)
     );
-    let text = std::str::from_utf8(&reply.response).unwrap();
+    let text = std::str::from_utf8(&reply.response.bytes).unwrap();
     let result = r#"{"content":[],"before":0,"ttlMs":40000,"cacheScope":"public","n": 1.0}"#;
     let want = format!(r#"{{"jsonrpc":"2.0","id":42,"result":{result}}}"#);
     assert_eq!(text, want);

@@ -24,11 +24,11 @@ async fn cached_response_keeps_its_era() {
     let (_world, host) = ready_host().await;
     for origin in [ReplyOrigin::Live, ReplyOrigin::Cached] {
         let reply = host.call(tool_call("s__do", WHOLE)).await.unwrap();
-        assert_eq!((reply.origin, reply.era), (origin, Era::Modern));
+        assert_eq!((reply.origin, reply.response.era), (origin, Era::Modern));
     }
     for origin in [ReplyOrigin::Live, ReplyOrigin::Cached] {
         let reply = host.call(tool_call("s__do", MINUTE)).await.unwrap();
-        assert_eq!((reply.origin, reply.era), (origin, Era::Legacy));
+        assert_eq!((reply.origin, reply.response.era), (origin, Era::Legacy));
     }
     // The era of the caller does not affect the cache key.
     let reply = host.call(to_modern(tool_call("s__do", WHOLE), false)).await;

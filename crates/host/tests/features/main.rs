@@ -309,7 +309,7 @@ async fn server_endpoint_forwards_any_uri() {
         .await
         .unwrap();
     assert_eq!(
-        (reply_body(&reply).as_str(), reply.body_kind),
+        (reply_body(&reply).as_str(), reply.response.body),
         (error, BodyKind::Error)
     );
     let addressed = host
@@ -326,7 +326,7 @@ async fn server_endpoint_forwards_any_uri() {
         .call(single(CallSubject::Prompt("none".into()), "name"))
         .await
         .unwrap();
-    assert_eq!(prompt.body_kind, BodyKind::Error);
+    assert_eq!(prompt.response.body, BodyKind::Error);
 }
 
 #[tokio::test(start_paused = true)]

@@ -147,7 +147,7 @@ async fn completed_write_is_answered_from_record() {
     let again = rig.host.call(again).await.unwrap();
     assert_eq!(again.origin, ReplyOrigin::Recorded);
     assert_eq!(reply_body(&again), reply_body(&first));
-    let answer: Value = serde_json::from_slice(&again.response).unwrap();
+    let answer: Value = serde_json::from_slice(&again.response.bytes).unwrap();
     assert_eq!(answer["id"], 99);
     assert_eq!(rig.executed_numbers(), [1], "once");
 }

@@ -34,7 +34,10 @@ async fn input_request_does_not_complete_write() {
     let asked = || to_modern(write_call("owner", "s__do", r#"{"n":1,"key":"k"}"#));
     for _ in 0..2 {
         let reply = rig.host.call(asked()).await.unwrap();
-        assert_eq!((reply.origin, reply.era), (ReplyOrigin::Live, Era::Modern));
+        assert_eq!(
+            (reply.origin, reply.response.era),
+            (ReplyOrigin::Live, Era::Modern)
+        );
         assert_eq!(reply_body(&reply), ASKS);
         assert!(rig.queued_calls().await.is_empty());
     }
@@ -52,7 +55,7 @@ async fn write_that_became_task_is_not_resent() {
     let asked = || to_modern(write_call("owner", "s__do", r#"{"n":1,"key":"k"}"#));
     for origin in [ReplyOrigin::Live, ReplyOrigin::Recorded] {
         let reply = rig.host.call(asked()).await.unwrap();
-        assert_eq!((reply.origin, reply.era), (origin, Era::Modern));
+        assert_eq!((reply.origin, reply.response.era), (origin, Era::Modern));
         assert_eq!(reply_body(&reply), TASK);
     }
     assert_eq!(rig.world.record().executions.len(), 1);

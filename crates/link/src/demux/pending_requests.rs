@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_core::call::ServerResponse;
 use bowline_core::client_handle::{ClientHandle, ServerRequestId, SessionKey};
 use bowline_core::era::Era;
 use bowline_core::pending_table::{PendingTable, SendState};
@@ -12,7 +13,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::server_requests::{OpenServerRequest, ServerRequests};
-use crate::link::{LinkError, LinkRequest, LinkResponse};
+use crate::link::{LinkError, LinkRequest};
 use crate::message_limits::ResponseKind;
 
 /// Longest total client wait of a call before the deadline runs again.
@@ -22,12 +23,12 @@ pub const CLIENT_WAIT_MAX: Duration = Duration::from_secs(3_600);
 const CLIENT_WAIT_GRACE: Duration = Duration::from_secs(1);
 
 /// Receives the response of a pending request.
-pub(crate) type ResponseReceiver = oneshot::Receiver<Result<LinkResponse, LinkError>>;
+pub(crate) type ResponseReceiver = oneshot::Receiver<Result<ServerResponse, LinkError>>;
 
 /// A request that waits for the response.
 #[derive(Debug)]
 pub(crate) struct PendingRequest {
-    pub(crate) response: oneshot::Sender<Result<LinkResponse, LinkError>>,
+    pub(crate) response: oneshot::Sender<Result<ServerResponse, LinkError>>,
     /// Id of the caller's request.
     pub(crate) reply_id: Bytes,
     /// Era of the sent request.

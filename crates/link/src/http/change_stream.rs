@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bowline_core::BoxFuture;
-use bowline_core::call::BodyKind;
+use bowline_core::call::{BodyKind, ServerResponse};
 use bowline_core::era::Era;
 use bowline_core::error::FailureClass;
 use bowline_core::pending_table::SendState;
@@ -19,7 +19,7 @@ use super::post_request::{self, is_message_event};
 use super::sender::to_link_error;
 use super::status_error::{self, ContentKind};
 use crate::demux::LinkEventSender;
-use crate::link::{LinkError, LinkExit, LinkRequest, LinkResponse};
+use crate::link::{LinkError, LinkExit, LinkRequest};
 use crate::modern::change_listen::{ChangeStream, ListenTransport};
 
 /// First id of open listen requests: beyond the ids of calls, and below 2^53, so JSON parsers keep
@@ -33,7 +33,7 @@ enum ListenMessage {
     /// A change notification.
     Change,
     /// The final response.
-    Response(LinkResponse),
+    Response(ServerResponse),
     /// An unexpected message.
     Unexpected,
 }
@@ -89,7 +89,7 @@ impl HttpConversation {
         self: &Arc<Self>,
         request: LinkRequest,
         acknowledge: oneshot::Sender<Bytes>,
-    ) -> Result<LinkResponse, LinkError> {
+    ) -> Result<ServerResponse, LinkError> {
         let id = self.next_listen_id();
         let mut stream = match self.open_changes(id, request).await? {
             ListenReply::Stream(stream) => stream,
@@ -164,7 +164,7 @@ impl HttpConversation {
 /// Response to a listen request.
 enum ListenReply {
     Stream(EventStream),
-    Response(LinkResponse),
+    Response(ServerResponse),
 }
 
 /// Parses a message on the stream of request `id`.
@@ -195,7 +195,7 @@ fn parse_listen_message(data: &Bytes, id: u64) -> ListenMessage {
 }
 
 /// Returns a message as the response to request `id`, if the id matches.
-fn to_response(message: &RpcMessage, id: u64) -> Option<LinkResponse> {
+fn to_response(message: &RpcMessage, id: u64) -> Option<ServerResponse> {
     if crate::demux::parse_own_id(message.id()?) != Some(id) {
         return None;
     }
@@ -203,7 +203,7 @@ fn to_response(message: &RpcMessage, id: u64) -> Option<LinkResponse> {
         (Some(at), _) => (BodyKind::Result, at),
         (None, at) => (BodyKind::Error, at?),
     };
-    Some(LinkResponse {
+    Some(ServerResponse {
         bytes: message.bytes().clone(),
         body,
         body_at: at.start..at.end,

@@ -4,6 +4,7 @@ use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use bowline_core::call::ServerResponse;
 use bowline_core::era::Era;
 use bowline_core::pending_table::SendState;
 use bowline_core::sync::lock;
@@ -21,7 +22,7 @@ use super::{HttpSpec, change_stream, routing_headers};
 use crate::demux::{
     self, Demux, DemuxCounters, LinkEventSender, PendingRequest, PendingRequests, ResponseReceiver,
 };
-use crate::link::{LinkError, LinkEvent, LinkExit, LinkRequest, LinkResponse, NotSentReason};
+use crate::link::{LinkError, LinkEvent, LinkExit, LinkRequest, NotSentReason};
 use crate::rpc::rpc_frame;
 use crate::stdio::{ClientInfo, declared_capabilities};
 
@@ -152,7 +153,7 @@ impl HttpConversation {
     pub(super) fn request(
         self: &Arc<Self>,
         request: LinkRequest,
-    ) -> impl Future<Output = Result<LinkResponse, LinkError>> + Send {
+    ) -> impl Future<Output = Result<ServerResponse, LinkError>> + Send {
         // Consume the request here: values moved into the future stay during the wait.
         let (retry, deadline) = (RetryRule::from_method(&request.method), request.deadline);
         let registered = self.register_call(request);
@@ -220,7 +221,7 @@ impl HttpConversation {
         response: &mut ResponseReceiver,
         deadline: Instant,
         delivery: Pin<&mut impl Future<Output = Result<(), LinkError>>>,
-    ) -> Option<Result<LinkResponse, LinkError>> {
+    ) -> Option<Result<ServerResponse, LinkError>> {
         let mut waiting = pin!(demux::wait_response(self, id, response, deadline));
         tokio::select! {
             biased;

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use bowline_core::call::BodyKind;
+use bowline_core::call::{BodyKind, ServerResponse};
 use bowline_core::era::HeaderParams;
 use bowline_wire::era::header_params;
 use bowline_wire::mcp::{code, method};
@@ -16,7 +16,7 @@ use super::conversation::HttpConversation;
 use super::http_discover::classify_discover;
 use super::routing_headers;
 use crate::demux::CoalescedEvent;
-use crate::link::{LinkError, LinkRequest, LinkResponse};
+use crate::link::{LinkError, LinkRequest};
 use crate::modern::era_discovery::DiscoverOutcome;
 use crate::modern::era_params;
 
@@ -38,7 +38,7 @@ impl HttpConversation {
     pub(super) fn request_stateless(
         self: &Arc<Self>,
         request: LinkRequest,
-    ) -> impl Future<Output = Result<LinkResponse, LinkError>> + Send {
+    ) -> impl Future<Output = Result<ServerResponse, LinkError>> + Send {
         let kind = match &*request.method {
             method::TOOLS_CALL => ResponseFollowUp::ToolCall(Box::new(request.clone())),
             method::DISCOVER => ResponseFollowUp::Discover,
@@ -68,8 +68,8 @@ impl HttpConversation {
     async fn retry_with_headers(
         self: &Arc<Self>,
         mut request: LinkRequest,
-        refused: LinkResponse,
-    ) -> Result<LinkResponse, LinkError> {
+        refused: ServerResponse,
+    ) -> Result<ServerResponse, LinkError> {
         self.events.emit_coalesced(CoalescedEvent::Tools);
         self.events_due.notify_one();
         match self.fetch_header_params(&request).await {
@@ -111,7 +111,7 @@ impl HttpConversation {
         self: &Arc<Self>,
         cursor: Option<&str>,
         deadline: Instant,
-    ) -> Result<LinkResponse, LinkError> {
+    ) -> Result<ServerResponse, LinkError> {
         let params = cursor.map(|cursor| {
             let mut out = br#"{"cursor":"#.to_vec();
             write_string(&mut out, cursor);
@@ -124,7 +124,7 @@ impl HttpConversation {
     }
 }
 
-fn is_header_mismatch(response: &LinkResponse) -> bool {
+fn is_header_mismatch(response: &ServerResponse) -> bool {
     if response.body != BodyKind::Error {
         return false;
     }

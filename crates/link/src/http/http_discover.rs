@@ -3,6 +3,7 @@
 use std::pin::pin;
 use std::sync::Arc;
 
+use bowline_core::call::ServerResponse;
 use bowline_core::pending_table::SendState;
 use bowline_wire::mcp::{Revision, code};
 use bowline_wire::object;
@@ -15,7 +16,7 @@ use super::pending_guard::HttpPendingGuard;
 use super::post_request::{PostError, RETRY_DELAYS};
 use super::sender::RequestKind;
 use super::{clock, status_error};
-use crate::link::{LinkError, LinkResponse};
+use crate::link::LinkError;
 use crate::modern::era_discovery::{self, DiscoverOutcome};
 
 impl HttpConversation {
@@ -86,7 +87,7 @@ impl HttpConversation {
         self: &Arc<Self>,
         deadline: Instant,
         session: &mut Option<HeaderValue>,
-    ) -> Result<LinkResponse, LinkError> {
+    ) -> Result<ServerResponse, LinkError> {
         let request = era_discovery::discover_request(&self.client, deadline);
         let (id, mut receiver) = self.register_request(&request, usize::MAX)?;
         let mut waiting = HttpPendingGuard::new(self, id);
@@ -120,7 +121,7 @@ impl HttpConversation {
 /// Classifies the outcome of `server/discover`; `None` for an inconclusive failure worth a
 /// retry.
 pub(super) fn classify_discover(
-    response: &Result<LinkResponse, LinkError>,
+    response: &Result<ServerResponse, LinkError>,
 ) -> Option<DiscoverOutcome> {
     match response {
         Ok(response) => Some(era_discovery::parse_discover_response(response)),

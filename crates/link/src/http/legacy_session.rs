@@ -5,6 +5,7 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
+use bowline_core::call::ServerResponse;
 use bowline_core::client_handle::ClientHandle;
 use bowline_core::era::Era;
 use bowline_core::log_level::LogLevel;
@@ -22,7 +23,7 @@ use super::conversation::{HttpConversation, HttpMode};
 use super::http_client::HttpClient;
 use super::http_session::SessionHeaders;
 use super::{HttpSpec, background, clock, sse_listener, status_error};
-use crate::link::{LinkError, LinkEvent, LinkRequest, LinkResponse, ServerInfo};
+use crate::link::{LinkError, LinkEvent, LinkRequest, ServerInfo};
 use crate::stdio::ClientInfo;
 use crate::stdio::mcp_handshake::HandshakeError;
 
@@ -162,7 +163,7 @@ impl OpenLegacySession {
     }
 
     /// Sends a request, after the server log level covers its caller's level.
-    pub(super) async fn request(&self, request: LinkRequest) -> Result<LinkResponse, LinkError> {
+    pub(super) async fn request(&self, request: LinkRequest) -> Result<ServerResponse, LinkError> {
         let level = request
             .caller
             .as_ref()

@@ -1,10 +1,11 @@
 //! Guard of a pending HTTP request.
 
+use bowline_core::call::ServerResponse;
 use bowline_core::pending_table::SendState;
 
 use super::conversation::{HttpConversation, HttpMode, strip_newline};
 use crate::demux::{self, Demux, DemuxCounters, ResponseReceiver};
-use crate::link::{LinkError, LinkResponse};
+use crate::link::LinkError;
 use crate::rpc::rpc_frame;
 
 /// Guard of a pending request; dropping it early cancels the request.
@@ -48,9 +49,9 @@ impl<'a> HttpPendingGuard<'a> {
     /// Ends the wait with its outcome.
     pub(super) fn settle(
         &mut self,
-        outcome: Option<Result<LinkResponse, LinkError>>,
+        outcome: Option<Result<ServerResponse, LinkError>>,
         response: &mut ResponseReceiver,
-    ) -> Result<LinkResponse, LinkError> {
+    ) -> Result<ServerResponse, LinkError> {
         match outcome {
             Some(Ok(response)) => {
                 self.id = None;

@@ -5,13 +5,14 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use bowline_core::BoxFuture;
+use bowline_core::call::ServerResponse;
 use bowline_wire::object::{field, items, parse_string};
 use bowline_wire::splice::write_string;
 use bytes::Bytes;
 use tokio::sync::oneshot;
 
 use crate::demux::LinkEventSender;
-use crate::link::{LinkError, LinkExit, LinkRequest, LinkResponse};
+use crate::link::{LinkError, LinkExit, LinkRequest};
 
 mod listener;
 
@@ -97,7 +98,7 @@ impl ListenFilter {
 }
 
 /// Resolves at the end of a change stream.
-pub(crate) type ChangeStreamFuture = BoxFuture<'static, Result<LinkResponse, LinkError>>;
+pub(crate) type ChangeStreamFuture = BoxFuture<'static, Result<ServerResponse, LinkError>>;
 
 /// A requested change stream.
 pub(crate) struct ChangeStream {

@@ -1,6 +1,6 @@
 //! `server/discover`: its request, and the classification of its response.
 
-use bowline_core::call::BodyKind;
+use bowline_core::call::{BodyKind, ServerResponse};
 use bowline_core::client_handle::ClientCapabilities;
 use bowline_core::era::Era;
 use bowline_wire::mcp::{Revision, code, meta, method};
@@ -10,7 +10,7 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::era_params;
-use crate::link::{LinkRequest, LinkResponse, ServerInfo};
+use crate::link::{LinkRequest, ServerInfo};
 use crate::stdio::ClientInfo;
 
 /// Outcome of `server/discover`.
@@ -37,7 +37,7 @@ pub(crate) fn discover_request(client: &ClientInfo, deadline: Instant) -> LinkRe
 }
 
 /// Parses the response to `server/discover`.
-pub(crate) fn parse_discover_response(response: &LinkResponse) -> DiscoverOutcome {
+pub(crate) fn parse_discover_response(response: &ServerResponse) -> DiscoverOutcome {
     let body = response.body_bytes();
     match response.body {
         BodyKind::Error => classify_error(body),

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_core::call::BodyKind;
+use bowline_core::call::{BodyKind, ServerResponse};
 use bowline_core::client_handle::ClientHandle;
 use bowline_core::error::ExecutionStatus;
 use bowline_core::pending_table::SendState;
@@ -16,7 +16,7 @@ use tokio::time::timeout_at;
 use super::legacy_tasks::{self, TaskQuery};
 use super::{era_params, input_requests};
 use crate::demux::{CLIENT_WAIT_MAX, now};
-use crate::link::{InputRequestError, LinkError, LinkRequest, LinkResponse};
+use crate::link::{InputRequestError, LinkError, LinkRequest};
 use crate::stdio::ClientInfo;
 
 /// Rounds per request.
@@ -30,10 +30,10 @@ pub(crate) async fn request_with_rounds<F, S>(
     client: &ClientInfo,
     request: LinkRequest,
     mut send_once: F,
-) -> Result<LinkResponse, LinkError>
+) -> Result<ServerResponse, LinkError>
 where
     F: FnMut(LinkRequest) -> S + Send,
-    S: Future<Output = Result<LinkResponse, LinkError>> + Send,
+    S: Future<Output = Result<ServerResponse, LinkError>> + Send,
 {
     let task_query = TaskQuery {
         server,
@@ -104,7 +104,7 @@ const TIMED_OUT: LinkError = LinkError::Timeout {
 /// Notifies the client of completed URL elicitations, if the request succeeded.
 fn notify_completed(
     caller: Option<&Arc<dyn ClientHandle>>,
-    response: &LinkResponse,
+    response: &ServerResponse,
     elicitation_ids: &[String],
 ) {
     if let Some(caller) = caller.filter(|_| response.body == BodyKind::Result) {
@@ -113,7 +113,7 @@ fn notify_completed(
 }
 
 /// Sets `ttlMs` to 0: the result depends on answers of a client and must not be cached.
-fn without_ttl(response: LinkResponse) -> LinkResponse {
+fn without_ttl(response: ServerResponse) -> ServerResponse {
     let body = response.body_bytes();
     let is_whole =
         response.body == BodyKind::Result && result_translation::result_kind(body).is_final();
@@ -123,7 +123,7 @@ fn without_ttl(response: LinkResponse) -> LinkResponse {
     let mut editor = ObjectEditor::new(&response.bytes);
     editor.replace(ttl_ms.shift(response.body_at.start), &b"0"[..]);
     let body_at = editor.moved_range(&response.body_at);
-    LinkResponse {
+    ServerResponse {
         bytes: editor.finish().into(),
         body_at,
         ..response
@@ -131,7 +131,7 @@ fn without_ttl(response: LinkResponse) -> LinkResponse {
 }
 
 /// Whether a response requires input; an unknown result kind is an error.
-fn requires_input(response: &LinkResponse) -> Result<bool, LinkError> {
+fn requires_input(response: &ServerResponse) -> Result<bool, LinkError> {
     if response.body == BodyKind::Error {
         return Ok(false);
     }
@@ -182,7 +182,7 @@ mod tests {
                 r#"{"ttlMs":5,"resultType":"task"}"#,
             ),
         ] {
-            let answer = LinkResponse {
+            let answer = ServerResponse {
                 bytes: format!("{head}{result}}}").into(),
                 body: BodyKind::Result,
                 body_at: head.len()..head.len() + result.len(),

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 use std::time::Duration;
 
-use bowline_core::call::BodyKind;
+use bowline_core::call::{BodyKind, ServerResponse};
 use bowline_core::client_handle::ClientCapabilities;
 use bowline_core::pending_table::SendState;
 use bowline_wire::MemberList;
@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use super::input_rounds::{ROUNDS_MAX, to_started_error};
 use super::{era_params, input_requests};
 use crate::demux::{CLIENT_WAIT_MAX, now};
-use crate::link::{InputRequestError, LinkError, LinkRequest, LinkResponse};
+use crate::link::{InputRequestError, LinkError, LinkRequest};
 use crate::stdio::ClientInfo;
 
 /// Default poll interval.
@@ -57,10 +57,10 @@ impl TaskQuery<'_> {
 pub(super) async fn cancel_task<F, S>(
     query: TaskQuery<'_>,
     send_once: &mut F,
-) -> Result<LinkResponse, LinkError>
+) -> Result<ServerResponse, LinkError>
 where
     F: FnMut(LinkRequest) -> S + Send,
-    S: Future<Output = Result<LinkResponse, LinkError>> + Send,
+    S: Future<Output = Result<ServerResponse, LinkError>> + Send,
 {
     let write = |method| query.to_request(method, MemberList::default(), Duration::ZERO);
     let response = send_once(write(method::TASKS_CANCEL)).await?;
@@ -77,10 +77,10 @@ where
 pub(super) async fn wait_task_result<F, S>(
     query: TaskQuery<'_>,
     send_once: &mut F,
-) -> Result<LinkResponse, LinkError>
+) -> Result<ServerResponse, LinkError>
 where
     F: FnMut(LinkRequest) -> S + Send,
-    S: Future<Output = Result<LinkResponse, LinkError>> + Send,
+    S: Future<Output = Result<ServerResponse, LinkError>> + Send,
 {
     let mut client_time = Duration::ZERO;
     let mut noted_keys = HashSet::new();

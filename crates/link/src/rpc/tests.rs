@@ -41,7 +41,7 @@ struct RpcScene {
     writer: JoinHandle<()>,
 }
 
-type RpcOutcome = Result<LinkResponse, LinkError>;
+type RpcOutcome = Result<ServerResponse, LinkError>;
 
 impl RpcScene {
     fn new() -> Self {

@@ -4,7 +4,7 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_core::call::BodyKind;
+use bowline_core::call::{BodyKind, ServerResponse};
 use bowline_core::client_handle::{ClientCapabilities, ClientCapability};
 use bowline_core::era::Era;
 use bowline_wire::mcp::{Revision, method};
@@ -16,7 +16,7 @@ use tokio::time::{Instant, timeout_at};
 use super::negotiation::EraNegotiation;
 use super::{ClientInfo, LinkConnectError};
 use crate::demux::now;
-use crate::link::{LinkError, LinkExit, LinkRequest, LinkResponse, ServerInfo};
+use crate::link::{LinkError, LinkExit, LinkRequest, ServerInfo};
 use crate::modern::era_discovery::{self, DiscoverOutcome};
 use crate::rpc::RpcConnection;
 
@@ -217,7 +217,7 @@ pub(crate) fn initialize_request(
 
 /// Parses the response to `initialize`.
 pub(crate) fn parse_initialize_response(
-    response: &LinkResponse,
+    response: &ServerResponse,
 ) -> Result<ServerInfo, HandshakeError> {
     let body = response.body_bytes();
     if response.body == BodyKind::Error {

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use ::http::{HeaderName, HeaderValue};
 use bowline_core::BoxFuture;
+use bowline_core::call::ServerResponse;
 use bowline_core::client_handle::{
     ClientCapabilities, ClientCapability, ClientHandle, ServerRequest, ServerRequestId, SessionKey,
 };
@@ -25,9 +26,7 @@ use bowline_link::http::upstream_credentials::{
     CredentialError, NoCredentials, UpstreamCredentials,
 };
 use bowline_link::http::{self, HttpLimits, HttpSpec, HttpTransport};
-use bowline_link::{
-    ClientInfo, Link, LinkConnectError, LinkError, LinkEvent, LinkRequest, LinkResponse,
-};
+use bowline_link::{ClientInfo, Link, LinkConnectError, LinkError, LinkEvent, LinkRequest};
 use bowline_runtime::TaskSpawner;
 use bytes::Bytes;
 use tokio::sync::mpsc;
@@ -53,7 +52,7 @@ mod streamed_uploads;
 mod tls;
 use scripted_server::{ScriptedServer, with_timeout};
 
-type LinkOutcome = Result<LinkResponse, LinkError>;
+type LinkOutcome = Result<ServerResponse, LinkError>;
 type ConnectOutcome = Result<(Arc<dyn Link>, mpsc::Receiver<LinkEvent>), LinkConnectError>;
 
 /// A link and the scripted server.

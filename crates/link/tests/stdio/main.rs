@@ -13,12 +13,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_core::BoxFuture;
+use bowline_core::call::ServerResponse;
 use bowline_core::era::Era;
 use bowline_link::sandbox::SandboxPolicy;
 use bowline_link::{
     ChildLimits, ClientInfo, EraNegotiation, Link, LinkConnectError, LinkError, LinkEvent,
-    LinkRequest, LinkResponse, LogSequencer, ReaperCommand, StderrLimits, StderrLog, StdioLimits,
-    StdioSpec, connect,
+    LinkRequest, LogSequencer, ReaperCommand, StderrLimits, StderrLog, StdioLimits, StdioSpec,
+    connect,
 };
 use bowline_runtime::TaskSpawner;
 use bytes::Bytes;
@@ -171,7 +172,7 @@ fn tool_request(params: impl Into<Bytes>) -> LinkRequest {
     }
 }
 
-async fn call_tool(link: &dyn Link) -> Result<LinkResponse, LinkError> {
+async fn call_tool(link: &dyn Link) -> Result<ServerResponse, LinkError> {
     link.request(tool_request("{}")).await
 }
 

@@ -149,7 +149,7 @@ fn client_call(caller: &Arc<ScriptedClient>) -> LinkRequest {
     }
 }
 
-fn body_text(answer: &LinkResponse) -> &str {
+fn body_text(answer: &ServerResponse) -> &str {
     std::str::from_utf8(answer.body_bytes()).unwrap()
 }
 

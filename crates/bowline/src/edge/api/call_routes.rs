@@ -108,11 +108,8 @@ fn to_call(
 }
 
 fn extract_result(reply: &CallReply, server: &str) -> Result<Box<RawValue>, ApiError> {
-    let text = reply
-        .response
-        .get(reply.body_at.clone())
-        .unwrap_or_default();
-    match reply.body_kind {
+    let text = reply.response.body_bytes();
+    match reply.response.body {
         BodyKind::Result => String::from_utf8(to_legacy(text, method::TOOLS_CALL).into_owned())
             .ok()
             .and_then(|text| RawValue::from_string(text).ok())

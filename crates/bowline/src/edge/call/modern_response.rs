@@ -121,7 +121,7 @@ impl ModernResponder {
             return self.missing_capability(capability);
         }
         match outcome {
-            Ok(reply) => match reply.body_kind {
+            Ok(reply) => match reply.response.body {
                 BodyKind::Result => self.server_result(handle, reply),
                 BodyKind::Error => self.server_error(handle, &reply),
             },
@@ -130,8 +130,8 @@ impl ModernResponder {
     }
 
     fn server_result(&self, handle: &ModernCallHandle, reply: CallReply) -> CallResponse {
-        let inside = reply.response.slice(reply.body_at.clone());
-        if reply.era == Era::Legacy {
+        let inside = reply.response.shared_body();
+        if reply.response.era == Era::Legacy {
             if self.makes_task
                 && let Some(made) = created_to_modern(&inside)
             {
@@ -150,7 +150,7 @@ impl ModernResponder {
             // Rewritten, because the reply carries the id of an earlier request.
             _ if handle.parked_handle().is_some() => self.result_response(&inside),
             ResultKind::Complete | ResultKind::Unknown | ResultKind::Absent => {
-                reply.response.into()
+                reply.response.bytes.into()
             }
         }
     }
@@ -239,10 +239,10 @@ impl ModernResponder {
         handle: &ModernCallHandle,
         reply: &CallReply,
     ) -> CallResponse {
-        let inside = reply.response.slice(reply.body_at.clone());
-        if reply.era == Era::Modern {
+        let inside = reply.response.shared_body();
+        if reply.response.era == Era::Modern {
             let status = era_error::error_code(&inside).map_or(StatusCode::OK, status_for_code);
-            return CallResponse::new(status, reply.response.clone());
+            return CallResponse::new(status, reply.response.bytes.clone());
         }
         if let Some(addresses) = input_required::url_elicitations(&inside)
             && self.can_relay_requests()
@@ -339,13 +339,10 @@ impl ModernResponder {
 
 /// Returns whether a reply reports a failure.
 fn has_failed(reply: &CallReply) -> bool {
-    let inside = reply
-        .response
-        .get(reply.body_at.clone())
-        .unwrap_or_default();
+    let inside = reply.response.body_bytes();
     let is_error =
         || object::field(inside, "isError").is_some_and(|at| at.slice(inside) == b"true");
-    reply.body_kind == BodyKind::Error || is_error()
+    reply.response.body == BodyKind::Error || is_error()
 }
 
 /// Returns the HTTP status for a JSON-RPC error code.

@@ -112,14 +112,11 @@ enum LegacyReply<'a> {
 
 /// Returns the reply in the legacy era.
 fn downgrade_reply(call: &CallRequest, reply: CallReply) -> Bytes {
-    if reply.era == Era::Legacy {
-        return reply.response;
+    if reply.response.era == Era::Legacy {
+        return reply.response.bytes;
     }
-    let body = reply
-        .response
-        .get(reply.body_at.clone())
-        .unwrap_or_default();
-    let legacy_reply = match reply.body_kind {
+    let body = reply.response.body_bytes();
+    let legacy_reply = match reply.response.body {
         BodyKind::Error => {
             LegacyReply::Error(error_translation::to_legacy(body, call.subject.method()))
         }
@@ -130,7 +127,7 @@ fn downgrade_reply(call: &CallRequest, reply: CallReply) -> Bytes {
         LegacyReply::Result(Cow::Borrowed(same)) | LegacyReply::Error(Cow::Borrowed(same))
             if same.len() == body.len() =>
         {
-            reply.response.clone()
+            reply.response.bytes.clone()
         }
         LegacyReply::Result(result) => {
             let mut out = Vec::with_capacity(result.len() + call.id.len() + ENVELOPE_BYTES);

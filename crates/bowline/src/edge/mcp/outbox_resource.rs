@@ -1,14 +1,15 @@
 //! `bowline://outbox/{id}`: state of a queued call, readable by the calling principal.
 
-use bowline_core::call::{BodyKind, CallReply, CallRequest, EndpointScope, ReplyOrigin};
+use bowline_core::call::{
+    BodyKind, CallReply, CallRequest, EndpointScope, ReplyOrigin, ServerResponse,
+};
 use bowline_core::era::Era;
 use bowline_core::error::CallError;
 use bowline_host::outbox::{OUTBOX_URI_PREFIX, OutboxError};
-use bowline_wire::RpcMessage;
+use bowline_wire::jsonrpc::write_result;
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use super::result_response;
 use crate::edge::Edge;
 use crate::edge::client_session::ClientSession;
 
@@ -31,16 +32,16 @@ pub(in crate::edge) async fn read_outbox(
     let text = text.ok_or_else(|| unknown_resource(uri))?;
     let contents = json!({"uri": uri, "mimeType": "application/json", "text": text});
     let result = json!({"contents": [contents]}).to_string();
-    let response = result_response(&call.id, result.as_bytes());
-    let message = RpcMessage::parse_from_server(response.clone()).ok();
-    let body_at = message.and_then(|message| message.result_span());
-    let body_at = body_at.ok_or(CallError::ShuttingDown)?;
+    let mut bytes = Vec::new();
+    let body_at = write_result(&mut bytes, &call.id, result.as_bytes());
     Ok(CallReply {
-        response,
-        body_at: body_at.start..body_at.end,
-        body_kind: BodyKind::Result,
+        response: ServerResponse {
+            bytes: bytes.into(),
+            body: BodyKind::Result,
+            body_at,
+            era: Era::Legacy,
+        },
         origin: ReplyOrigin::Live,
-        era: Era::Legacy,
         server: None,
     })
 }

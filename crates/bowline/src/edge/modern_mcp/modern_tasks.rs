@@ -174,16 +174,13 @@ impl TaskRequest {
     /// since a server may reuse ids.
     async fn fetch_task(&self) -> Result<CallReply, CallResponse> {
         let reply = match self.call_server(TaskOperation::Get).await {
-            Ok(reply) if reply.body_kind == BodyKind::Error => {
+            Ok(reply) if reply.response.body == BodyKind::Error => {
                 return Err(self.responder.server_error(&self.handle, &reply));
             }
             Ok(reply) => reply,
             Err(failed) => return Err(self.responder.call_error(&failed)),
         };
-        let inside = reply
-            .response
-            .get(reply.body_at.clone())
-            .unwrap_or_default();
+        let inside = reply.response.body_bytes();
         let created = object::text_field(inside, "createdAt").unwrap_or_default();
         if self.task.origin.origin_process == OriginProcess::Earlier
             && !self.task.is_created_at(&created)
@@ -237,8 +234,8 @@ impl TaskRequest {
             Ok(reply) => reply,
             Err(refused) => return refused,
         };
-        let inside = reply.response.slice(reply.body_at.clone());
-        match reply.era {
+        let inside = reply.response.shared_body();
+        match reply.response.era {
             Era::Modern => self.modern_status(&inside),
             Era::Legacy => self.legacy_status(&inside).await,
         }
@@ -305,8 +302,8 @@ impl TaskRequest {
     /// Writes a finished task with its result. A tool error is a result here, although legacy
     /// servers may report the task as failed.
     fn finished_status(&self, task: &[u8], reply: CallReply) -> Vec<u8> {
-        let inside = reply.response.get(reply.body_at).unwrap_or_default();
-        match reply.body_kind {
+        let inside = reply.response.body_bytes();
+        match reply.response.body {
             BodyKind::Result => {
                 let info = endpoint_info(
                     &self.responder.edge,
@@ -348,10 +345,10 @@ impl TaskRequest {
             return refused;
         }
         match self.call_server(TaskOperation::Update).await {
-            Ok(reply) if reply.era == Era::Modern => self.relay_reply(&reply),
+            Ok(reply) if reply.response.era == Era::Modern => self.relay_reply(&reply),
             // Legacy servers do not know `tasks/update`, but do know the task or not.
             Ok(reply) if is_method_not_found(&reply) => self.acknowledge_known().await,
-            Ok(reply) if reply.body_kind == BodyKind::Error => {
+            Ok(reply) if reply.response.body == BodyKind::Error => {
                 self.responder.server_error(&self.handle, &reply)
             }
             Ok(_) => self.responder.result_response(ACKNOWLEDGED_RESULT),
@@ -364,8 +361,8 @@ impl TaskRequest {
             return refused;
         }
         match self.call_server(TaskOperation::Cancel).await {
-            Ok(reply) if reply.era == Era::Modern => self.relay_reply(&reply),
-            Ok(reply) if reply.body_kind == BodyKind::Result => {
+            Ok(reply) if reply.response.era == Era::Modern => self.relay_reply(&reply),
+            Ok(reply) if reply.response.body == BodyKind::Result => {
                 self.responder.result_response(ACKNOWLEDGED_RESULT)
             }
             // Cancelling a finished task is not an error.
@@ -376,10 +373,10 @@ impl TaskRequest {
 
     /// Relays a modern server's reply.
     fn relay_reply(&self, reply: &CallReply) -> CallResponse {
-        match reply.body_kind {
+        match reply.response.body {
             BodyKind::Error => self.responder.server_error(&self.handle, reply),
             BodyKind::Result => {
-                let inside = reply.response.slice(reply.body_at.clone());
+                let inside = reply.response.shared_body();
                 self.responder
                     .result_response(&self.with_caller_id(&inside))
             }
@@ -397,11 +394,8 @@ impl TaskRequest {
 
 /// Returns whether a server does not know the method.
 fn is_method_not_found(reply: &CallReply) -> bool {
-    let inside = reply
-        .response
-        .get(reply.body_at.clone())
-        .unwrap_or_default();
-    reply.body_kind == BodyKind::Error
+    let inside = reply.response.body_bytes();
+    reply.response.body == BodyKind::Error
         && era_error::error_code(inside) == Some(code::METHOD_NOT_FOUND)
 }
 

@@ -131,15 +131,12 @@ impl<'a> CacheFlight<'a> {
 
     /// Caches the response for the time of its hint.
     pub(crate) fn store_response(mut self, reply: &CallReply, now: MonotonicTime) {
-        if matches!(self.policy, StorePolicy::Never) || reply.body_kind != BodyKind::Result {
+        if matches!(self.policy, StorePolicy::Never) || reply.response.body != BodyKind::Result {
             return;
         }
-        let body = reply
-            .response
-            .get(reply.body_at.clone())
-            .unwrap_or_default();
+        let body = reply.response.body_bytes();
         // An input request or a task says nothing about cacheability.
-        if reply.era == Era::Modern && !result_kind(body).is_final() {
+        if reply.response.era == Era::Modern && !result_kind(body).is_final() {
             return;
         }
         match cached_result::read_hint(body, &self.cache.ttl_finder) {
@@ -150,7 +147,7 @@ impl<'a> CacheFlight<'a> {
                 let Some(hint) = cached_result::parse_hint(body, ttl_ms, scope, ttl_max) else {
                     return self.mark_unhinted();
                 };
-                if self.store_result(body, hint, ttl_ms, reply.era, now) == Some(true) {
+                if self.store_result(body, hint, ttl_ms, reply.response.era, now) == Some(true) {
                     self.final_phase = FlightPhase::Retry;
                 }
             }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bowline_core::cache::{CacheHint, CacheHit, CachedResult};
-use bowline_core::call::{BodyKind, CallReply, ReplyOrigin};
+use bowline_core::call::{BodyKind, CallReply, ReplyOrigin, ServerResponse};
 use bowline_core::era::Era;
 use bowline_core::time::to_millis;
 use bowline_wire::jsonrpc::Envelope;
@@ -100,14 +100,16 @@ pub(super) fn to_reply(hit: &CacheHit, id: &Bytes) -> CallReply {
         edits: &edits,
     };
     let envelope = Envelope::Result { id };
-    let mut response = Vec::with_capacity(envelope.capacity(result.len() + ttl_ms.len()));
-    let body_at = envelope.write(&mut response, |out| edited.write(out));
+    let mut bytes = Vec::with_capacity(envelope.capacity(result.len() + ttl_ms.len()));
+    let body_at = envelope.write(&mut bytes, |out| edited.write(out));
     CallReply {
-        response: response.into(),
-        body_at,
-        body_kind: BodyKind::Result,
+        response: ServerResponse {
+            bytes: bytes.into(),
+            body: BodyKind::Result,
+            body_at,
+            era: *era,
+        },
         origin: ReplyOrigin::Cached,
-        era: *era,
         server: None,
     }
 }
@@ -165,15 +167,15 @@ mod tests {
             remaining_ttl: Duration::from_millis(1_234),
         };
         let reply = to_reply(&hit, &Bytes::from_static(b"\"x\""));
-        let text = std::str::from_utf8(&reply.response).unwrap();
+        let text = std::str::from_utf8(&reply.response.bytes).unwrap();
         let body = r#"{"a": 1.0,"ttlMs" : 1234 ,"b":[]}"#;
         let want = format!(r#"{{"jsonrpc":"2.0","id":"x","result":{body}}}"#);
         assert_eq!(text, want);
-        assert_eq!(&text[reply.body_at.clone()], body);
+        assert_eq!(&text[reply.response.body_at.clone()], body);
         assert_eq!(
-            (reply.origin, reply.body_kind),
+            (reply.origin, reply.response.body),
             (ReplyOrigin::Cached, BodyKind::Result)
         );
-        assert_eq!(reply.era, Era::Modern);
+        assert_eq!(reply.response.era, Era::Modern);
     }
 }

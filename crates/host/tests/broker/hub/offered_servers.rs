@@ -294,7 +294,7 @@ async fn tools_only_peer_gets_only_calls() {
     };
     let refused = rig.host.call(prompt).await;
     let is_refused = match &refused {
-        Ok(reply) => reply.body_kind == BodyKind::Error,
+        Ok(reply) => reply.response.body == BodyKind::Error,
         Err(error) => error.failure_class() == FailureClass::NotFound,
     };
     assert!(is_refused, "{refused:?}");

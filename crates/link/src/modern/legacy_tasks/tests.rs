@@ -44,8 +44,8 @@ impl ClientHandle for AnsweringClient {
     }
 }
 
-fn response(body: BodyKind, text: &str) -> LinkResponse {
-    LinkResponse {
+fn response(body: BodyKind, text: &str) -> ServerResponse {
+    ServerResponse {
         bytes: Bytes::copy_from_slice(text.as_bytes()),
         body,
         body_at: 0..text.len(),
@@ -53,7 +53,7 @@ fn response(body: BodyKind, text: &str) -> LinkResponse {
     }
 }
 
-fn task_response(status: &str, more: &str) -> LinkResponse {
+fn task_response(status: &str, more: &str) -> ServerResponse {
     let text = format!(
         r#"{{"resultType":"complete","taskId":"t","status":"{status}","pollIntervalMs":500{more}}}"#
     );
@@ -66,8 +66,8 @@ const ACK: &str = r#"{"resultType":"complete"}"#;
 async fn run_with_responses(
     method: &'static str,
     caller: Option<Arc<AnsweringClient>>,
-    answers: Vec<LinkResponse>,
-) -> (Result<LinkResponse, LinkError>, Vec<(String, Value)>) {
+    answers: Vec<ServerResponse>,
+) -> (Result<ServerResponse, LinkError>, Vec<(String, Value)>) {
     let params = Bytes::from_static(br#"{"taskId":"t"}"#);
     let mut request =
         LinkRequest::new_internal(method, Some(params), now() + Duration::from_secs(60));

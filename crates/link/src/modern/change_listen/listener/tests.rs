@@ -9,7 +9,6 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::*;
 use crate::demux::LinkEventSender;
-use crate::link::LinkResponse;
 
 /// Returns the error code for a filter, or `None` to accept.
 type StreamDecider = fn(nth: usize, wish: &str) -> Option<i64>;
@@ -36,7 +35,7 @@ impl ListenTransport for ScriptedTransport {
         let over: ChangeStreamFuture = match refused {
             Some(code) => {
                 let text = format!(r#"{{"code":{code},"message":"no"}}"#);
-                let answer = LinkResponse {
+                let answer = ServerResponse {
                     body: BodyKind::Error,
                     body_at: 0..text.len(),
                     bytes: text.into(),
