@@ -148,11 +148,11 @@ fn policy_pin_and_audit_responses_round_trip() {
     assert_eq!(decision["rule"], "roles.reviewer.deny", "{decision}");
     get_checked(&gateway, "/api/v1/pins");
     get_checked(&gateway, "/api/v1/pins/one/echo/diff");
-    let all = json!({"server": "one"});
-    send_checked(&gateway, "POST", "/api/v1/pins/accept", &all);
     let one = json!({"server": "one", "tool": "echo"});
     let accepted = send_checked(&gateway, "POST", "/api/v1/pins/accept", &one);
     assert_eq!(accepted["accepted"][0]["tool"], "echo", "{accepted}");
+    let all = json!({"server": "one"});
+    send_checked(&gateway, "POST", "/api/v1/pins/accept", &all);
     let rows = get_checked(&gateway, "/api/v1/audit?limit=5");
     assert!(!rows["rows"].as_array().unwrap().is_empty(), "{rows}");
     let verdict = get_checked(&gateway, "/api/v1/audit/verify");
