@@ -62,21 +62,6 @@ const HANDSHAKES_MAX: usize = 256;
 /// How long running requests may take to finish on shutdown.
 const SHUTDOWN_WAIT: Duration = Duration::from_secs(2);
 
-/// Close code: another connection took over the mailbox.
-pub const CLOSE_FENCED: u16 = 4001;
-
-/// Close code: the credential expired or was revoked.
-pub const CLOSE_CREDENTIAL_ENDED: u16 = 4002;
-
-/// Close code: the peer was not admitted.
-pub const CLOSE_NOT_ADMITTED: u16 = 4003;
-
-/// Close code: protocol error of the peer.
-pub const CLOSE_PROTOCOL_ERROR: u16 = 4004;
-
-/// Close code: the hub is shutting down.
-pub const CLOSE_GOING_AWAY: u16 = 1001;
-
 /// Limits of a hub.
 #[derive(Clone, Copy, Debug)]
 pub struct HubLimits {

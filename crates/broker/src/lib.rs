@@ -47,6 +47,7 @@ use self::peer_link::tool_index::item_server;
 use crate::frames::{BrokerRequest, BrokerResponse, ManifestItem, MessageSender, SessionEvent};
 
 pub use backend::{Backend, BackendRequest, ExecutorBackend, build_call, build_manifest};
+pub use bowline_link::websocket::close_codes;
 pub use bowline_runtime::CredentialSource;
 pub use broker_client::{
     BrokerClient, BrokerClientOptions, BrokerConnectError, DeliverError, HubRequestHandler,
@@ -56,8 +57,7 @@ pub use failures::{
     BAD_REQUEST, EXPIRED, OUTCOME_UNKNOWN, TOOL_FAILED, outcome_unknown, request_expired,
 };
 pub use hub::{
-    AdmittedPeer, CLOSE_CREDENTIAL_ENDED, CLOSE_FENCED, CLOSE_GOING_AWAY, CLOSE_NOT_ADMITTED,
-    CLOSE_PROTOCOL_ERROR, DeadLetterError, DeadLetterView, Hub, HubAliases, HubCounts, HubGateway,
+    AdmittedPeer, DeadLetterError, DeadLetterView, Hub, HubAliases, HubCounts, HubGateway,
     HubLimits, HubOptions, MailboxView, OfferHandler, PeerAuthenticator, PeerRights, PeerView,
     RejectOffers,
 };

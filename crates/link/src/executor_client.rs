@@ -35,10 +35,7 @@ pub use fault_map::{
 pub(crate) use fault_map::{denied_failure, overflow_failure};
 pub use frame_writer::FrameWriter;
 pub use remote_server::RemoteProcess;
-pub use tunnel::{
-    BROKE_PROTOCOL, CREDENTIAL_OVER, ExecutorHandshakeError, ExecutorTunnel, FENCED, GOING_DOWN,
-    REFUSED, receive_hello,
-};
+pub use tunnel::{ExecutorHandshakeError, ExecutorTunnel, receive_hello};
 
 /// One HTTP request for a server.
 #[derive(Debug)]

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
 
+pub mod close_codes;
 mod frame_codec;
 mod message_reader;
 mod socket_state;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bowline_core::error::ExecutionStatus;
+use bowline_link::websocket::close_codes;
 use bowline_link::websocket::{self, DisconnectReason, WebSocketConnection, WebSocketReceiver};
 use bytes::Bytes;
 use tokio::time::Instant;
@@ -17,14 +18,8 @@ use crate::frames::{
     FrameError,
 };
 
-/// Close code: another peer took over the mailbox.
-const CLOSE_FENCED: u16 = 4001;
-
 /// Error code with the same meaning.
 const FENCED_CODE: &str = "fenced";
-
-/// Close code of a normal end.
-pub(super) const CLOSE_NORMAL: u16 = 1000;
 
 impl BrokerClientShared {
     /// Dials, authenticates, subscribes, and fetches the manifest.
@@ -147,7 +142,7 @@ impl BrokerClientShared {
         };
         let is_fenced = matches!(
             &disconnect_reason,
-            DisconnectReason::Closed { code, .. } if *code == CLOSE_FENCED
+            DisconnectReason::Closed { code, .. } if *code == close_codes::FENCED
         );
         connection.finish(HubConnectionEnd {
             fenced: is_fenced || fenced.is_some(),
@@ -321,7 +316,7 @@ impl HangupGuard {
 impl Drop for HangupGuard {
     fn drop(&mut self) {
         if let Some(connection) = &self.0 {
-            connection.outgoing.close(CLOSE_NORMAL, "");
+            connection.outgoing.close(close_codes::NORMAL, "");
         }
     }
 }

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_core::sync::lock;
+use bowline_link::websocket::close_codes;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::connect::CLOSE_NORMAL;
 use super::hub_connection::{HubConnection, HubConnectionEnd};
 use super::{
     BrokerClientShared, BrokerClientSnapshot, BrokerClientState, BrokerConnectError, PeerManifest,
@@ -29,7 +29,7 @@ pub(super) async fn keep_connected(shared: Arc<BrokerClientShared>) {
     let before = shared.snapshot.load_full();
     shared.publish_snapshot(BrokerClientState::Closed(last.clone()), None);
     if let BrokerClientState::Connected(connection) = &before.state {
-        connection.outgoing.close(CLOSE_NORMAL, "");
+        connection.outgoing.close(close_codes::NORMAL, "");
         let _ = timeout(CLOSE_WAIT, connection.outgoing.wait_closed()).await;
         connection.finish(HubConnectionEnd {
             reason: last.display_chain(),

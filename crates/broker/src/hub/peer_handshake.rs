@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use bowline_core::BoxFuture;
 use bowline_core::sync::lock;
 use bowline_core::time::to_millis;
+use bowline_link::websocket::close_codes;
 use bowline_link::websocket::{WebSocketConnection, WebSocketReceiver, WebSocketSender};
 use tokio::sync::{Notify, Semaphore};
 
@@ -13,10 +14,7 @@ use super::hub_counts::increment;
 use super::peer_registry::{ConnectedPeer, PeerState};
 use super::read_loop::{self, PeerReader};
 use super::rights::{not_allowed, refusal};
-use super::{
-    AdmittedPeer, CLOSE_CREDENTIAL_ENDED, CLOSE_GOING_AWAY, CLOSE_NOT_ADMITTED,
-    CLOSE_PROTOCOL_ERROR, HubShared, PeerAuthenticator, pump, stored_message,
-};
+use super::{AdmittedPeer, HubShared, PeerAuthenticator, pump, stored_message};
 use crate::frames::{BrokerFrame, BrokerRefusal, BrokerWelcome};
 use crate::mailbox::MailboxName;
 
@@ -45,7 +43,7 @@ pub(super) async fn serve_peer(
             authenticator.on_refused(None, &refusal);
             let reason = Arc::clone(&refusal.reason);
             let _ = out.try_send(BrokerFrame::Error(refusal).to_bytes());
-            out.close(CLOSE_NOT_ADMITTED, &reason);
+            out.close(close_codes::NOT_ADMITTED, &reason);
             return;
         }
         // The connection closed before the first frame.
@@ -65,15 +63,16 @@ pub(super) async fn serve_peer(
         biased;
         refusal = credential => {
             authenticator.on_refused(Some(&peer.admitted), &refusal);
-            peer.close_with(CLOSE_CREDENTIAL_ENDED, refusal);
+            peer.close_with(close_codes::CREDENTIAL_ENDED, refusal);
         }
         () = shared.wait_closing() => {
-            peer.close_with(CLOSE_GOING_AWAY, refusal("shutting_down", "the hub goes down", None));
+            let refusal = refusal("shutting_down", "the hub goes down", None);
+            peer.close_with(close_codes::GOING_AWAY, refusal);
         }
         end = reader.run(&mut incoming) => {
             if let read_loop::ReadLoopEnd::ProtocolError(refusal) = end {
                 authenticator.on_refused(Some(&peer.admitted), &refusal);
-                peer.close_with(CLOSE_PROTOCOL_ERROR, refusal);
+                peer.close_with(close_codes::PROTOCOL_ERROR, refusal);
             }
         }
     }
@@ -168,7 +167,7 @@ async fn send_welcome(shared: &HubShared, peer: &ConnectedPeer) -> bool {
         Err(error) => {
             tracing::error!(%error, "cannot read the store identity");
             let reason = "the store cannot be read";
-            peer.close_with(CLOSE_GOING_AWAY, refusal("not_stored", reason, None));
+            peer.close_with(close_codes::GOING_AWAY, refusal("not_stored", reason, None));
             return false;
         }
     };

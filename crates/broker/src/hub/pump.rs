@@ -6,12 +6,13 @@ use std::time::Duration;
 use bowline_core::sync::lock;
 use bowline_core::time::{MonotonicTime, to_millis};
 use bowline_journal::{LaneName, LeaseOrder, LeaseReceipt, LeasedMessage};
+use bowline_link::websocket::close_codes;
 
+use super::HubShared;
 use super::hub_counts::increment;
 use super::peer_registry::{ConnectedPeer, PushedMessage, SubscribeOutcome};
 use super::rights::refusal;
 use super::stored_message;
-use super::{CLOSE_FENCED, HubShared};
 use crate::frames::{BrokerFrame, MailboxMessage};
 
 /// Bytes leased from a mailbox at a time, or a single message.
@@ -45,7 +46,7 @@ pub(super) fn subscribe_peer(shared: &Arc<HubShared>, peer: &Arc<ConnectedPeer>)
         shared.emit_peer_event(&old, "fenced");
         stop_delivery(shared, &old);
         let reason = "a newer connection has subscribed to this mailbox";
-        old.close_with(CLOSE_FENCED, refusal("fenced", reason, None));
+        old.close_with(close_codes::FENCED, refusal("fenced", reason, None));
     }
     super::remote_peer::notify_connection_change(shared, peer.mailbox());
     let (shared, peer) = (Arc::clone(shared), Arc::clone(peer));

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use bowline_core::BoxFuture;
 use bowline_core::sync::lock;
-use bowline_link::executor_client::{BROKE_PROTOCOL, GOING_DOWN, exec_server_limits};
+use bowline_link::executor_client::exec_server_limits;
+use bowline_link::websocket::close_codes;
 use bowline_link::websocket::{
     DisconnectReason, WebSocketConnection, WebSocketReceiver, WebSocketSender,
 };
@@ -159,7 +160,7 @@ struct AdapterConnection {
 
 impl Drop for AdapterConnection {
     fn drop(&mut self) {
-        self.shared.outgoing.close(GOING_DOWN, "");
+        self.shared.outgoing.close(close_codes::GOING_AWAY, "");
     }
 }
 
@@ -250,7 +251,9 @@ impl AdapterConnection {
 
     /// Closes a connection after a protocol error.
     fn close_broken(&self, reason: &str) -> DisconnectReason {
-        self.shared.outgoing.close(BROKE_PROTOCOL, reason);
+        self.shared
+            .outgoing
+            .close(close_codes::PROTOCOL_ERROR, reason);
         DisconnectReason::Invalid(reason.into())
     }
 

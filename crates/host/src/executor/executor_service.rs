@@ -10,7 +10,8 @@ use std::time::Duration;
 use bowline_core::error::ExecutionStatus;
 use bowline_core::hex::to_hex;
 use bowline_core::sync::lock;
-use bowline_link::executor_client::{FENCED, FrameWriter, GOING_DOWN};
+use bowline_link::executor_client::FrameWriter;
+use bowline_link::websocket::close_codes;
 use bowline_link::websocket::{
     DisconnectReason, WebSocketConnection, WebSocketReceiver, WebSocketSender,
 };
@@ -198,7 +199,7 @@ impl ExecutorService {
         let streams = Arc::new(streams);
         let mut state = lock(&self.0.state);
         if state.is_closed {
-            writer.close(GOING_DOWN, "");
+            writer.close(close_codes::GOING_AWAY, "");
             return Err(ServiceError::Ended(DisconnectReason::Local));
         }
         state.last_connection += 1;
@@ -224,7 +225,7 @@ impl ExecutorService {
         if let Some(previous) = previous {
             previous.streams.shut_down();
             let reason = "another connection took its place";
-            previous.writer.close(FENCED, reason);
+            previous.writer.close(close_codes::FENCED, reason);
             session.servers.detach_writer();
         }
         if let Some(other) = other {
@@ -300,7 +301,7 @@ impl ExecutorService {
                 execution: ExecutionStatus::Unknown,
                 reason: "the executor goes down".into(),
             });
-            attached.writer.close(GOING_DOWN, "");
+            attached.writer.close(close_codes::GOING_AWAY, "");
         }
         // A waiter on the status drops the connection, so the close frame must be queued before.
         self.set_status(ServiceStatus::Closed);
@@ -342,7 +343,7 @@ struct SessionConnection {
 impl Drop for SessionConnection {
     fn drop(&mut self) {
         self.streams.shut_down();
-        self.writer.close(GOING_DOWN, "");
+        self.writer.close(close_codes::GOING_AWAY, "");
         let inner = &self.service.0;
         let mut state = lock(&inner.state);
         let ours = |attached: &mut AttachedConnection| attached.connection == self.connection;

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use bowline_core::backoff::{Backoff, RestartBackoff};
 use bowline_core::error::display_chain;
-use bowline_link::executor_client::{CREDENTIAL_OVER, FENCED, REFUSED};
 use bowline_link::http::endpoint::{EndpointError, HttpEndpoint};
+use bowline_link::websocket::close_codes;
 use bowline_link::websocket::{DialError, DisconnectReason, dial};
 use bowline_runtime::{CredentialSource, SystemClock, TaskTracker};
 use thiserror::Error;
@@ -217,7 +217,7 @@ async fn reconnect_loop(
         let is_fenced = matches!(
             &loss,
             ConnectionLoss::Serve(ServiceError::Ended(DisconnectReason::Closed {
-                code: FENCED,
+                code: close_codes::FENCED,
                 ..
             }))
         );
@@ -276,7 +276,10 @@ fn is_permanent(loss: &ConnectionLoss) -> bool {
     match loss {
         ConnectionLoss::Credential(_) | ConnectionLoss::Dial(DialError::Refused { .. }) => true,
         ConnectionLoss::Serve(ServiceError::Ended(DisconnectReason::Closed { code, .. })) => {
-            matches!(*code, CREDENTIAL_OVER | REFUSED)
+            matches!(
+                *code,
+                close_codes::CREDENTIAL_ENDED | close_codes::NOT_ADMITTED
+            )
         }
         ConnectionLoss::Serve(ServiceError::Version(_)) => true,
         ConnectionLoss::Dial(_) | ConnectionLoss::Serve(_) => false,

@@ -17,9 +17,10 @@ use bowline_core::error::display_chain;
 use bowline_core::flow::FlowLimits;
 use bowline_core::hex::to_hex;
 use bowline_core::sync::lock;
-use bowline_link::executor_client::{ExecutorTunnel, FENCED, GOING_DOWN, REFUSED, receive_hello};
+use bowline_link::executor_client::{ExecutorTunnel, receive_hello};
 use bowline_link::http::endpoint::HttpEndpoint;
 use bowline_link::http::http_client::{HttpClient, HttpError};
+use bowline_link::websocket::close_codes;
 use bowline_link::websocket::{
     DisconnectReason, MessageFormat, WebSocketConnection, WebSocketLimits,
 };
@@ -176,7 +177,9 @@ impl ExecutorRegistry {
         };
         let refuse = |refusal: &BrokerRefusal| {
             authenticator.on_refused(&hello.name, refusal);
-            socket.sender.close(REFUSED, &refusal.reason);
+            socket
+                .sender
+                .close(close_codes::NOT_ADMITTED, &refusal.reason);
         };
         let admitted = authenticator.authenticate(&hello);
         let entry = match admitted {
@@ -298,7 +301,7 @@ impl ExecutorRegistry {
         let entries: Vec<_> = lock(&self.shared.entries).values().cloned().collect();
         for entry in entries {
             entry.stop_dialling();
-            entry.close(GOING_DOWN, "the gateway goes down");
+            entry.close(close_codes::GOING_AWAY, "the gateway goes down");
         }
     }
 
@@ -358,7 +361,7 @@ async fn serve_session(
 ) -> (DisconnectReason, Option<BrokerRefusal>) {
     let outgoing = socket.sender.clone();
     let Some(attached) = claim.attach_session(hello) else {
-        outgoing.close(FENCED, "another connection has this name now");
+        outgoing.close(close_codes::FENCED, "another connection has this name now");
         return (DisconnectReason::Local, None);
     };
     match ExecutorTunnel::open(hello, attached, socket, &shared.tasks).await {

@@ -22,8 +22,9 @@ use tokio::time::timeout;
 
 use self::exchange_table::ExchangeTable;
 use self::exec_exchange::ResponseMode;
-use super::{BROKE_PROTOCOL, ExecutorConnection, ExecutorInfo, ExecutorRequest, ExecutorTraffic};
+use super::{ExecutorConnection, ExecutorInfo, ExecutorRequest, ExecutorTraffic};
 use crate::http::http_client::{HttpError, HttpResponse, SendOptions};
+use crate::websocket::close_codes;
 use crate::websocket::{
     DisconnectReason, MessageFormat, WebSocketConnection, WebSocketLimits, WebSocketReceiver,
     WebSocketSender,
@@ -318,7 +319,7 @@ impl ExecServerReader {
             };
             if let Err(error) = handled {
                 let reason = error.to_string();
-                self.sender.close(BROKE_PROTOCOL, &reason);
+                self.sender.close(close_codes::PROTOCOL_ERROR, &reason);
                 return self
                     .exchanges
                     .disconnect(&DisconnectReason::Invalid(reason.into()));

@@ -23,6 +23,7 @@ use crate::http::clock;
 use crate::http::http_client::{
     HttpError, HttpRequest as Request, HttpResponse, SendOptions, write_header_line,
 };
+use crate::websocket::close_codes;
 use crate::websocket::{DisconnectReason, WebSocketConnection, WebSocketReceiver, WebSocketSender};
 
 mod tunnel_response;
@@ -35,21 +36,6 @@ const STEP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Default wait for a stream permit.
 const STREAM_PERMIT_WAIT: Duration = Duration::from_secs(10);
-
-/// Close code: another connection has taken over the executor name.
-pub const FENCED: u16 = 4001;
-
-/// Close code: the credential has expired.
-pub const CREDENTIAL_OVER: u16 = 4002;
-
-/// Close code: the executor is not admitted.
-pub const REFUSED: u16 = 4003;
-
-/// Close code: the peer violated the protocol.
-pub const BROKE_PROTOCOL: u16 = 4004;
-
-/// Close code: this side shuts down.
-pub const GOING_DOWN: u16 = 1001;
 
 /// Why the handshake failed.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -74,7 +60,7 @@ pub enum ExecutorHandshakeError {
 impl ExecutorHandshakeError {
     /// Closes a connection after a failed handshake, with the reason.
     pub fn close_connection(&self, outgoing: &WebSocketSender) {
-        outgoing.close(BROKE_PROTOCOL, &self.to_string());
+        outgoing.close(close_codes::PROTOCOL_ERROR, &self.to_string());
     }
 }
 
@@ -435,7 +421,7 @@ impl TunnelReader {
     }
 
     fn close_invalid(&self, reason: &str) {
-        self.writer.close(BROKE_PROTOCOL, reason);
+        self.writer.close(close_codes::PROTOCOL_ERROR, reason);
         let invalid = DisconnectReason::Invalid(reason.into());
         self.session.disconnect(self.connection_id, &invalid);
     }

@@ -11,10 +11,8 @@ use bytes::Bytes;
 use tokio::io::AsyncRead;
 use tokio::sync::{Notify, Semaphore};
 
+use super::close_codes;
 use super::{DisconnectReason, WebSocketLimits};
-
-/// Close code without a specific reason.
-const CLOSE_NORMAL: u16 = 1000;
 
 /// Queue capacity of a quiet connection.
 const REST_MESSAGES: usize = 8;
@@ -257,7 +255,7 @@ impl WebSocketShared {
     fn close_if_unused(&self, mut state: std::sync::MutexGuard<'_, WebSocketState>) {
         let alone = state.senders_dropped && state.receiver_dropped;
         if alone && state.closing.is_none() {
-            state.closing = Some((CLOSE_NORMAL, "".into()));
+            state.closing = Some((close_codes::NORMAL, "".into()));
         }
         drop(state);
         self.wake.notify_one();

@@ -1,6 +1,6 @@
 //! Why the connection of an executor to a gateway ended.
 
-use bowline_link::executor_client::BROKE_PROTOCOL;
+use bowline_link::websocket::close_codes;
 use bowline_link::websocket::{DisconnectReason, WebSocketSender};
 use bowline_wire::executor::FrameError;
 use thiserror::Error;
@@ -34,7 +34,7 @@ impl ServiceError {
         match self {
             Self::Ended(_) | Self::Fenced => {}
             Self::Frame(_) | Self::Unexpected(_) | Self::Version(_) | Self::Timeout => {
-                outgoing.close(BROKE_PROTOCOL, &self.to_string());
+                outgoing.close(close_codes::PROTOCOL_ERROR, &self.to_string());
             }
         }
     }

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use bowline_core::backoff::RestartBackoff;
 use bowline_core::error::display_chain;
 use bowline_link::executor_client::{
-    ExecServerConnection, ExecServerOpenError, ExecutorHandshakeError, FENCED, exec_server_limits,
+    ExecServerConnection, ExecServerOpenError, ExecutorHandshakeError, exec_server_limits,
     receive_hello,
 };
+use bowline_link::websocket::close_codes;
 use bowline_link::websocket::{self, DialError, DisconnectReason};
 use bowline_runtime::CredentialSource;
 use thiserror::Error;
@@ -50,7 +51,10 @@ pub(super) async fn run_dial_loop(
         };
         match result {
             // Another gateway took over the executor: dial again only after a new spec.
-            Ok(DisconnectReason::Closed { code: FENCED, .. }) => {
+            Ok(DisconnectReason::Closed {
+                code: close_codes::FENCED,
+                ..
+            }) => {
                 if specs.changed().await.is_err() {
                     return;
                 }

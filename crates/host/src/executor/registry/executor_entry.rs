@@ -5,18 +5,15 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use bowline_core::sync::lock;
 use bowline_core::time::MonotonicTime;
 use bowline_link::executor_client::{
-    ExecutorConnection, ExecutorInfo, ExecutorSession, ExecutorTraffic, ExecutorTunnel, FENCED,
-    away_error,
+    ExecutorConnection, ExecutorInfo, ExecutorSession, ExecutorTraffic, ExecutorTunnel, away_error,
 };
 use bowline_link::http::http_client::HttpError;
+use bowline_link::websocket::close_codes;
 use bowline_runtime::Clock;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
 use super::{DialDirection, DialSpec, ExecutorProtocol, ExecutorStatus, RegistryShared};
-
-/// Close code of a normal end.
-const CLOSE_NORMAL: u16 = 1000;
 
 /// One executor.
 #[derive(Debug)]
@@ -244,7 +241,7 @@ impl ExecutorEntry {
         };
         if let Some(dial) = dial {
             dial.spec.send_replace(None);
-            self.close(CLOSE_NORMAL, "it is not used any more");
+            self.close(close_codes::NORMAL, "it is not used any more");
             self.notify_changed();
         }
     }
@@ -278,7 +275,7 @@ impl ExecutorState {
             );
             current
                 .connection
-                .close(FENCED, "another connection has this name now");
+                .close(close_codes::FENCED, "another connection has this name now");
         }
     }
 

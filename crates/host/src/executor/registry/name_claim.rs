@@ -5,10 +5,9 @@ use std::sync::Arc;
 use bowline_broker::frames::BrokerRefusal;
 use bowline_core::BoxFuture;
 use bowline_core::time::MonotonicTime;
-use bowline_link::executor_client::{
-    CREDENTIAL_OVER, ExecutorSession, FENCED, GOING_DOWN, SessionAttachment,
-};
+use bowline_link::executor_client::{ExecutorSession, SessionAttachment};
 use bowline_link::websocket::DisconnectReason;
+use bowline_link::websocket::close_codes;
 use bowline_wire::executor::ExecutorHello;
 
 use super::executor_entry::{CurrentConnection, ExecutorEntry};
@@ -93,7 +92,7 @@ impl NameClaim {
     ) -> (DisconnectReason, Option<BrokerRefusal>) {
         let connection = Arc::clone(&current.connection);
         if !self.publish_connection(current) {
-            connection.close(FENCED, "another connection has this name now");
+            connection.close(close_codes::FENCED, "another connection has this name now");
             return (DisconnectReason::Local, None);
         }
         let shared = Arc::clone(&self.shared);
@@ -102,12 +101,12 @@ impl NameClaim {
             biased;
             ended = connection.wait_closed() => ended,
             refusal = credential => {
-                connection.close(CREDENTIAL_OVER, &refusal.reason);
+                connection.close(close_codes::CREDENTIAL_ENDED, &refusal.reason);
                 expiry = Some(refusal);
                 connection.wait_closed().await
             }
             () = shared.wait_closing() => {
-                connection.close(GOING_DOWN, "the gateway goes down");
+                connection.close(close_codes::GOING_AWAY, "the gateway goes down");
                 connection.wait_closed().await
             }
         };
