@@ -3,6 +3,7 @@
 use std::sync::Mutex;
 
 use bowline_core::BoxFuture;
+use bowline_core::call::ServerResponse;
 use bowline_core::era::Era;
 use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
