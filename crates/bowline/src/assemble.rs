@@ -31,18 +31,20 @@ use self::gateway_redactors::GatewayRedactors;
 pub use self::open_journal::suggest_fix as fix_of_journal;
 use self::specs::build_server_specs;
 use self::start_host::{HostDeps, begin_instance, create_launcher, start_host};
-use crate::audit::{self, GatewayAudit};
-use crate::edge::auth::{AuthMode, Authenticator};
-use crate::edge::client_session::ClientSessions;
-use crate::edge::{Edge, EdgeDeps, GatewayInfo, announcer, http_listener};
-use crate::telemetry::{CallTracer, LogRedactor, SpanExportTask, Telemetry};
-use crate::tokens::TokenStore;
+use crate::audit_export;
+use crate::telemetry::{LogRedactor, SpanExportTask, Telemetry};
 use bowline_config::reload::{Reloader, watch_config_file};
 use bowline_config::secrets::SecretSources;
 use bowline_config::secrets::secret_store::SecretStore;
 use bowline_config::secrets::secret_watch::watch_secrets;
 use bowline_config::state::{self, InstanceLock, OwnerCredential, RunRecord, StateDir};
 use bowline_config::{AuditExportConfig, Config, EnvVars};
+use bowline_edge::audit::{self, GatewayAudit, RedactText};
+use bowline_edge::auth::{AuthMode, Authenticator};
+use bowline_edge::call_tracer::CallTracer;
+use bowline_edge::client_session::ClientSessions;
+use bowline_edge::tokens::TokenStore;
+use bowline_edge::{Edge, EdgeDeps, GatewayInfo, announcer, http_listener};
 
 /// Reason why a gateway failed to start.
 #[derive(Debug, Error)]
@@ -201,6 +203,18 @@ async fn start_hub(
     Ok(hub)
 }
 
+/// Opens the audit trail, whose rows are written without secrets.
+fn open_audit(
+    state: &StateDir,
+    config: bowline_config::AuditConfig,
+    clock: &Arc<dyn Clock>,
+    secrets: &LogRedactor,
+) -> Result<GatewayAudit, audit::AuditOpenError> {
+    let secrets = secrets.clone();
+    let redact: RedactText = Arc::new(move |text| secrets.redact(text));
+    GatewayAudit::open(state, config, clock, &redact)
+}
+
 /// Starts shipping audit rows to the configured export target, if any.
 fn start_audit_export(
     edge: &Arc<Edge>,
@@ -210,7 +224,8 @@ fn start_audit_export(
 ) -> Result<(), AssembleError> {
     if let Some(to) = export {
         let audit = edge.info.audit.clone();
-        let export_task = audit.export_rows(to, telemetry, create_http_client()?, stopped);
+        let http = create_http_client()?;
+        let export_task = audit_export::export_rows(audit, to, telemetry, http, stopped);
         edge.host.tasks().spawn("audit export", export_task);
     }
     Ok(())
@@ -238,7 +253,7 @@ impl Gateway {
         let redactors = GatewayRedactors::new(telemetry.redactor.clone());
         let translate = make_spec_translator(child_defaults, env, &token, &redactors);
         let specs = translate(&config);
-        let audit = GatewayAudit::open(&state, config.audit, &stores.clock, &telemetry.redactor)?
+        let audit = open_audit(&state, config.audit, &stores.clock, &telemetry.redactor)?
             .with_export_counts(config.audit_export.as_ref());
         let key_scope = KeyScope::from_shared_secret(&state.session_key()?);
         let tasks = TaskTracker::default();

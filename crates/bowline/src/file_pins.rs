@@ -1,6 +1,5 @@
 //! Approved definitions of tools, stored in files of the state directory.
 
-pub(crate) mod diff;
 mod pin_file;
 #[cfg(test)]
 mod tests;
@@ -16,7 +15,6 @@ use bowline_core::sync::lock;
 use bowline_host::pins::{PinStore, PinStoreError};
 
 use self::pin_file::PinFile;
-pub(crate) use self::pin_file::parse_hash;
 use bowline_config::state::{self, StateDir, private_file};
 
 /// Maximum size of a pin file.

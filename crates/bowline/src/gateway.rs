@@ -16,16 +16,17 @@ use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
 
 use crate::assemble::{Gateway, start_broker};
-use crate::audit::GatewayAudit;
-use crate::edge::auth::{AuthMode, Authenticator};
-use crate::edge::client_session::{ClientSessions, NarrowError};
-use crate::edge::{Edge, EdgeDeps, GatewayInfo, announcer, http_listener};
-use crate::telemetry::{CallTracer, Telemetry};
-use crate::tokens::{TokenCreateError, TokenRequest, TokenStore};
+use crate::telemetry::Telemetry;
 use bowline_config::is_principal_name;
 use bowline_config::reload::Reloader;
 use bowline_config::state;
 use bowline_config::{BrokerConfig, Config, ConnectionLimits, EnvVars};
+use bowline_edge::audit::GatewayAudit;
+use bowline_edge::auth::{AuthMode, Authenticator};
+use bowline_edge::call_tracer::CallTracer;
+use bowline_edge::client_session::{ClientSessions, NarrowError};
+use bowline_edge::tokens::{TokenCreateError, TokenRequest, TokenStore};
+use bowline_edge::{Edge, EdgeDeps, GatewayInfo, announcer, http_listener};
 
 /// Length of the owner token in bytes.
 const TOKEN_BYTES: usize = 32;

@@ -1,16 +1,14 @@
 //! The `bowline` product: edge servers, sessions, config, command line and API.
 
 pub mod assemble;
-pub mod audit;
+mod audit_export;
 mod civil;
 pub mod cli;
-pub mod edge;
 pub mod executor_offer;
 pub mod file_pins;
 pub mod gateway;
 pub mod manifests;
 pub mod telemetry;
-pub mod tokens;
 pub mod worker;
 
 pub use assemble::Gateway;

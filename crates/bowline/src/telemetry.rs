@@ -4,7 +4,6 @@ mod log;
 mod otlp_spans;
 mod span_export;
 mod spans;
-mod tracer;
 
 use std::sync::Arc;
 
@@ -15,10 +14,10 @@ use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 pub use log::{LogFormat, LogRedactor};
-pub use span_export::{SpanCounts, SpanExportTask, SpanExporter};
-pub use tracer::CallTracer;
+pub use span_export::{SpanExportTask, SpanExporter};
 
-use crate::edge::CallTracing;
+use bowline_edge::CallTracing;
+use bowline_edge::call_tracer::CallTracer;
 use spans::CallSpanLayer;
 
 /// Default log filter.

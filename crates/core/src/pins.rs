@@ -35,6 +35,23 @@ pub const DEFINITIONS_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// SHA-256 of a definition in canonical form.
 pub type DefinitionHash = [u8; 32];
 
+/// Parses a hash in hexadecimal form.
+#[must_use]
+pub fn parse_hash(text: &str) -> Option<DefinitionHash> {
+    let mut hash = [0; 32];
+    let digits: Vec<_> = text.chars().map(|digit| digit.to_digit(16)).collect();
+    if digits.len() != 64 {
+        return None;
+    }
+    for (byte, pair) in hash.iter_mut().zip(digits.chunks_exact(2)) {
+        let [Some(high), Some(low)] = pair else {
+            return None;
+        };
+        *byte = u8::try_from(high * 16 + low).ok()?;
+    }
+    Some(hash)
+}
+
 /// One definition at the time of observation or approval.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DefinitionVersion {

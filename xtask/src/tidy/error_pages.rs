@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::{SourceTree, TidyFinding};
 
 const RULE: &str = "error-pages";
-const CODES_FILE: &str = "crates/bowline/src/edge/call_errors.rs";
+const CODES_FILE: &str = "crates/edge/src/call_errors.rs";
 const PAGES_FOLDER: &str = "docs/errors/";
 
 /// Passes as long as the file with the codes does not exist.

@@ -6,10 +6,10 @@ use bowline_core::redact::Redactor;
 use bowline_host::redaction::ResultSecrets;
 use bowline_host::spec::ServerSpec;
 
-use crate::edge::auth::Authenticator;
 use crate::telemetry::LogRedactor;
 use bowline_config::Config;
 use bowline_config::state::{OwnerCredential, StateDir};
+use bowline_edge::auth::Authenticator;
 
 /// Redactors that cover all servers. Cheap to clone; clones share the secrets.
 #[derive(Clone)]

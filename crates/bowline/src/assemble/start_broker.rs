@@ -11,9 +11,9 @@ use bowline_host::broker::{
 };
 use bowline_journal::JournalError;
 
-use crate::telemetry::CallTracer;
-use crate::tokens::TokenStore;
 use bowline_config::{BrokerConfig, PeerConfig, PolicyConfig};
+use bowline_edge::call_tracer::CallTracer;
+use bowline_edge::tokens::TokenStore;
 
 /// Starts the hub of a host on the host's journal.
 pub(crate) fn start_hub(

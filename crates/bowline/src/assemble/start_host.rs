@@ -17,10 +17,10 @@ use bowline_runtime::{Clock, TaskTracker};
 use tokio::net::TcpListener;
 
 use super::{AssembleError, create_http_client};
-use crate::edge::client_session::ClientSessions;
 use crate::file_pins::FilePins;
 use crate::manifests::FileManifests;
 use bowline_config::state::StateDir;
+use bowline_edge::client_session::ClientSessions;
 
 /// Components that exist before the host and that the host depends on.
 pub(super) struct HostDeps {

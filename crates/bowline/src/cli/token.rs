@@ -13,8 +13,8 @@ use super::failure::{CliExit, CliFailure};
 use super::output::{CliOutput, OutputFormat};
 use super::table::{format_count, format_duration, format_table};
 use super::{CommandContext, clean};
-use crate::tokens::TokenKind;
 use bowline_config::TokenLifetime;
+use bowline_edge::tokens::TokenKind;
 
 const TOKENS_PATH: &str = "/api/v1/tokens";
 
@@ -44,7 +44,7 @@ fn create_token(
     let lifetime = args.expires.and_then(TokenLifetime::duration);
     let request = TokenCreateRequest {
         principal: Some(args.principal.clone()),
-        kind: Some(args.kind.name().into()),
+        kind: Some(args.kind.0.name().into()),
         role: args.role.clone(),
         expires_s: lifetime.map(|life| life.as_secs()),
         expires: (args.expires == Some(TokenLifetime::Unlimited)).then_some(NeverExpires::Never),
@@ -64,7 +64,7 @@ fn create_token(
     // Only the token goes to stdout, for redirection to a file.
     let secret = created.token.as_deref().unwrap_or_default();
     out.write_line(&clean::escape_line(secret))?;
-    let role = match (args.kind, token.role.as_deref()) {
+    let role = match (args.kind.0, token.role.as_deref()) {
         (TokenKind::Agent, role) => role.unwrap_or("as the config says"),
         (TokenKind::Executor, _) => "none: it joins as an executor and calls nothing",
         (TokenKind::Auditor, _) => "none: it reads the audit trail and the status",

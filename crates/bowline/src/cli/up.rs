@@ -18,15 +18,15 @@ use tokio::time::Interval;
 use self::terminal::ControllingTerminal;
 use super::{CliExit, CliFailure, CliOutput, CommandContext, UpArgs, demo_server, trust};
 use crate::assemble::{AssembleError, Gateway, fix_of_journal};
-use crate::audit;
 use crate::cli::OutputFormat;
-use crate::edge::auth::AuthMode;
 use crate::telemetry::{self, Telemetry};
 use bowline_api::servers::BrokenServer;
 use bowline_config::reload::ReloadOutcome;
 use bowline_config::secrets::SecretVault;
 use bowline_config::state::{self, RunRecord, StateDir};
 use bowline_config::{Config, EnvVars};
+use bowline_edge::audit;
+use bowline_edge::auth::AuthMode;
 
 /// Maximum time `up` reports on starting servers.
 const START_REPORT_MAX: Duration = Duration::from_secs(60);

@@ -1,7 +1,7 @@
 //! The pin file format: versioned, with a checksum over the content.
 
 use bowline_core::lint::{LintCode, LintFinding};
-use bowline_core::pins::{DefinitionHash, DefinitionVersion, Pin, PinKind, PinState, ServerPins};
+use bowline_core::pins::{DefinitionVersion, Pin, PinKind, PinState, ServerPins, parse_hash};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -223,20 +223,4 @@ impl FindingRecord {
             detail: self.detail.into(),
         })
     }
-}
-
-/// Parses a hash in hexadecimal form.
-pub(crate) fn parse_hash(text: &str) -> Option<DefinitionHash> {
-    let mut hash = [0; 32];
-    let digits: Vec<_> = text.chars().map(|digit| digit.to_digit(16)).collect();
-    if digits.len() != 64 {
-        return None;
-    }
-    for (byte, pair) in hash.iter_mut().zip(digits.chunks_exact(2)) {
-        let [Some(high), Some(low)] = pair else {
-            return None;
-        };
-        *byte = u8::try_from(high * 16 + low).ok()?;
-    }
-    Some(hash)
 }

@@ -2,9 +2,9 @@
 
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use bowline_edge::export_counts::ExportCounts;
 use bowline_link::http::endpoint::HttpEndpoint;
 use bowline_link::http::http_client::{
     HeaderLines, HttpClient, HttpError, HttpRequest, RequestBody, SendOptions,
@@ -44,37 +44,6 @@ const RESPONSE_BYTES_MAX: usize = 64 * 1024;
 /// Path of the traces endpoint below the base URL of a collector.
 const TRACES_PATH: &str = "v1/traces";
 
-/// Counts of exported spans.
-#[derive(Debug, Default)]
-pub struct SpanCounts {
-    sent: AtomicU64,
-    dropped: AtomicU64,
-}
-
-impl SpanCounts {
-    /// Returns the number of spans accepted by the collector.
-    #[must_use]
-    pub fn sent_count(&self) -> u64 {
-        self.sent.load(Ordering::Relaxed)
-    }
-
-    /// Returns the number of spans lost to a full queue or a failing collector.
-    #[must_use]
-    pub fn dropped_count(&self) -> u64 {
-        self.dropped.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn add_dropped(&self, spans: usize) {
-        let spans = u64::try_from(spans).unwrap_or(u64::MAX);
-        self.dropped.fetch_add(spans, Ordering::Relaxed);
-    }
-
-    fn add_sent(&self, spans: usize) {
-        let spans = u64::try_from(spans).unwrap_or(u64::MAX);
-        self.sent.fetch_add(spans, Ordering::Relaxed);
-    }
-}
-
 /// Reason why a batch was not accepted.
 #[derive(Debug, Error)]
 enum SpanExportError {
@@ -93,7 +62,7 @@ pub struct SpanExporter {
     service: String,
     spans: mpsc::Receiver<CallSpan>,
     redactor: LogRedactor,
-    counts: Arc<SpanCounts>,
+    counts: Arc<ExportCounts>,
 }
 
 /// Creates the span layer and the exporter at the other end of its queue.
@@ -103,7 +72,7 @@ pub(super) fn create_span_pipeline(
     secrets: LogRedactor,
 ) -> (CallSpanLayer, SpanExporter) {
     let (queue, spans) = mpsc::channel(QUEUE_SPANS_MAX);
-    let counts = Arc::<SpanCounts>::default();
+    let counts = Arc::<ExportCounts>::default();
     let exporter = SpanExporter {
         endpoint: traces_endpoint(otlp),
         service: service.to_owned(),
@@ -161,7 +130,7 @@ impl SpanExporter {
 
     /// Returns the counts of exported spans.
     #[must_use]
-    pub fn counts(&self) -> Arc<SpanCounts> {
+    pub fn counts(&self) -> Arc<ExportCounts> {
         Arc::clone(&self.counts)
     }
 
@@ -265,11 +234,11 @@ impl SpanExporter {
     ) {
         match result {
             Ok(()) => {
-                self.counts.add_sent(spans);
+                self.counts.add_sent(spans as u64);
                 *is_failing = false;
             }
             Err(error) => {
-                self.counts.add_dropped(spans);
+                self.counts.add_lost(spans as u64);
                 let error = error as &dyn std::error::Error;
                 if std::mem::replace(is_failing, true) {
                     tracing::debug!(error, spans, "span batch lost");

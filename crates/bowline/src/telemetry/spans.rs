@@ -12,7 +12,7 @@ use tracing::span::{Attributes, Id, Record};
 use tracing_subscriber::layer::{Context, Layer};
 use tracing_subscriber::registry::LookupSpan;
 
-use super::span_export::SpanCounts;
+use bowline_edge::export_counts::ExportCounts;
 
 /// The span of a finished call.
 #[derive(Clone, Debug)]
@@ -60,7 +60,7 @@ fn read_clocks() -> (SystemTime, Instant) {
 #[derive(Debug)]
 pub(super) struct CallSpanLayer {
     pub(super) queue: mpsc::Sender<CallSpan>,
-    pub(super) counts: Arc<SpanCounts>,
+    pub(super) counts: Arc<ExportCounts>,
 }
 
 impl<S> Layer<S> for CallSpanLayer
@@ -107,7 +107,7 @@ where
             fields: open.fields,
         };
         if self.queue.try_send(span).is_err() {
-            self.counts.add_dropped(1);
+            self.counts.add_lost(1);
         }
     }
 }
@@ -155,7 +155,7 @@ mod tests {
 
     fn record_spans(capacity: usize, work: impl FnOnce()) -> (Vec<CallSpan>, u64) {
         let (queue, mut spans) = mpsc::channel(capacity);
-        let counts = Arc::<SpanCounts>::default();
+        let counts = Arc::<ExportCounts>::default();
         let layer = CallSpanLayer {
             queue,
             counts: Arc::clone(&counts),
@@ -166,7 +166,7 @@ mod tests {
         while let Ok(span) = spans.try_recv() {
             all.push(span);
         }
-        (all, counts.dropped_count())
+        (all, counts.lost_count())
     }
 
     fn call_span(span: &str) -> tracing::Span {

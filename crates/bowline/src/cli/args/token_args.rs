@@ -1,9 +1,10 @@
 //! The arguments of `token` and `session`.
 
-use clap::{Args, Subcommand};
+use clap::builder::PossibleValue;
+use clap::{Args, Subcommand, ValueEnum};
 
-use crate::tokens::TokenKind;
 use bowline_config::TokenLifetime;
+use bowline_edge::tokens::TokenKind;
 
 /// What to do with tokens.
 #[derive(Debug, Subcommand)]
@@ -69,8 +70,8 @@ pub struct TokenCreateArgs {
     #[arg(long, value_name = "NAME")]
     pub principal: String,
     /// Kind of holder
-    #[arg(long, value_enum, default_value_t, value_name = "KIND")]
-    pub kind: TokenKind,
+    #[arg(long, value_enum, default_value = "agent", value_name = "KIND")]
+    pub kind: TokenKindArg,
     /// What that principal may do; needed unless the config gives it a role
     #[arg(long, value_name = "ROLE")]
     pub role: Option<String>,
@@ -88,4 +89,39 @@ pub struct TokenCreateArgs {
 fn parse_token_lifetime(text: &str) -> Result<TokenLifetime, String> {
     let expected = || format!("expected {}", TokenLifetime::EXPECTED);
     TokenLifetime::parse(text).ok_or_else(expected)
+}
+
+/// A token kind as an argument.
+#[derive(Clone, Copy, Debug)]
+pub struct TokenKindArg(pub TokenKind);
+
+impl ValueEnum for TokenKindArg {
+    fn value_variants<'a>() -> &'a [Self] {
+        const {
+            &[
+                Self(TokenKind::Agent),
+                Self(TokenKind::Executor),
+                Self(TokenKind::Auditor),
+                Self(TokenKind::Viewer),
+            ]
+        }
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        let help = match self.0 {
+            TokenKind::Agent => {
+                "An agent, or a peer of the broker. A token that says no kind is one of these"
+            }
+            TokenKind::Executor => {
+                "An executor. It joins at `/executor`, and neither calls tools nor asks the API"
+            }
+            TokenKind::Auditor => {
+                "A person or program that reads the audit trail and the status, and nothing else"
+            }
+            TokenKind::Viewer => {
+                "A person or program that reads how the gateway and its servers do, and no payload"
+            }
+        };
+        Some(PossibleValue::new(self.0.name()).help(help))
+    }
 }

@@ -17,11 +17,11 @@ use crate::cli::gateway_finder::check_exposure;
 use crate::cli::stdio::{self, gateway_starter::GatewayStarter};
 use crate::cli::up::{self, GatewaySignals};
 use crate::cli::{CliExit, CliFailure, CliOutput, CommandContext, OutputFormat};
-use crate::edge::auth::AuthMode;
 use crate::worker::{Worker, WorkerOptions};
 use bowline_config::Config;
 use bowline_config::secrets::SecretVault;
 use bowline_config::state::{self, StateDir};
+use bowline_edge::auth::AuthMode;
 
 /// Maximum wait for the first connection before the worker serves disconnected.
 const FIRST_CONNECT_WAIT: Duration = Duration::from_secs(5);
