@@ -33,7 +33,7 @@ use self::specs::build_server_specs;
 use self::start_host::{HostDeps, begin_instance, create_launcher, start_host};
 use crate::audit_export;
 use crate::telemetry::{LogRedactor, SpanExportTask, Telemetry};
-use bowline_config::reload::{Reloader, watch_config_file};
+use bowline_config::reload::{ExecutorDialer, Reloader, watch_config_file};
 use bowline_config::secrets::SecretSources;
 use bowline_config::secrets::secret_store::SecretStore;
 use bowline_config::secrets::secret_watch::watch_secrets;
@@ -189,6 +189,11 @@ fn dial_configured_executors(
     executors
 }
 
+/// Dials the executors of a reloaded configuration.
+fn executor_dialer(executors: ExecutorRegistry, secrets: LogRedactor) -> Box<ExecutorDialer> {
+    Box::new(move |configs| dial_executors::dial_executors(&executors, configs, &secrets))
+}
+
 /// Starts the broker and restores the servers offered by workers.
 async fn start_hub(
     host: &Host,
@@ -277,10 +282,8 @@ impl Gateway {
         host.restrict_credentials(stores.tokens.added_contexts());
         let hub = start_hub(&host, &config, &stores.tokens, &telemetry).await?;
         let info = build_about(url, &config, audit, landlock_abi);
-        let (dialled, redactor) = (executors.clone(), telemetry.redactor.clone());
-        let reloader = Reloader::new(&config, env, Box::new(translate)).with_executors(Box::new(
-            move |configs| dial_executors::dial_executors(&dialled, configs, &redactor),
-        ));
+        let dialer = executor_dialer(executors.clone(), telemetry.redactor.clone());
+        let reloader = Reloader::new(&config, env, Box::new(translate)).with_executors(dialer);
         let authenticator = redactors
             .redact_rotated_owner_token(Authenticator::new(auth, token.expose()), &state)
             .with_tokens(stores.tokens)
