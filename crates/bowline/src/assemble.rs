@@ -277,7 +277,7 @@ impl Gateway {
             instance: begin_instance(&state).await?,
         };
         let host = start_host(specs, config.limits, &state, host_deps)?;
-        executors.report_to(host.events().clone());
+        executors.report_to(Arc::new(host.events().clone()));
         host.set_policy(config.policy.compile());
         host.restrict_credentials(stores.tokens.added_contexts());
         let hub = start_hub(&host, &config, &stores.tokens, &telemetry).await?;

@@ -128,7 +128,7 @@ impl Gateway {
         address: SocketAddr,
         executors: ExecutorRegistry,
     ) -> Result<BoundGateway, BindError> {
-        executors.report_to(host.events().clone());
+        executors.report_to(Arc::new(host.events().clone()));
         let key = state::random_bytes::<32>().map_err(BindError::Random)?;
         let token = state::random_bytes::<TOKEN_BYTES>().map_err(BindError::Random)?;
         let token = to_hex(&token);

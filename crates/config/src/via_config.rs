@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use bowline_wire::executor::SecretHeader;
+use bowline_core::suggest::nearest_match;
+use bowline_host::executor::frames::SecretHeader;
 use http::HeaderName;
 
 use super::config_names;
@@ -11,7 +12,6 @@ use super::config_problem::ConfigProblem;
 use super::expand::list_references;
 use super::file::{ServerSection, UnexpandedText};
 use crate::secrets;
-use bowline_core::suggest::nearest_match;
 
 /// Prefix of an executor name.
 const EXECUTOR_PREFIX: &str = "executor:";

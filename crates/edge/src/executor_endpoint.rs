@@ -4,10 +4,9 @@ use std::sync::Arc;
 
 use bowline_core::call::{Principal, Role};
 use bowline_core::{BoxFuture, name};
-use bowline_host::broker::frames::BrokerRefusal;
 use bowline_host::events::EventKind;
-use bowline_host::executor::ExecutorAuthenticator;
-use bowline_wire::executor::ExecutorHello;
+use bowline_host::executor::frames::ExecutorHello;
+use bowline_host::executor::{ExecutorAuthenticator, ExecutorRefusal};
 
 use super::Edge;
 use super::auth::AuthenticatedCaller;
@@ -44,7 +43,7 @@ impl ExecutorAuthenticator for EdgeExecutorAuth {
     fn authenticate(
         &self,
         hello: &ExecutorHello,
-    ) -> Result<BoxFuture<'static, BrokerRefusal>, BrokerRefusal> {
+    ) -> Result<BoxFuture<'static, ExecutorRefusal>, ExecutorRefusal> {
         let edge = &self.connection.edge;
         // Connections without an identity are refused during the upgrade.
         let identity = self.connection.identity.clone().ok_or_else(auth_refusal)?;
@@ -74,7 +73,7 @@ impl ExecutorAuthenticator for EdgeExecutorAuth {
         Ok(Box::pin(async { make_refusal("expired", grant_end.await) }))
     }
 
-    fn on_refused(&self, name: &str, refusal: &BrokerRefusal) {
+    fn on_refused(&self, name: &str, refusal: &ExecutorRefusal) {
         let reason = Arc::clone(&refusal.reason);
         if let Some(identity) = &self.connection.identity
             && refusal.code.as_deref() == Some(NOT_ALLOWED)
@@ -109,7 +108,7 @@ fn is_executor(identity: &AuthenticatedCaller) -> bool {
 
 /// Checks that a principal may use an executor name: by an entry in the config, or by a configured
 /// executor with the principal's own name.
-fn check_name(edge: &Edge, principal: &Principal, name: &str) -> Result<(), BrokerRefusal> {
+fn check_name(edge: &Edge, principal: &Principal, name: &str) -> Result<(), ExecutorRefusal> {
     if !name::is_server_name(name) {
         return Err(not_allowed_refusal());
     }
@@ -141,19 +140,18 @@ fn check_name(edge: &Edge, principal: &Principal, name: &str) -> Result<(), Brok
 }
 
 /// The same text for every name not permitted.
-fn not_allowed_refusal() -> BrokerRefusal {
+fn not_allowed_refusal() -> ExecutorRefusal {
     make_refusal(NOT_ALLOWED, "the credential does not allow this")
 }
 
 /// The same text for every invalid credential.
-fn auth_refusal() -> BrokerRefusal {
+fn auth_refusal() -> ExecutorRefusal {
     make_refusal("auth", "a valid token is required")
 }
 
-fn make_refusal(code: &str, reason: &str) -> BrokerRefusal {
-    BrokerRefusal {
+fn make_refusal(code: &str, reason: &str) -> ExecutorRefusal {
+    ExecutorRefusal {
         reason: reason.into(),
         code: Some(code.into()),
-        id: None,
     }
 }

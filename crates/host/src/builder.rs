@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bowline_core::lane::KeyScope;
 use bowline_core::policy::Policy;
+use bowline_executor::{ExecutorRegistry, ExecutorRegistryOptions};
 use bowline_journal::{Journal, MemoryJournal};
 use bowline_link::http::HttpLimits;
 use bowline_link::http::http1::{Http1Client, HttpClientLimits};
@@ -15,7 +16,6 @@ use thiserror::Error;
 use crate::access_guard::{AccessGuard, GuardDecision};
 use crate::audit::{AuditSink, NullAuditSink};
 use crate::dial::{EraCache, RealDial};
-use crate::executor::{ExecutorRegistry, ExecutorRegistryOptions};
 use crate::host::{Host, HostLimits, HostPorts};
 use crate::manifest::{ManifestStore, NullManifestStore};
 use crate::pins::{NullPinStore, PinStore};

@@ -19,8 +19,9 @@ use tokio::time::Instant;
 
 mod era_cache;
 
+use bowline_executor::ExecutorRegistry;
+
 use crate::broker::peer_away_error;
-use crate::executor::ExecutorRegistry;
 use crate::in_process_link;
 use crate::spec::{ChildSpec, ExecutorProcessSpec, RemoteSpec, ServerSpec, ServerTransport};
 use crate::supervisor::{Dial, DialedLink};

@@ -20,6 +20,16 @@ pub struct EventBus {
     ended: Arc<watch::Sender<bool>>,
 }
 
+impl bowline_executor::ExecutorEvents for EventBus {
+    fn on_executor_state(&self, name: &Arc<str>, state: &'static str, reason: Option<Arc<str>>) {
+        self.publish(EventKind::Executor {
+            name: Arc::clone(name),
+            state: state.into(),
+            reason,
+        });
+    }
+}
+
 impl EventBus {
     /// Creates a bus without subscribers.
     #[must_use]

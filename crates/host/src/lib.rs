@@ -12,7 +12,6 @@ pub mod conditions;
 mod denials;
 pub mod dial;
 pub mod events;
-pub mod executor;
 pub mod expose;
 pub mod host;
 mod in_process_link;
@@ -53,6 +52,7 @@ pub use bowline_core::accounts;
 pub use bowline_core::call::{ContextSet, Principal, Role};
 pub use bowline_core::error::CallError;
 pub use bowline_core::policy::{DefaultAction, FeaturePattern, Policy, RoleAllowlist, RoleRules};
+pub use bowline_executor as executor;
 pub use bowline_runtime::{
     Clock, ClockReading, CredentialSource, SystemClock, TaskSpawner, TaskTracker,
 };

@@ -21,12 +21,12 @@ use bowline_core::lane::{KeyChannel, QueuePolicy};
 use bowline_core::policy::FeaturePattern;
 use bowline_core::redact::Redactor;
 use bowline_core::restart_budget::RestartPolicy;
+use bowline_executor::frames::SecretHeader;
 pub use bowline_link::ChildLimits;
 use bowline_link::http::HttpTransport;
 use bowline_link::http::endpoint::HttpEndpoint;
 use bowline_link::http::upstream_credentials::UpstreamCredentials;
 pub use bowline_link::sandbox::{LandlockGap, SandboxPolicy};
-use bowline_wire::executor::SecretHeader;
 
 use crate::pins::PinMode;
 use crate::redaction::ResultSecrets;

@@ -22,7 +22,6 @@ use crate::stdio::{ClientInfo, LinkConnectError};
 
 mod background;
 mod change_stream;
-pub(crate) mod clock;
 mod conversation;
 pub mod endpoint;
 mod event_stream;
@@ -34,6 +33,7 @@ mod http_session;
 mod legacy_session;
 mod pending_guard;
 mod post_request;
+pub mod remote_failure;
 mod routing_headers;
 pub(crate) mod sender;
 mod sse_listener;
@@ -45,7 +45,7 @@ use endpoint::HttpEndpoint;
 use event_stream::EventStream;
 use http_client::HttpClient;
 use legacy_session::{LegacySession, LegacySessionConfig};
-pub use sender::RedirectError;
+pub use sender::{RedirectError, to_link_error};
 use upstream_credentials::UpstreamCredentials;
 
 /// Configuration of an HTTP link.

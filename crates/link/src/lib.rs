@@ -3,7 +3,6 @@
 mod child_limits;
 mod demux;
 pub mod endpoint_address;
-pub mod executor_client;
 pub mod http;
 pub mod link;
 mod message_limits;

@@ -4,6 +4,7 @@ mod clock;
 mod credential_source;
 pub mod fifo_watch;
 mod task_tracker;
+pub mod timer;
 
 pub use clock::{Clock, ClockReading, SystemClock};
 pub use credential_source::CredentialSource;

@@ -1,11 +1,9 @@
-//! Wire formats: JSON-RPC over raw bytes, MCP revisions and eras, executor frames, SSE,
+//! Wire formats: JSON-RPC over raw bytes, MCP revisions and eras, SSE,
 //! canonical JSON.
 
 pub mod canonical;
 pub mod case_fold;
 pub mod era;
-pub mod execserver;
-pub mod executor;
 mod frame_error;
 pub mod jsonrpc;
 pub mod mcp;

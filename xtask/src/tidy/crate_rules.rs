@@ -80,9 +80,21 @@ const CRATE_RULES: &[CrateRule] = &[
         forbidden_paths: &[],
     },
     CrateRule {
+        name: "bowline-executor",
+        own_crates: &[
+            "bowline-core",
+            "bowline-wire",
+            "bowline-runtime",
+            "bowline-link",
+        ],
+        forbidden_crates: &["axum", "clap", "toml"],
+        forbidden_paths: &[],
+    },
+    CrateRule {
         name: "bowline-host",
         own_crates: &[
             "bowline-api",
+            "bowline-executor",
             "bowline-broker",
             "bowline-core",
             "bowline-wire",

@@ -1,7 +1,7 @@
 //! The executor keys, at the gateway and at the executor.
 
 use bowline_core::egress::EgressRule;
-use bowline_wire::executor::SecretHeader;
+use bowline_host::executor::frames::SecretHeader;
 
 use super::*;
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bowline_core::era::Era;
+use bowline_executor::ExecutorRegistryOptions;
 use bowline_link::http::HttpTransport;
 use bowline_link::http::endpoint::HttpEndpoint;
 use bowline_link::http::http1::{Http1Client, HttpClientLimits};
@@ -11,7 +12,6 @@ use bowline_link::{LogSequencer, StderrLimits};
 use bowline_runtime::{SystemClock, TaskTracker};
 
 use super::*;
-use crate::executor::ExecutorRegistryOptions;
 
 #[test]
 fn link_limit_exceeds_call_limit() {

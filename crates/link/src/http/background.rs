@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bowline_runtime::timer;
 use bytes::Bytes;
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tracing::debug;
 
-use super::clock;
 use super::conversation::{ConversationPhase, HttpConversation};
 use super::http_client::HttpBody;
 use super::sender::RequestKind;
@@ -43,7 +43,7 @@ pub(super) async fn run_outbox(
         let session = Arc::clone(&conversation.session.borrow());
         let kind = RequestKind::Post(body);
         let sending =
-            conversation.send_to_endpoint(&session, None, &kind, clock::deadline_after(limit));
+            conversation.send_to_endpoint(&session, None, &kind, timer::deadline_after(limit));
         let outcome = tokio::select! {
             biased;
             _ = conversation.wait_ended() => return,
@@ -162,7 +162,7 @@ pub(super) async fn end_session_on_stop(conversation: Arc<HttpConversation>) {
             &session,
             None,
             &RequestKind::Delete,
-            clock::deadline_after(limit),
+            timer::deadline_after(limit),
         );
         // After a refusal, the server expires the session by itself.
         let _ = timeout(limit, sending).await;

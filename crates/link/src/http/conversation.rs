@@ -478,7 +478,7 @@ mod tests {
             rename: None,
             progress_at: None,
             reply_id: Bytes::from_static(b"1"),
-            deadline: super::super::clock::now(),
+            deadline: bowline_runtime::timer::now(),
             caller: None,
             trace: None,
             idempotency_header: None,

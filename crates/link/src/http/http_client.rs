@@ -16,7 +16,7 @@ use super::endpoint::HttpEndpoint;
 mod header_lines;
 mod http_body;
 mod request_body;
-pub(crate) use header_lines::write_header_line;
+pub use header_lines::write_header_line;
 pub use header_lines::{HeaderLines, ResponseHeaders};
 pub use http_body::{BodyChunks, HttpBody};
 pub use request_body::RequestBody;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bowline_core::call::ServerResponse;
 use bowline_core::pending_table::SendState;
+use bowline_runtime::timer;
 use bowline_wire::mcp::{Revision, code};
 use bowline_wire::object;
 use http::{HeaderValue, StatusCode};
@@ -15,7 +16,7 @@ use super::http_session::{SESSION_ID, SessionHeaders};
 use super::pending_guard::HttpPendingGuard;
 use super::post_request::{PostError, RETRY_DELAYS};
 use super::sender::RequestKind;
-use super::{clock, status_error};
+use super::status_error;
 use crate::link::LinkError;
 use crate::modern::era_discovery::{self, DiscoverOutcome};
 
@@ -76,7 +77,7 @@ impl HttpConversation {
                 &headers,
                 None,
                 &RequestKind::Delete,
-                clock::deadline_after(limit),
+                timer::deadline_after(limit),
             );
             // After a refusal, the server expires the session by itself.
             let _ = timeout(limit, sending).await;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_core::pending_table::SendState;
+use bowline_runtime::timer;
 use bowline_wire::mcp::{Revision, method};
 use http::header::{ACCEPT, CONTENT_TYPE, USER_AGENT};
 use http::{HeaderName, HeaderValue};
@@ -12,7 +13,6 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
 use tracing::info;
 
-use super::clock;
 use super::conversation::{HttpConversation, HttpMode, strip_newline};
 use super::http_client::HeaderLines;
 use super::pending_guard::HttpPendingGuard;
@@ -109,7 +109,7 @@ impl SessionHeaders {
             get_headers,
             delete_headers: common,
             listen_settled: watch::Sender::new(false),
-            listen_wait_until: clock::deadline_after(LISTEN_WAIT),
+            listen_wait_until: timer::deadline_after(LISTEN_WAIT),
         }
     }
 }

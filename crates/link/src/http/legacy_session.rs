@@ -10,6 +10,7 @@ use bowline_core::client_handle::ClientHandle;
 use bowline_core::era::Era;
 use bowline_core::log_level::LogLevel;
 use bowline_core::sync::lock;
+use bowline_runtime::timer;
 use bowline_wire::era::input_required::ContinuationParams;
 use bowline_wire::era::request_meta::{RequestMeta, supports_tasks};
 use bowline_wire::mcp::method;
@@ -22,7 +23,7 @@ use tracing::debug;
 use super::conversation::{HttpConversation, HttpMode};
 use super::http_client::HttpClient;
 use super::http_session::SessionHeaders;
-use super::{HttpSpec, background, clock, sse_listener, status_error};
+use super::{HttpSpec, background, sse_listener, status_error};
 use crate::link::{LinkError, LinkEvent, LinkRequest, ServerInfo};
 use crate::stdio::ClientInfo;
 use crate::stdio::mcp_handshake::HandshakeError;
@@ -189,7 +190,7 @@ impl OpenLegacySession {
         let mut params = b"{\"level\":".to_vec();
         write_string(&mut params, level.as_str());
         params.push(b'}');
-        let until = deadline.min(clock::deadline_after(LOG_LEVEL_TIMEOUT));
+        let until = deadline.min(timer::deadline_after(LOG_LEVEL_TIMEOUT));
         let request =
             LinkRequest::new_internal(method::LOGGING_SET_LEVEL, Some(params.into()), until);
         match self.conversation.request(request).await {
@@ -265,7 +266,7 @@ async fn run_session_once(
         config.spec.url.clone(),
         config.events.clone(),
     );
-    let deadline = clock::deadline_after(HANDSHAKE_TIMEOUT);
+    let deadline = timer::deadline_after(HANDSHAKE_TIMEOUT);
     let outcome = tokio::select! {
         biased;
         _ = link.wait_closing() => return LegacySessionEnd::Unsupported,

@@ -20,9 +20,9 @@ use super::http_client::{
     HeaderLines, HttpClient, HttpError, HttpRequest, HttpResponse, RequestBody, SendOptions,
 };
 use super::http_session::SessionHeaders;
+use super::remote_failure;
 use super::routing_headers;
 use super::upstream_credentials::UpstreamCredentials;
-use crate::executor_client;
 use crate::link::{IdempotencyHeader, LinkError, NotSentReason};
 
 /// Redirects per request.
@@ -116,11 +116,11 @@ pub fn to_link_error(error: HttpError) -> LinkError {
         HttpError::Lost(reason) => LinkError::ConnectionLost(reason),
         HttpError::Disconnected(_) => LinkError::ConnectionLost(error.to_string().into()),
         HttpError::Overflow(_) => {
-            LinkError::RemoteFailure(executor_client::overflow_failure(&error.to_string()))
+            LinkError::RemoteFailure(remote_failure::overflow_failure(&error.to_string()))
         }
         HttpError::RemoteFailure(failure) => LinkError::RemoteFailure(failure),
         HttpError::Denied(denied) => {
-            LinkError::RemoteFailure(executor_client::denied_failure(&denied))
+            LinkError::RemoteFailure(remote_failure::denied_failure(&denied))
         }
         HttpError::TooLong { bytes_max } => LinkError::TooLong { bytes_max },
     }

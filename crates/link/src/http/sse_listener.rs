@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_core::error::FailureClass;
+use bowline_runtime::timer;
 use http::StatusCode;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
 use tracing::debug;
 
+use super::HttpSpec;
 use super::conversation::HttpConversation;
 use super::endpoint::HttpEndpoint;
 use super::event_stream::{EventStream, EventStreamEnd, StreamResume};
@@ -17,7 +19,6 @@ use super::http_session::SessionHeaders;
 use super::post_request::is_message_event;
 use super::sender::{HttpSender, OutboundRequest, RequestKind};
 use super::status_error::{self, ContentKind, content_type_error, read_status_error};
-use super::{HttpSpec, clock};
 use crate::link::{LinkError, LinkExit};
 
 /// Timeout for renewing a session without a waiting request.
@@ -105,7 +106,7 @@ async fn listen_once(
         }
         StatusCode::NOT_FOUND if session.id.is_some() => {
             match conversation
-                .renew_session(session, clock::deadline_after(RENEW_TIMEOUT))
+                .renew_session(session, timer::deadline_after(RENEW_TIMEOUT))
                 .await
             {
                 Ok(()) => ListenNext::Retry,

@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_runtime::timer;
 use bytes::{Bytes, BytesMut};
 use tokio::io::AsyncReadExt;
 use tokio::time::{Instant, Sleep, sleep_until};
@@ -13,7 +14,6 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use super::frame_codec::{FrameDecoder, ReceivedFrame};
 use super::socket_state::{ByteSource, WebSocketShared};
 use super::{DisconnectReason, WebSocketLimits, WebSocketRole};
-use crate::http::clock;
 use crate::http::http_client::error_chain;
 
 /// Read size of a quiet connection, in bytes, and its buffer size.
@@ -68,7 +68,7 @@ impl MessageReader {
             read_size: READ_BYTES,
             decoder: FrameDecoder::new(side, limits.format, limits.message_bytes_max),
             silence_max: limits.silence_max,
-            last_heard: clock::now(),
+            last_heard: timer::now(),
             silence_timer: None,
         }
     }
@@ -117,7 +117,7 @@ impl MessageReader {
                 match read {
                     Ok(0) => broken(error_chain(&io::Error::from(io::ErrorKind::UnexpectedEof))),
                     Ok(count) => {
-                        self.last_heard = clock::now();
+                        self.last_heard = timer::now();
                         self.read_size = match count >= before {
                             true => (self.read_size * 2).min(READ_BYTES_MAX),
                             false => READ_BYTES,
@@ -129,7 +129,7 @@ impl MessageReader {
             }
             // Reset only when it fires, not with each read.
             () = alarm.as_mut() => {
-                if clock::now() >= due {
+                if timer::now() >= due {
                     self.shared.end(DisconnectReason::Silent(silence_max));
                 }
                 alarm.as_mut().reset(due);

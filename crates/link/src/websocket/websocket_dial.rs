@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::io;
 
-use bowline_runtime::TaskSpawner;
+use bowline_runtime::{TaskSpawner, timer};
 use bytes::{Bytes, BytesMut};
 use http::HeaderValue;
 use hyper_util::rt::TokioIo;
@@ -16,7 +16,6 @@ use tower::ServiceExt;
 use super::{
     DialError, WebSocketConnection, WebSocketLimits, WebSocketRole, accept_key, open_websocket,
 };
-use crate::http::clock;
 use crate::http::endpoint::HttpEndpoint;
 use crate::http::http_client::error_chain;
 use crate::http::http1::{connect_address, tls_connector, web_root_config};
@@ -56,7 +55,7 @@ pub async fn dial_with_tls(
     spawner: &dyn TaskSpawner,
 ) -> Result<WebSocketConnection, DialError> {
     let connecting = async {
-        let left = deadline.saturating_duration_since(clock::now());
+        let left = deadline.saturating_duration_since(timer::now());
         let to = connect_address(endpoint)
             .map_err(|error| DialError::Unreachable(error_chain(&error)))?;
         let stream = tls_connector(left, tls).oneshot(to).await;

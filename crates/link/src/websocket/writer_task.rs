@@ -5,6 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_runtime::timer;
 use bytes::Bytes;
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::{sleep, timeout};
@@ -12,7 +13,6 @@ use tokio::time::{sleep, timeout};
 use super::frame_codec::FrameEncoder;
 use super::socket_state::{WebSocketShared, WriterCommand};
 use super::{DisconnectReason, WebSocketLimits};
-use crate::http::clock;
 use crate::http::http_client::error_chain;
 
 /// Small messages are joined up to this size.
@@ -80,7 +80,7 @@ impl<W: AsyncWrite + Unpin> WriterTask<W> {
         let mut ping = pin!(sleep(self.limits.ping_interval));
         let mut batch = FrameBatch::default();
         loop {
-            let now = clock::now();
+            let now = timer::now();
             if now >= ping.deadline() {
                 self.encoder.write_ping(&mut batch.out);
                 let every = self.limits.ping_interval.max(PING_EVERY_MIN);

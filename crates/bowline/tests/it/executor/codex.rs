@@ -8,17 +8,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_core::error::ExecutionStatus;
-use bowline_link::executor_client::{
+use bowline_host::executor::connection::{
     ExecServerConnection, ExecServerOpenError, ExecutorConnection as _, ExecutorRequest,
     exec_server_limits,
 };
+use bowline_host::executor::frames::SecretHeader;
 use bowline_link::http::endpoint::HttpEndpoint;
 use bowline_link::http::http_client::{
     HttpError, HttpRequest, HttpResponse, RequestBody, SendOptions,
 };
 use bowline_link::websocket::dial;
 use bowline_runtime::TaskTracker;
-use bowline_wire::executor::SecretHeader;
 use http::Method;
 use serde_json::json;
 use tempfile::TempDir;

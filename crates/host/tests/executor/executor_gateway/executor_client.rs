@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use bowline_core::egress::EgressRule;
 use bowline_core::error::ExecutionStatus;
+use bowline_host::executor::connection::exec_server_limits;
 use bowline_host::executor::{
     CredentialSource, ExecutorClient, ExecutorClientOptions, ExecutorConnectError,
     ExecutorHttpRequest, ExecutorOffer, ExecutorProtocol, ExecutorRequestError, ListenAuth, listen,
 };
-use bowline_link::executor_client::exec_server_limits;
 use bowline_link::http::http_client::HttpError;
 use bowline_link::websocket::accept_upgrade;
 use bowline_runtime::TaskTracker;

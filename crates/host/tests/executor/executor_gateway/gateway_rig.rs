@@ -7,8 +7,12 @@ use std::time::Duration;
 
 use bowline_core::BoxFuture;
 use bowline_core::backoff::Backoff;
-use bowline_host::broker::frames::BrokerRefusal;
-use bowline_host::executor::{ExecutorAuthenticator, ExecutorRegistry, ExecutorRegistryOptions};
+use bowline_host::executor::frames::{
+    ExecutorFrame, ExecutorHello, OpenSession, OpenSessionReply, ResponseHead, VERSION,
+};
+use bowline_host::executor::{
+    ExecutorAuthenticator, ExecutorRefusal, ExecutorRegistry, ExecutorRegistryOptions,
+};
 use bowline_link::http::endpoint::HttpEndpoint;
 use bowline_link::http::http_client::{
     HttpClient, HttpError, HttpRequest as Request, HttpResponse, SendOptions,
@@ -19,9 +23,6 @@ use bowline_link::websocket::{
 };
 use bowline_runtime::{Clock, SystemClock, TaskTracker};
 use bowline_sim::poll_until;
-use bowline_wire::executor::{
-    ExecutorFrame, ExecutorHello, OpenSession, OpenSessionReply, ResponseHead, VERSION,
-};
 use bytes::Bytes;
 use http::Method;
 use tokio::io::{DuplexStream, copy_bidirectional, duplex};
@@ -69,11 +70,10 @@ impl NameAuthenticator {
     }
 }
 
-fn refusal(reason: &str) -> BrokerRefusal {
-    BrokerRefusal {
+fn refusal(reason: &str) -> ExecutorRefusal {
+    ExecutorRefusal {
         reason: reason.into(),
         code: None,
-        id: None,
     }
 }
 
@@ -81,7 +81,7 @@ impl ExecutorAuthenticator for NameAuthenticator {
     fn authenticate(
         &self,
         hello: &ExecutorHello,
-    ) -> Result<BoxFuture<'static, BrokerRefusal>, BrokerRefusal> {
+    ) -> Result<BoxFuture<'static, ExecutorRefusal>, ExecutorRefusal> {
         if *hello.name == *"stranger" {
             return Err(refusal("nobody knows you"));
         }
@@ -92,7 +92,7 @@ impl ExecutorAuthenticator for NameAuthenticator {
         }))
     }
 
-    fn on_refused(&self, name: &str, refusal: &BrokerRefusal) {
+    fn on_refused(&self, name: &str, refusal: &ExecutorRefusal) {
         let told = (name.to_owned(), Arc::clone(&refusal.reason));
         self.refused.lock().unwrap().push(told);
     }

@@ -1,9 +1,9 @@
 //! Executors that join the gateway.
 
 use bowline_core::error::ExecutionStatus;
+use bowline_host::executor::frames::ExecutorFrame;
 use bowline_host::executor::{DialDirection, ExecutorProtocol, ExecutorRegistryOptions};
 use bowline_link::websocket::DisconnectReason;
-use bowline_wire::executor::ExecutorFrame;
 
 use super::gateway_rig::{RegistryGateway, ScriptedExecutor, asking, code, get, hello, quick};
 

@@ -4,6 +4,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bowline_core::backoff::Backoff;
+use bowline_host::executor::frames::{
+    ExecutorFrame, OpenSession, OpenSessionReply, StreamFaultCode, VERSION,
+};
 use bowline_host::executor::{
     CredentialSource, ExecutorOffer, ExecutorRunError, ExecutorRunOptions, ListenAuth, ListenError,
     ServiceStatus, listen, run_executor, run_executor_with,
@@ -11,9 +14,6 @@ use bowline_host::executor::{
 use bowline_link::http::endpoint::HttpEndpoint;
 use bowline_link::websocket::{
     DialError, DisconnectReason, WebSocketReceiver, WebSocketSender, accept_upgrade, dial,
-};
-use bowline_wire::executor::{
-    ExecutorFrame, OpenSession, OpenSessionReply, StreamFaultCode, VERSION,
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};

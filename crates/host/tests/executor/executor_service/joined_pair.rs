@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use bowline_core::BoxFuture;
 use bowline_core::error::ExecutionStatus;
-use bowline_host::broker::BrokerRefusal;
+use bowline_host::executor::connection::EGRESS_DENIED;
+use bowline_host::executor::frames::ExecutorHello;
 use bowline_host::executor::{
-    CredentialSource, ExecutorAuthenticator, ExecutorOffer, ExecutorRegistry,
+    CredentialSource, ExecutorAuthenticator, ExecutorOffer, ExecutorRefusal, ExecutorRegistry,
     ExecutorRegistryOptions, run_executor,
 };
-use bowline_link::executor_client::EGRESS_DENIED;
 use bowline_link::http::endpoint::HttpEndpoint;
 use bowline_link::http::http_client::{
     BodyChunks, HttpClient, HttpError, HttpRequest, RequestBody, SendOptions,
@@ -19,7 +19,6 @@ use bowline_link::http::http_client::{
 use bowline_link::websocket::accept_upgrade;
 use bowline_runtime::SystemClock;
 use bowline_sim::poll_for;
-use bowline_wire::executor::ExecutorHello;
 use bytes::Bytes;
 use http::Method;
 use tokio::net::TcpListener;
@@ -41,7 +40,7 @@ impl ExecutorAuthenticator for AdmitAnyExecutor {
     fn authenticate(
         &self,
         _: &ExecutorHello,
-    ) -> Result<BoxFuture<'static, BrokerRefusal>, BrokerRefusal> {
+    ) -> Result<BoxFuture<'static, ExecutorRefusal>, ExecutorRefusal> {
         Ok(Box::pin(std::future::pending()))
     }
 }

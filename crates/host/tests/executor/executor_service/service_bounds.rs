@@ -1,8 +1,10 @@
 //! Limits of the executor service.
 
-use bowline_core::flow::FlowLimits;
+use bowline_host::executor::flow::FlowLimits;
+use bowline_host::executor::frames::{
+    DATA_BYTES_MAX, ExecutorFrame, FRAME_BYTES_MAX, StreamFaultCode,
+};
 use bowline_link::websocket::DisconnectReason;
-use bowline_wire::executor::{DATA_BYTES_MAX, ExecutorFrame, FRAME_BYTES_MAX, StreamFaultCode};
 
 use super::service_rig::*;
 

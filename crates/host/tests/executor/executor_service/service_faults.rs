@@ -1,10 +1,10 @@
 //! Faults carry a code, and end only their own stream.
 
 use bowline_core::error::ExecutionStatus;
-use bowline_link::websocket::DisconnectReason;
-use bowline_wire::executor::{
+use bowline_host::executor::frames::{
     ExecutorFrame, ExecutorHello, OpenSession, RequestHead, StreamFault, StreamFaultCode, VERSION,
 };
+use bowline_link::websocket::DisconnectReason;
 use bytes::Bytes;
 use std::time::Duration;
 

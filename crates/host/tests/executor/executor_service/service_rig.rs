@@ -7,15 +7,15 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bowline_core::egress::EgressRule;
-use bowline_core::flow::FlowLimits;
+use bowline_host::executor::flow::FlowLimits;
+use bowline_host::executor::frames::{
+    ExecutorFrame, ExecutorHello, OpenSession, OpenSessionReply, RequestHead, StreamFault, VERSION,
+};
 use bowline_host::executor::{ExecutorOffer, ExecutorService, ServiceError};
 use bowline_link::websocket::{
     DisconnectReason, WebSocketReceiver, WebSocketRole, WebSocketSender, open_websocket,
 };
 use bowline_runtime::{SystemClock, TaskTracker};
-use bowline_wire::executor::{
-    ExecutorFrame, ExecutorHello, OpenSession, OpenSessionReply, RequestHead, StreamFault, VERSION,
-};
 use bytes::Bytes;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};

@@ -7,17 +7,16 @@ use bowline_core::BoxFuture;
 use bowline_core::backoff::Backoff;
 use bowline_core::error::FailureClass;
 use bowline_core::restart_budget::RestartPolicy;
-use bowline_host::broker::frames::BrokerRefusal;
+use bowline_host::executor::frames::ExecutorHello;
 use bowline_host::executor::{
-    ExecutorAuthenticator, ExecutorOffer, ExecutorRegistry, ExecutorRegistryOptions,
-    ExecutorService,
+    ExecutorAuthenticator, ExecutorOffer, ExecutorRefusal, ExecutorRegistry,
+    ExecutorRegistryOptions, ExecutorService,
 };
 use bowline_host::spec::{ExecutorProcessSpec, ServerTransport};
 use bowline_host::{ExecuteError, Host, Principal, Role, ServerSpec};
 use bowline_link::websocket::{WebSocketRole, open_websocket};
 use bowline_runtime::{SystemClock, TaskTracker};
 use bowline_sim::wait_for_state;
-use bowline_wire::executor::ExecutorHello;
 use bytes::Bytes;
 use serde_json::json;
 
@@ -51,7 +50,7 @@ impl ExecutorAuthenticator for AdmitAllExecutors {
     fn authenticate(
         &self,
         _hello: &ExecutorHello,
-    ) -> Result<BoxFuture<'static, BrokerRefusal>, BrokerRefusal> {
+    ) -> Result<BoxFuture<'static, ExecutorRefusal>, ExecutorRefusal> {
         Ok(Box::pin(std::future::pending()))
     }
 }

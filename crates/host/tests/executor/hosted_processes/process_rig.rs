@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use bowline_core::BoxFuture;
 use bowline_core::era::Era;
-use bowline_core::flow::FlowLimits;
 use bowline_core::sync::lock;
-use bowline_host::executor::{ExecutorLimits, ExecutorOffer, ExecutorService};
-use bowline_link::executor_client::{
+use bowline_host::executor::connection::{
     ExecutorSession, ExecutorTunnel, RemoteProcess, receive_hello,
 };
+use bowline_host::executor::flow::FlowLimits;
+use bowline_host::executor::{ExecutorLimits, ExecutorOffer, ExecutorService};
 use bowline_link::sandbox::SandboxPolicy;
 use bowline_link::stdio::{LinkConnectError, ProcessSpawner};
 use bowline_link::websocket::{WebSocketRole, open_websocket};
@@ -135,14 +135,16 @@ impl ProcessRig {
     pub(super) async fn cut(&self) {
         let line = lock(&self.line).take().unwrap();
         line.cut.send_replace(0);
-        soon(bowline_link::executor_client::ExecutorConnection::wait_closed(&*line.tunnel)).await;
+        soon(bowline_host::executor::connection::ExecutorConnection::wait_closed(&*line.tunnel))
+            .await;
         soon(line.attending).await.unwrap();
     }
 
     /// Waits until the connection is cut.
     pub(super) async fn cut_by_itself(&self) {
         let line = lock(&self.line).take().unwrap();
-        soon(bowline_link::executor_client::ExecutorConnection::wait_closed(&*line.tunnel)).await;
+        soon(bowline_host::executor::connection::ExecutorConnection::wait_closed(&*line.tunnel))
+            .await;
         soon(line.attending).await.unwrap();
     }
 

@@ -7,11 +7,11 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bowline_core::sync::lock;
+use bowline_runtime::timer;
 use bytes::Bytes;
 use foldhash::fast::RandomState;
 use tokio::time::Instant;
 
-use super::super::clock;
 use super::super::endpoint::HttpOrigin;
 use super::super::http_client::{BodyChunks, HttpBody, HttpError, HttpResponse};
 use super::http1_connection::{BodyReader, Http1Connection, Http1Response};
@@ -65,7 +65,7 @@ impl ConnectionPool {
         let Some(wire) = reading.into_connection() else {
             return;
         };
-        let used = clock::now();
+        let used = timer::now();
         let mut idle = lock(&self.idle);
         let list = match idle.get_mut(origin) {
             Some(list) => list,
@@ -91,7 +91,7 @@ impl ConnectionPool {
 
     /// Closes idle connections.
     pub(super) fn close_idle(&self) {
-        let now = clock::now();
+        let now = timer::now();
         lock(&self.idle).retain(|_, list| {
             list.retain(|idle| now.saturating_duration_since(idle.used_at) < IDLE_MAX);
             !list.is_empty()

@@ -37,7 +37,7 @@ impl fmt::Debug for HeaderLines {
 }
 
 /// Writes a header line. Name and value cannot contain a line end.
-pub(crate) fn write_header_line(out: &mut Vec<u8>, name: &HeaderName, value: &HeaderValue) {
+pub fn write_header_line(out: &mut Vec<u8>, name: &HeaderName, value: &HeaderValue) {
     out.extend_from_slice(name.as_str().as_bytes());
     out.extend_from_slice(b": ");
     out.extend_from_slice(value.as_bytes());
