@@ -259,6 +259,10 @@ pub(crate) fn request_message(id: &str, body: &[u8]) -> MailboxMessage {
     })
 }
 
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "callers have no other use of the body"
+)]
 pub(super) fn incoming(
     who: &str,
     role: Option<&str>,

@@ -274,7 +274,7 @@ impl TaskRequest {
                     None => self.call_server(TaskOperation::Result).await,
                 };
                 match reply {
-                    Ok(reply) => self.finished_status(task, reply),
+                    Ok(reply) => self.finished_status(task, &reply),
                     // An unknown result does not finish the task.
                     Err(failed) => return self.responder.call_error(&failed),
                 }
@@ -301,7 +301,7 @@ impl TaskRequest {
 
     /// Writes a finished task with its result. A tool error is a result here, although legacy
     /// servers may report the task as failed.
-    fn finished_status(&self, task: &[u8], reply: CallReply) -> Vec<u8> {
+    fn finished_status(&self, task: &[u8], reply: &CallReply) -> Vec<u8> {
         let inside = reply.response.body_bytes();
         match reply.response.body {
             BodyKind::Result => {

@@ -23,6 +23,6 @@ pub(crate) fn own_schema(item: &CatalogItem) -> ToolSchema {
 fn mark_staleness(schema: ToolSchema, item: &CatalogItem) -> ToolSchema {
     match item.staleness {
         Staleness::LastKnown => schema.into_stale(),
-        _ => schema,
+        Staleness::Live => schema,
     }
 }

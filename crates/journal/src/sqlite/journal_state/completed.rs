@@ -72,7 +72,7 @@ impl JournalState {
             CompletedRow::visit_all(&self.conn, |read| match read {
                 Ok(slot) => {
                     total.add(slot.checksum());
-                    completed.insert_row(self.fingerprint(&slot.key), &slot);
+                    completed.insert_row(self.fingerprint(slot.key), &slot);
                 }
                 Err(lane) => {
                     bad += 1;
@@ -96,7 +96,7 @@ impl JournalState {
         dedupe: &str,
     ) -> Result<Option<CompletedRow>, OperationError> {
         let key = completed_key(lane, dedupe);
-        let fingerprint = self.fingerprint(&key);
+        let fingerprint = self.fingerprint(key);
         let candidates: Vec<u64> = self
             .load_completed()?
             .seqs
@@ -175,7 +175,7 @@ impl JournalState {
         };
         slot.insert(&self.conn, result.map(AsRef::as_ref))?;
         self.ledger.done.add(slot.checksum());
-        let fingerprint = self.fingerprint(&slot.key);
+        let fingerprint = self.fingerprint(slot.key);
         self.load_completed()?.insert_row(fingerprint, &slot);
         Ok(())
     }
@@ -192,7 +192,7 @@ impl JournalState {
             self.begin_transaction()?;
             CompletedRow::delete(&self.conn, oldest.seq)?;
             self.ledger.done.subtract(oldest.checksum());
-            let fingerprint = self.fingerprint(&oldest.key);
+            let fingerprint = self.fingerprint(oldest.key);
             let completed = self.load_completed()?;
             completed.seqs.remove(fingerprint, oldest.seq);
             completed.count = completed.count.saturating_sub(1);

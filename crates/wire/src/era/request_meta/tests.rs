@@ -109,7 +109,6 @@ fn add_meta_replaces_existing_keys() {
         capabilities: b"{\"roots\":{}}",
         client_info: br#"{"name":"bowline","version":"1"}"#,
         log_level: Some("notice"),
-        ..MetaFields::default()
     };
     let meta = json!({
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",
