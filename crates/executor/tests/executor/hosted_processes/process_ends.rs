@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bowline_host::executor::connection::{EXECUTOR_BUSY, EXECUTOR_REFUSED};
+use bowline_executor::connection::{EXECUTOR_BUSY, EXECUTOR_REFUSED};
 use bowline_link::stdio::ServerProcess as _;
 use bowline_link::{LinkError, LinkExit, StdioLimits};
 use bowline_sim::poll_until;
@@ -142,7 +142,7 @@ async fn unread_output_blocks_only_its_server() {
     let mut here = [0; 5];
     let mut stdout = quiet.take_streams().stdout.unwrap();
     soon(stdout.read_exact(&mut here)).await.unwrap();
-    let carried = |tunnel: &dyn bowline_host::executor::connection::ExecutorConnection| {
+    let carried = |tunnel: &dyn bowline_executor::connection::ExecutorConnection| {
         tunnel.traffic().received_bytes
     };
     let tunnel = rig.tunnel();

@@ -1,6 +1,6 @@
 //! Requests and responses, whole and streamed.
 
-use bowline_host::executor::frames::{ExecutorFrame, RequestHead, ResponseHead};
+use bowline_executor::frames::{ExecutorFrame, RequestHead, ResponseHead};
 
 use super::service_rig::*;
 

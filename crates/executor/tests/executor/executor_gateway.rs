@@ -5,4 +5,3 @@ mod dial_loop;
 mod executor_client;
 mod gateway_rig;
 mod joining;
-mod mcp_over_executor;

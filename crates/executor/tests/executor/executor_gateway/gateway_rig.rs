@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use bowline_core::BoxFuture;
 use bowline_core::backoff::Backoff;
-use bowline_host::executor::frames::{
+use bowline_executor::frames::{
     ExecutorFrame, ExecutorHello, OpenSession, OpenSessionReply, ResponseHead, VERSION,
 };
-use bowline_host::executor::{
+use bowline_executor::{
     ExecutorAuthenticator, ExecutorRefusal, ExecutorRegistry, ExecutorRegistryOptions,
 };
 use bowline_link::http::endpoint::HttpEndpoint;
@@ -197,7 +197,7 @@ impl RegistryGateway {
         poll_until("the executor is lost", || !self.status(name).connected).await;
     }
 
-    pub(super) fn status(&self, name: &str) -> bowline_host::executor::ExecutorStatus {
+    pub(super) fn status(&self, name: &str) -> bowline_executor::ExecutorStatus {
         let list = self.executors.list_statuses();
         list.into_iter().find(|one| *one.name == *name).unwrap()
     }

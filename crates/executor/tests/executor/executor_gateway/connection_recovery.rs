@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bowline_core::error::ExecutionStatus;
-use bowline_host::executor::ExecutorRegistryOptions;
+use bowline_executor::ExecutorRegistryOptions;
 use bowline_link::http::http_client::HttpError;
 
 use super::gateway_rig::{RegistryGateway, ScriptedExecutor, asking, code, get, quick, soon};

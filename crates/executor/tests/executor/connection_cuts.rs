@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bowline_core::backoff::Backoff;
 use bowline_core::egress::EgressRule;
-use bowline_host::executor::{
+use bowline_executor::{
     ExecutorClient, ExecutorClientOptions, ExecutorHttpRequest, ExecutorOffer, ExecutorProtocol,
     ExecutorRegistryOptions, ListenAuth, listen, listen_as_exec_server,
 };

@@ -4,7 +4,6 @@
     reason = "tests start tasks and read clocks"
 )]
 
-mod hosted_servers;
 mod process_cuts;
 mod process_ends;
 mod process_rig;

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 
 use bowline_core::egress::EgressRule;
 use bowline_core::error::ExecutionStatus;
-use bowline_host::executor::frames::{ExecutorFrame, RequestHead, SecretHeader, StreamFaultCode};
-use bowline_host::executor::{ExecutorOffer, ExecutorSecrets, SecretError};
+use bowline_executor::frames::{ExecutorFrame, RequestHead, SecretHeader, StreamFaultCode};
+use bowline_executor::{ExecutorOffer, ExecutorSecrets, SecretError};
 use bowline_link::http::endpoint::HttpEndpoint;
 
 use super::service_rig::*;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bowline_host::executor::{ExecutorOffer, ServiceError};
+use bowline_executor::{ExecutorOffer, ServiceError};
 use bowline_link::websocket::DisconnectReason;
 
 use super::service_rig::*;

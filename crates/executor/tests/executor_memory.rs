@@ -8,8 +8,8 @@
     reason = "tests"
 )]
 
-use bowline_host::executor::flow::FlowLimits;
-use bowline_host::executor::frames::{ExecutorFrame, RequestHead};
+use bowline_executor::flow::FlowLimits;
+use bowline_executor::frames::{ExecutorFrame, RequestHead};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use std::sync::Arc;
 use std::time::Duration;

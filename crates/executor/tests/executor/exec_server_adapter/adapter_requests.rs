@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bowline_host::executor::{ExecutorSecrets, SecretError};
+use bowline_executor::{ExecutorSecrets, SecretError};
 
 use super::*;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bowline_host::executor::frames::{ExecutorFrame, RequestHead};
+use bowline_executor::frames::{ExecutorFrame, RequestHead};
 use tokio::net::TcpStream;
 
 use super::service_rig::*;

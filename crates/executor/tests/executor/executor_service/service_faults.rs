@@ -1,7 +1,7 @@
 //! Faults carry a code, and end only their own stream.
 
 use bowline_core::error::ExecutionStatus;
-use bowline_host::executor::frames::{
+use bowline_executor::frames::{
     ExecutorFrame, ExecutorHello, OpenSession, RequestHead, StreamFault, StreamFaultCode, VERSION,
 };
 use bowline_link::websocket::DisconnectReason;

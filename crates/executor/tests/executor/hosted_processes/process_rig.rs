@@ -9,11 +9,11 @@ use std::time::Duration;
 use bowline_core::BoxFuture;
 use bowline_core::era::Era;
 use bowline_core::sync::lock;
-use bowline_host::executor::connection::{
+use bowline_executor::connection::{
     ExecutorSession, ExecutorTunnel, RemoteProcess, receive_hello,
 };
-use bowline_host::executor::flow::FlowLimits;
-use bowline_host::executor::{ExecutorLimits, ExecutorOffer, ExecutorService};
+use bowline_executor::flow::FlowLimits;
+use bowline_executor::{ExecutorLimits, ExecutorOffer, ExecutorService};
 use bowline_link::sandbox::SandboxPolicy;
 use bowline_link::stdio::{LinkConnectError, ProcessSpawner};
 use bowline_link::websocket::{WebSocketRole, open_websocket};
@@ -135,7 +135,7 @@ impl ProcessRig {
     pub(super) async fn cut(&self) {
         let line = lock(&self.line).take().unwrap();
         line.cut.send_replace(0);
-        soon(bowline_host::executor::connection::ExecutorConnection::wait_closed(&*line.tunnel))
+        soon(bowline_executor::connection::ExecutorConnection::wait_closed(&*line.tunnel))
             .await;
         soon(line.attending).await.unwrap();
     }
@@ -143,7 +143,7 @@ impl ProcessRig {
     /// Waits until the connection is cut.
     pub(super) async fn cut_by_itself(&self) {
         let line = lock(&self.line).take().unwrap();
-        soon(bowline_host::executor::connection::ExecutorConnection::wait_closed(&*line.tunnel))
+        soon(bowline_executor::connection::ExecutorConnection::wait_closed(&*line.tunnel))
             .await;
         soon(line.attending).await.unwrap();
     }

@@ -7,11 +7,11 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bowline_core::egress::EgressRule;
-use bowline_host::executor::flow::FlowLimits;
-use bowline_host::executor::frames::{
+use bowline_executor::flow::FlowLimits;
+use bowline_executor::frames::{
     ExecutorFrame, ExecutorHello, OpenSession, OpenSessionReply, RequestHead, StreamFault, VERSION,
 };
-use bowline_host::executor::{ExecutorOffer, ExecutorService, ServiceError};
+use bowline_executor::{ExecutorOffer, ExecutorService, ServiceError};
 use bowline_link::websocket::{
     DisconnectReason, WebSocketReceiver, WebSocketRole, WebSocketSender, open_websocket,
 };

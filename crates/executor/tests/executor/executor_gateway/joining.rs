@@ -1,8 +1,8 @@
 //! Executors that join the gateway.
 
 use bowline_core::error::ExecutionStatus;
-use bowline_host::executor::frames::ExecutorFrame;
-use bowline_host::executor::{DialDirection, ExecutorProtocol, ExecutorRegistryOptions};
+use bowline_executor::frames::ExecutorFrame;
+use bowline_executor::{DialDirection, ExecutorProtocol, ExecutorRegistryOptions};
 use bowline_link::websocket::DisconnectReason;
 
 use super::gateway_rig::{RegistryGateway, ScriptedExecutor, asking, code, get, hello, quick};

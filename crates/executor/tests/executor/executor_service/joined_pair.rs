@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use bowline_core::BoxFuture;
 use bowline_core::error::ExecutionStatus;
-use bowline_host::executor::connection::EGRESS_DENIED;
-use bowline_host::executor::frames::ExecutorHello;
-use bowline_host::executor::{
+use bowline_executor::connection::EGRESS_DENIED;
+use bowline_executor::frames::ExecutorHello;
+use bowline_executor::{
     CredentialSource, ExecutorAuthenticator, ExecutorOffer, ExecutorRefusal, ExecutorRegistry,
     ExecutorRegistryOptions, run_executor,
 };

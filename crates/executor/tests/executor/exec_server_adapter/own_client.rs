@@ -1,7 +1,7 @@
 //! Bowline's own client against Bowline's own adapter.
 
 use bowline_core::error::FailureClass;
-use bowline_host::executor::connection::{
+use bowline_executor::connection::{
     ExecServerConnection, ExecutorConnection as _, ExecutorRequest,
 };
 use bowline_link::http::http_client::{

@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bowline_core::backoff::Backoff;
-use bowline_host::executor::frames::{
+use bowline_executor::frames::{
     ExecutorFrame, OpenSession, OpenSessionReply, StreamFaultCode, VERSION,
 };
-use bowline_host::executor::{
+use bowline_executor::{
     CredentialSource, ExecutorOffer, ExecutorRunError, ExecutorRunOptions, ListenAuth, ListenError,
     ServiceStatus, listen, run_executor, run_executor_with,
 };

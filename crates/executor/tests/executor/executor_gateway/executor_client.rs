@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use bowline_core::egress::EgressRule;
 use bowline_core::error::ExecutionStatus;
-use bowline_host::executor::connection::exec_server_limits;
-use bowline_host::executor::{
+use bowline_executor::connection::exec_server_limits;
+use bowline_executor::{
     CredentialSource, ExecutorClient, ExecutorClientOptions, ExecutorConnectError,
     ExecutorHttpRequest, ExecutorOffer, ExecutorProtocol, ExecutorRequestError, ListenAuth, listen,
 };

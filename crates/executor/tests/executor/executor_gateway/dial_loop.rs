@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_host::executor::{
+use bowline_executor::{
     CredentialSource, DialDirection, DialSpec, ExecutorProtocol, ExecutorRegistryOptions,
 };
 use bowline_link::http::endpoint::HttpEndpoint;

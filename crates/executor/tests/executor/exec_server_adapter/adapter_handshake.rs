@@ -1,6 +1,6 @@
 //! Start and end of a connection.
 
-use bowline_host::executor::{
+use bowline_executor::{
     ConnectionHandler as _, CredentialSource, ExecServerAdapter, ExecutorService,
     with_exec_server_limits,
 };
