@@ -15,6 +15,7 @@ use super::{
     BrokerClient, BrokerClientOptions, BrokerConnectError, CredentialSource, ExecutorBackend,
     HubRequestHandler, RemotePeer as _, RequestLedger, ServeEngine, ServeLimits,
 };
+use bowline_runtime::JitterSource;
 use bowline_tools::ToolExecutor;
 
 pub use serve_session::ServeSession;
@@ -109,6 +110,7 @@ pub async fn serve_with(
     let engine = ServeEngine::new(backend, ledger, options.limits, Arc::clone(&clock));
     let engine = AbandonGuard(Arc::new(engine));
     let mut restarts = RestartBackoff::new(options.backoff, options.steady);
+    let jitter = JitterSource::random();
     let mut shutdown = pin!(shutdown);
     loop {
         let began = clock.now();
@@ -133,7 +135,8 @@ pub async fn serve_with(
             Ok(()) => {}
         }
         drop(client);
-        let wait = restarts.wait_after_run(began.duration_until(clock.now()), random_jitter());
+        let now = clock.now();
+        let wait = restarts.wait_after_run(began.duration_until(now), jitter.jitter(now));
         tokio::select! {
             biased;
             () = &mut shutdown => {
@@ -193,13 +196,6 @@ async fn wait_disconnected(
             return Ok(());
         }
     }
-}
-
-fn random_jitter() -> u64 {
-    let mut random = [0; 8];
-    // Without entropy the jitter is zero and the wait is the full backoff.
-    let _unlikely = getrandom::fill(&mut random);
-    u64::from_be_bytes(random)
 }
 
 /// Cancels running requests when the supervisor ends for any reason.

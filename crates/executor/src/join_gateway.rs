@@ -11,7 +11,7 @@ use bowline_link::endpoint_address;
 use bowline_link::http::endpoint::{EndpointError, HttpEndpoint};
 use bowline_link::websocket::close_codes;
 use bowline_link::websocket::{DialError, DisconnectReason, dial};
-use bowline_runtime::{CredentialSource, SystemClock, TaskTracker};
+use bowline_runtime::{CredentialSource, JitterSource, SystemClock, TaskTracker};
 
 use thiserror::Error;
 use tokio::time::sleep;
@@ -209,6 +209,7 @@ async fn reconnect_loop(
 ) -> Result<(), ExecutorRunError> {
     let clock = service.clock();
     let mut restarts = RestartBackoff::new(options.backoff, options.steady);
+    let jitter = JitterSource::random();
     // Time of the last session loss, and the number of recovery attempts since.
     let mut lost_at = None;
     let mut attempts = 0;
@@ -241,7 +242,8 @@ async fn reconnect_loop(
             lost_at = None;
         }
         service.set_status(to_status(&loss));
-        let wait = restarts.wait_after_run(began_at.duration_until(ended_at), random_jitter());
+        let spread = jitter.jitter(ended_at);
+        let wait = restarts.wait_after_run(began_at.duration_until(ended_at), spread);
         let is_recovering =
             lost_at.is_some_and(|at| at.duration_until(ended_at) < options.recovery_max);
         let wait = match is_recovering {
@@ -249,7 +251,7 @@ async fn reconnect_loop(
                 attempts += 1;
                 options
                     .recovery_backoff
-                    .wait_after(attempts, random_jitter())
+                    .wait_after(attempts, spread)
                     .min(wait)
             }
             false => wait,
@@ -306,11 +308,4 @@ async fn connect_once(
         Ok(io) => ConnectionLoss::Serve(service.serve_gateway(io).await),
         Err(error) => ConnectionLoss::Dial(error),
     }
-}
-
-fn random_jitter() -> u64 {
-    let mut random = [0; 8];
-    // Without entropy the jitter is zero and the wait is the full backoff.
-    let _unlikely = getrandom::fill(&mut random);
-    u64::from_be_bytes(random)
 }

@@ -2,7 +2,6 @@
 //! is compared with the state applied on the link, so that a restarted server gets it again.
 
 use std::collections::HashMap;
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -19,7 +18,7 @@ use tokio::sync::{Notify, watch};
 
 mod sync_request;
 
-use bowline_runtime::{Clock, TaskTracker};
+use bowline_runtime::{Clock, JitterSource, TaskTracker};
 
 use crate::callpath::{ResponseWait, to_call_error};
 use crate::catalog::initialize_info::declares_capability;
@@ -61,13 +60,6 @@ struct ServerSync {
 }
 
 impl ServerSync {
-    /// Returns a number that differs between servers and over time.
-    fn jitter_seed(&self, now: MonotonicTime) -> u64 {
-        let mut mixer = DefaultHasher::new();
-        (&self.server.spec().name, now).hash(&mut mixer);
-        mixer.finish()
-    }
-
     /// Resets the applied state for a new link, or after a session reset.
     fn reset_unless_current(&self, generation: u64, renewals: u64) {
         self.applied.send_if_modified(|applied| {
@@ -275,8 +267,9 @@ impl SubscriptionSync {
                 if let Some((step, ready)) = &step {
                     self.apply_step(&server, &sync, step, ready).await;
                     let now = self.clock.now();
+                    let jitter = JitterSource::from_owner(&sync.server.spec().name).jitter(now);
                     sync.applied
-                        .send_modify(|applied| applied.schedule_retry(now, sync.jitter_seed(now)));
+                        .send_modify(|applied| applied.schedule_retry(now, jitter));
                     return;
                 }
                 tokio::select! {

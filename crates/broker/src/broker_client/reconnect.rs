@@ -1,12 +1,11 @@
 //! The task that connects and reconnects the client, after a loss and on demand.
 
-use std::collections::hash_map::DefaultHasher;
-use std::hash::{Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_core::sync::lock;
 use bowline_link::websocket::close_codes;
+use bowline_runtime::JitterSource;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::hub_connection::{HubConnection, HubConnectionEnd};
@@ -102,7 +101,7 @@ async fn try_round(
     let mut attempt = 0;
     loop {
         if attempts.failures > 0 {
-            let jitter = shared.next_jitter(attempts.failures);
+            let jitter = shared.wait_jitter(attempts.failures);
             sleep(reconnect.backoff.wait_after(attempts.failures, jitter)).await;
         }
         attempt += 1;
@@ -145,7 +144,7 @@ async fn back_off(
     let wait = shared.options.reconnect.round_backoff;
     let wait = wait.wait_after(
         attempts.failed_rounds,
-        shared.next_jitter(attempts.failed_rounds),
+        shared.wait_jitter(attempts.failed_rounds),
     );
     tokio::select! {
         () = sleep(wait) => {}
@@ -213,7 +212,7 @@ async fn watch_manifest(
                     "manifest kept"
                 );
                 let backoff = shared.options.reconnect.backoff;
-                let wait = backoff.wait_after(failures, shared.next_jitter(failures));
+                let wait = backoff.wait_after(failures, shared.wait_jitter(failures));
                 let clock = &shared.options.clock;
                 retry_at = Some(clock.instant(clock.now().plus(wait)));
             }
@@ -259,10 +258,8 @@ impl BrokerClientShared {
         self.changes.send_modify(|tick| *tick += 1);
     }
 
-    /// Returns a well-mixed jitter that differs between clients.
-    fn next_jitter(&self, failures: u32) -> u64 {
-        let mut mixer = DefaultHasher::new();
-        (&self.instance, failures, self.options.clock.now()).hash(&mut mixer);
-        mixer.finish()
+    /// Returns the jitter of this client.
+    fn wait_jitter(&self, failures: u32) -> u64 {
+        JitterSource::from_owner((&self.instance, failures)).jitter(self.options.clock.now())
     }
 }

@@ -6,7 +6,7 @@ use bowline_core::backoff::RestartBackoff;
 use bowline_core::error::display_chain;
 use bowline_link::websocket::close_codes;
 use bowline_link::websocket::{self, DialError, DisconnectReason};
-use bowline_runtime::CredentialSource;
+use bowline_runtime::{CredentialSource, JitterSource};
 
 use crate::connection::{
     ExecServerConnection, ExecServerOpenError, ExecutorHandshakeError, exec_server_limits,
@@ -39,6 +39,7 @@ pub(super) async fn run_dial_loop(
     mut specs: watch::Receiver<Option<DialSpec>>,
 ) {
     let mut restarts = RestartBackoff::new(shared.options.backoff, shared.options.steady);
+    let jitter = JitterSource::random();
     loop {
         let Some(spec) = specs.borrow_and_update().clone() else {
             return;
@@ -71,7 +72,7 @@ pub(super) async fn run_dial_loop(
         let now = shared.clock.now();
         let wait = match entry.is_awaited(now) {
             true => shared.options.recovery_interval,
-            false => restarts.wait_after_run(began.duration_until(now), random_jitter()),
+            false => restarts.wait_after_run(began.duration_until(now), jitter.jitter(now)),
         };
         tokio::select! {
             biased;
@@ -141,11 +142,4 @@ async fn dial_once(
             Ok(claim.serve_connection(current, never).await.0)
         }
     }
-}
-
-fn random_jitter() -> u64 {
-    let mut random = [0; 8];
-    // Without entropy the jitter is zero and the wait is the full backoff.
-    let _unlikely = getrandom::fill(&mut random);
-    u64::from_be_bytes(random)
 }

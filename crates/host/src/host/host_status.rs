@@ -23,7 +23,7 @@ impl Host {
     /// let host = Host::builder().build()?;
     /// host.spawn(Server::in_process("clock", clock), SpawnOptions::default()).await?;
     /// let clock = &host.status()[0];
-    /// assert_eq!((&*clock.name, clock.state, clock.tools), ("clock", "ready", 1));
+    /// assert_eq!((&*clock.name, &*clock.state, clock.tools), ("clock", "ready", 1));
     /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

@@ -181,7 +181,7 @@ async fn on_failure(
             dead_letter(shared, receipt, record, reason.into(), end).await?;
             return Ok(SendOutcome::Finished);
         }
-        let rest = RETRY_BACKOFF.wait_after(tries.max(1), shared.jitter_seed(&record.head.key));
+        let rest = RETRY_BACKOFF.wait_after(tries.max(1), shared.lane_jitter(&record.head.key));
         return Ok(match serves {
             true => SendOutcome::Delayed(rest),
             false => SendOutcome::Suspect { rest, after },

@@ -349,7 +349,7 @@ impl LaneWorker {
 
     /// Backs off lane and server.
     fn back_off_server(&mut self, after: Option<Duration>) {
-        let (now, jitter) = (self.shared.clock.now(), self.shared.jitter_seed(&self.name));
+        let (now, jitter) = (self.shared.clock.now(), self.shared.lane_jitter(&self.name));
         lock(&self.shared.scheduler).on_unreachable(&self.name, after, now, jitter);
         self.stop = Some(LaneStop::ServerDown);
         // Waiting callers are released at once, not after the writes in flight.

@@ -1,7 +1,6 @@
 //! Notifies agents and operators about the outcome of queued writes.
 
 use std::collections::HashMap;
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 
 use bowline_core::client_handle::SessionKey;
@@ -10,6 +9,7 @@ use bowline_core::log_level::LogLevel;
 use bowline_core::sync::lock;
 use bowline_journal::MessageId;
 use bowline_journal::audit::AuditRowKind;
+use bowline_runtime::JitterSource;
 use bowline_wire::jsonrpc::Envelope;
 use bowline_wire::mcp::method;
 use bowline_wire::splice::write_string;
@@ -222,11 +222,9 @@ impl OutboxShared {
         });
     }
 
-    /// Returns a well-mixed number: differs between lanes, reproducible on the same clock.
-    pub(super) fn jitter_seed(&self, lane: &str) -> u64 {
-        let mut mixer = DefaultHasher::new();
-        (lane, self.clock.now()).hash(&mut mixer);
-        mixer.finish()
+    /// Returns the jitter of a lane.
+    pub(super) fn lane_jitter(&self, lane: &str) -> u64 {
+        JitterSource::from_owner(lane).jitter(self.clock.now())
     }
 }
 

@@ -169,7 +169,7 @@ impl StoredCall {
 
     fn requeue(&self, reason: QueueReason, after: Option<Duration>) {
         let (lane, now) = (Arc::from(self.write.lane.as_str()), self.shared.clock.now());
-        let jitter = self.shared.jitter_seed(&lane);
+        let jitter = self.shared.lane_jitter(&lane);
         {
             let mut board = lock(&self.shared.scheduler);
             board.mark_pending(&lane, &self.write.record.head.server, now);

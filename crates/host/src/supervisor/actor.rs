@@ -7,13 +7,13 @@ pub(super) mod reachability;
 mod ready;
 mod start;
 
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bowline_core::breaker::Breaker;
 use bowline_core::recovery::{ServerLocation, ServerRecovery};
+use bowline_runtime::JitterSource;
 use tokio::sync::mpsc;
 
 use super::failure_cause::{FailureCause, FailureSource};
@@ -266,12 +266,10 @@ impl SupervisorActor {
         self.shared.with_breaker(now, Breaker::reset);
     }
 
-    /// Returns a well-mixed number: differs between servers, reproducible on the same clock.
-    fn jitter_seed(&self) -> u64 {
-        let mut mixer = DefaultHasher::new();
-        let (server, now) = (&self.shared.spec.name, self.shared.clock.now());
-        (server, self.recovery.failure_count(), now).hash(&mut mixer);
-        mixer.finish()
+    /// Returns the jitter of this server.
+    fn wait_jitter(&self) -> u64 {
+        let owner = (&self.shared.spec.name, self.recovery.failure_count());
+        JitterSource::from_owner(owner).jitter(self.shared.clock.now())
     }
 
     /// Marks the catalog entries as live or last known.

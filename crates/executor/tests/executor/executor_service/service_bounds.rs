@@ -1,9 +1,7 @@
 //! Limits of the executor service.
 
 use bowline_executor::flow::FlowLimits;
-use bowline_executor::frames::{
-    DATA_BYTES_MAX, ExecutorFrame, FRAME_BYTES_MAX, StreamFaultCode,
-};
+use bowline_executor::frames::{DATA_BYTES_MAX, ExecutorFrame, FRAME_BYTES_MAX, StreamFaultCode};
 use bowline_link::websocket::DisconnectReason;
 
 use super::service_rig::*;

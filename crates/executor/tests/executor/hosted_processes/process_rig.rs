@@ -9,9 +9,7 @@ use std::time::Duration;
 use bowline_core::BoxFuture;
 use bowline_core::era::Era;
 use bowline_core::sync::lock;
-use bowline_executor::connection::{
-    ExecutorSession, ExecutorTunnel, RemoteProcess, receive_hello,
-};
+use bowline_executor::connection::{ExecutorSession, ExecutorTunnel, RemoteProcess, receive_hello};
 use bowline_executor::flow::FlowLimits;
 use bowline_executor::{ExecutorLimits, ExecutorOffer, ExecutorService};
 use bowline_link::sandbox::SandboxPolicy;
@@ -135,16 +133,14 @@ impl ProcessRig {
     pub(super) async fn cut(&self) {
         let line = lock(&self.line).take().unwrap();
         line.cut.send_replace(0);
-        soon(bowline_executor::connection::ExecutorConnection::wait_closed(&*line.tunnel))
-            .await;
+        soon(bowline_executor::connection::ExecutorConnection::wait_closed(&*line.tunnel)).await;
         soon(line.attending).await.unwrap();
     }
 
     /// Waits until the connection is cut.
     pub(super) async fn cut_by_itself(&self) {
         let line = lock(&self.line).take().unwrap();
-        soon(bowline_executor::connection::ExecutorConnection::wait_closed(&*line.tunnel))
-            .await;
+        soon(bowline_executor::connection::ExecutorConnection::wait_closed(&*line.tunnel)).await;
         soon(line.attending).await.unwrap();
     }
 

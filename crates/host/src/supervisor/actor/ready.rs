@@ -114,7 +114,7 @@ impl SupervisorActor {
     }
 
     pub(super) fn update_relist(&self, relist: &mut RelistBatch, listed: &[ListFetch]) {
-        relist.record_results(listed, self.shared.clock.as_ref(), self.jitter_seed());
+        relist.record_results(listed, self.shared.clock.as_ref(), self.wait_jitter());
     }
 
     /// Reacts to an unattributed server request: from now on each session with client capabilities

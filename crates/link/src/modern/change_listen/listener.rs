@@ -8,6 +8,7 @@ use std::time::Duration;
 use bowline_core::backoff::{Backoff, RestartBackoff};
 use bowline_core::call::BodyKind;
 use bowline_core::client_handle::ClientCapabilities;
+use bowline_runtime::JitterSource;
 use bowline_wire::jsonrpc::write_notification;
 use bowline_wire::mcp::{code, method};
 use bowline_wire::object::field;
@@ -123,6 +124,7 @@ pub(crate) async fn run_listener<E: ListenTransport>(
         acknowledged: Vec::new(),
         has_missed: false,
         restarts: RestartBackoff::new(RETRY_BACKOFF, STEADY_AFTER),
+        jitter: JitterSource::random(),
     };
     tokio::select! {
         biased;
@@ -145,6 +147,8 @@ struct ListenTask<E> {
     /// Whether changes may have been missed without a stream.
     has_missed: bool,
     restarts: RestartBackoff,
+    /// Spreads the retries of many links.
+    jitter: JitterSource,
 }
 
 /// An open stream.
@@ -196,7 +200,7 @@ impl<E: ListenTransport> ListenTask<E> {
                 let retry_wait = match renewed {
                     RenewOutcome::Partial => Some(
                         self.restarts
-                            .wait_after_run(Duration::ZERO, random_jitter()),
+                            .wait_after_run(Duration::ZERO, self.jitter.jitter(now())),
                     ),
                     RenewOutcome::Complete | RenewOutcome::Refused | RenewOutcome::Lost => None,
                 };
@@ -214,7 +218,7 @@ impl<E: ListenTransport> ListenTask<E> {
             let lasted = self.current.take().map(|current| now() - current.since);
             let wait = self
                 .restarts
-                .wait_after_run(lasted.unwrap_or_default(), random_jitter());
+                .wait_after_run(lasted.unwrap_or_default(), self.jitter.jitter(now()));
             let _ = timeout(wait, wanted_watch.changed()).await;
         }
     }
@@ -370,13 +374,6 @@ async fn sleep_or_pending(wait: Option<Duration>) {
 fn parse_error_code(error: &[u8]) -> Option<i64> {
     let digits = field(error, "code")?.slice(error);
     std::str::from_utf8(digits).ok()?.parse().ok()
-}
-
-fn random_jitter() -> u64 {
-    let mut random = [0; 8];
-    // Without random bytes, all delays are merely equal.
-    let _ = getrandom::fill(&mut random);
-    u64::from_ne_bytes(random)
 }
 
 #[cfg(test)]
