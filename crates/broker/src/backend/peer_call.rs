@@ -52,7 +52,7 @@ pub fn build_call(
         scope,
         subject,
         name_at: name_at.start..name_at.end,
-        wants_task: object::field(&params, "task").is_some(),
+        wants_task: wants_task(&params),
         progress_at: progress_token(&params),
         id: Bytes::from_static(CALL_ID),
         deadline: Some(job.incoming.deadline),
@@ -128,6 +128,11 @@ fn wrap_arguments(tool: &Arc<str>, arguments: &[u8]) -> NamedParams {
     (subject, params.into(), ByteSpan { start, end })
 }
 
+/// Returns whether the caller wants a task in place of the result.
+fn wants_task(params: &[u8]) -> bool {
+    object::field(params, "task").is_some()
+}
+
 fn progress_token(params: &[u8]) -> Option<Range<usize>> {
     let meta = object::field(params, "_meta")?;
     let token = object::field(meta.slice(params), "progressToken")?;
@@ -198,6 +203,9 @@ mod tests {
         let whole = BrokerArguments::Params(params);
         let arguments = tool_arguments(subject.name(), &whole).unwrap();
         assert_eq!(arguments.raw(), &br#"{"a":1.0}"#[..]);
+        assert!(!wants_task(text.as_bytes()));
+        let (_, with_task, _) = parse_whole(r#"{"name":"t","task":{}}"#).unwrap();
+        assert!(wants_task(&with_task));
         for bad in [
             r#"{"name":"other"}"#,
             r#"{"arguments":{}}"#,
