@@ -3,7 +3,6 @@
 
 use std::{
     collections::HashMap,
-    convert::Infallible,
     process::Stdio,
     sync::{
         Arc, Mutex, PoisonError,
@@ -15,8 +14,8 @@ use anyhow::{Context, Result};
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
 use hyper::header::{CONTENT_TYPE, HeaderValue};
-use hyper::{Method, Request, Response, StatusCode, body::Incoming, service::service_fn};
-use hyper_util::rt::TokioIo;
+use hyper::server::conn::http1::Builder;
+use hyper::{Method, Request, Response, StatusCode, body::Incoming};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
@@ -25,6 +24,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::build_runtime;
 use crate::http_backend::empty_response;
+use crate::http_listener::{bind_listener, serve_connections};
 use crate::mcp_server::RpcMessage;
 use crate::options::ToolOptions;
 
@@ -65,27 +65,15 @@ pub(crate) fn serve(options: &ToolOptions) -> Result<()> {
             pending,
             next_number: AtomicU64::new(1),
         });
-        let listener = tokio::net::TcpListener::bind(listen).await;
-        let listener = listener.with_context(|| format!("listen on {listen}"))?;
-        loop {
-            let Ok((stream, _)) = listener.accept().await else {
-                continue;
-            };
-            let _ = stream.set_nodelay(true);
+        let listener = bind_listener(listen).await?;
+        let respond = move |request| {
             let bridge = Arc::clone(&bridge);
-            tokio::spawn(async move {
-                let service = service_fn(move |request| {
-                    let bridge = Arc::clone(&bridge);
-                    async move {
-                        let response = bridge.forward_request(request).await;
-                        Ok::<_, Infallible>(response.unwrap_or_else(empty_response))
-                    }
-                });
-                let server = hyper::server::conn::http1::Builder::new();
-                // A broken connection concerns its client alone.
-                let _ = server.serve_connection(TokioIo::new(stream), service).await;
-            });
-        }
+            async move {
+                let response = bridge.forward_request(request).await;
+                response.unwrap_or_else(empty_response)
+            }
+        };
+        serve_connections(listener, Builder::new(), respond).await
     })
 }
 

@@ -3,7 +3,6 @@
 
 use std::{
     collections::HashSet,
-    convert::Infallible,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -11,14 +10,15 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
 use hyper::header::{CONTENT_TYPE, HeaderValue};
-use hyper::{Method, Request, Response, StatusCode, body::Incoming, service::service_fn};
-use hyper_util::rt::TokioIo;
+use hyper::server::conn::http1::Builder;
+use hyper::{Method, Request, Response, StatusCode, body::Incoming};
 
 use crate::build_runtime;
+use crate::http_listener::{bind_listener, serve_connections};
 use crate::mcp_server::{McpServer, ServerReply};
 use crate::options::ToolOptions;
 
@@ -44,26 +44,15 @@ pub(crate) fn serve(options: &ToolOptions) -> Result<()> {
         sessions: Mutex::default(),
     });
     build_runtime()?.block_on(async move {
-        let listener = tokio::net::TcpListener::bind(listen).await;
-        let listener = listener.with_context(|| format!("listen on {listen}"))?;
+        let listener = bind_listener(listen).await?;
         eprintln!("backend on http://{listen}/mcp");
-        loop {
-            let Ok((stream, _)) = listener.accept().await else {
-                continue;
-            };
-            let _ = stream.set_nodelay(true);
+        let mut server = Builder::new();
+        server.pipeline_flush(true);
+        let respond = move |request| {
             let backend = Arc::clone(&backend);
-            tokio::spawn(async move {
-                let service = service_fn(move |request| {
-                    let backend = Arc::clone(&backend);
-                    async move { Ok::<_, Infallible>(backend.handle_request(request).await) }
-                });
-                let mut server = hyper::server::conn::http1::Builder::new();
-                server.pipeline_flush(true);
-                // A broken connection concerns its client alone.
-                let _ = server.serve_connection(TokioIo::new(stream), service).await;
-            });
-        }
+            async move { backend.handle_request(request).await }
+        };
+        serve_connections(listener, server, respond).await
     })
 }
 

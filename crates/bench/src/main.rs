@@ -9,6 +9,7 @@
 mod bridge;
 mod client;
 mod http_backend;
+mod http_listener;
 mod load;
 mod mcp_server;
 mod options;

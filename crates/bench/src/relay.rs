@@ -1,20 +1,22 @@
 //! `mcpbench relay`: the floor from HTTP to HTTP. A server and pooled client of hyper, and with
 //! `--parse` one parse of the message, a changed tool name and one parse of the response.
 
-use std::{borrow::Cow, convert::Infallible, sync::Arc};
+use std::{borrow::Cow, sync::Arc};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
 use hyper::header::{CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
-use hyper::{Request, Response, StatusCode, body::Incoming, service::service_fn};
+use hyper::server::conn::http1::Builder;
+use hyper::{Request, Response, StatusCode, body::Incoming};
 use hyper_util::client::legacy::{Client, connect::HttpConnector};
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::rt::TokioExecutor;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::build_runtime;
 use crate::http_backend::empty_response;
+use crate::http_listener::{bind_listener, serve_connections};
 use crate::mcp_server::RpcMessage;
 use crate::options::ToolOptions;
 
@@ -45,27 +47,15 @@ pub(crate) fn serve(options: &ToolOptions) -> Result<()> {
         prefix: options.get("prefix").unwrap_or_default().to_owned(),
     });
     build_runtime()?.block_on(async move {
-        let listener = tokio::net::TcpListener::bind(listen).await;
-        let listener = listener.with_context(|| format!("listen on {listen}"))?;
-        loop {
-            let Ok((stream, _)) = listener.accept().await else {
-                continue;
-            };
-            let _ = stream.set_nodelay(true);
+        let listener = bind_listener(listen).await?;
+        let respond = move |request| {
             let relay = Arc::clone(&relay);
-            tokio::spawn(async move {
-                let service = service_fn(move |request| {
-                    let relay = Arc::clone(&relay);
-                    async move {
-                        let response = relay.forward_request(request).await;
-                        Ok::<_, Infallible>(response.unwrap_or_else(empty_response))
-                    }
-                });
-                let server = hyper::server::conn::http1::Builder::new();
-                // A broken connection concerns its client alone.
-                let _ = server.serve_connection(TokioIo::new(stream), service).await;
-            });
-        }
+            async move {
+                let response = relay.forward_request(request).await;
+                response.unwrap_or_else(empty_response)
+            }
+        };
+        serve_connections(listener, Builder::new(), respond).await
     })
 }
 
