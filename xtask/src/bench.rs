@@ -15,14 +15,18 @@ mod reload_bench;
 mod sandbox_bench;
 mod websocket_relay;
 
-use std::{collections::BTreeMap, path::Path, process::ExitCode};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use bench_report::BenchReport;
 use bench_target::BenchTarget;
-use bench_tools::BenchTools;
+use bench_tools::{BEFORE, BenchTools};
 use measure::{ConnectionMode, LoadRun};
 
 /// Numbers of concurrent callers.
@@ -62,6 +66,8 @@ struct BenchPlan {
     warm_seconds: &'static str,
     parts: Vec<String>,
     json: bool,
+    /// Binary of an earlier gateway to compare with, in the parts `calls` and `http`.
+    before: Option<PathBuf>,
 }
 
 const FULL: (usize, &str, &str) = (7, "2", "0.5");
@@ -118,7 +124,7 @@ fn measure_loaded_parts(
     parts: &[&str],
     report: &mut BenchReport,
 ) -> Result<()> {
-    let tools = BenchTools::build_programs(root)?;
+    let tools = BenchTools::build_programs(root, plan.before.as_deref())?;
     for part in parts {
         eprintln!("bench: {part}");
         // A part that fails must not prevent the remaining parts.
@@ -136,6 +142,7 @@ fn parse_plan(rest: &[String]) -> Result<BenchPlan> {
         warm_seconds: FULL.2,
         parts: PARTS.iter().map(|part| (*part).to_owned()).collect(),
         json: false,
+        before: None,
     };
     let mut words = rest.iter();
     while let Some(word) = words.next() {
@@ -147,6 +154,7 @@ fn parse_plan(rest: &[String]) -> Result<BenchPlan> {
         match word.as_str() {
             "--quick" => (plan.pairs, plan.run_seconds, plan.warm_seconds) = QUICK,
             "--json" => plan.json = true,
+            "--before" => plan.before = Some(read_binary(value()?)?),
             "--pairs" => plan.pairs = value()?.parse().context("`--pairs` needs a number")?,
             "--only" => plan.parts = value()?.split(',').map(str::to_owned).collect(),
             other => bail!("unknown option `{other}`"),
@@ -163,6 +171,12 @@ fn parse_plan(rest: &[String]) -> Result<BenchPlan> {
         bail!("`--pairs` must be at least 1");
     }
     Ok(plan)
+}
+
+/// Returns the path of a gateway binary; fails before anything is built or measured.
+fn read_binary(path: &str) -> Result<PathBuf> {
+    let binary = Path::new(path).canonicalize();
+    binary.with_context(|| format!("`--before` names no gateway binary: {path}"))
 }
 
 fn measure_part(
@@ -201,7 +215,12 @@ fn measure_calls(tools: &BenchTools, plan: &BenchPlan, report: &mut BenchReport)
         None => take("nginx", Err(anyhow::anyhow!("not installed"))),
     }
     take("bridge", bench_target::start_bridge(tools));
-    take("bowline", bench_target::start_bowline(tools, "bowline", 0));
+    for program in tools.gateways() {
+        take(
+            program.name,
+            bench_target::start_bowline_child(tools, program, 0),
+        );
+    }
     for callers in CALLERS.iter().copied() {
         let mut runs: BTreeMap<&str, Vec<LoadRun>> = BTreeMap::new();
         for turn in 0..plan.pairs {
@@ -219,13 +238,15 @@ fn measure_calls(tools: &BenchTools, plan: &BenchPlan, report: &mut BenchReport)
                 .runs
                 .push(measure::summarize_runs(name, callers, runs));
         }
-        if let (Some(bridge), Some(bowline)) = (runs.get("bridge"), runs.get("bowline")) {
-            let pairs: Vec<_> = bridge
-                .iter()
-                .cloned()
-                .zip(bowline.iter().cloned())
-                .collect();
+        let pairs = |floor: &str| -> Option<Vec<_>> {
+            let (floor, ours) = (runs.get(floor)?, runs.get("bowline")?);
+            Some(floor.iter().cloned().zip(ours.iter().cloned()).collect())
+        };
+        if let Some(pairs) = pairs("bridge") {
             report.add_bridge_ratio(callers, &pairs);
+        }
+        if let Some(pairs) = pairs(BEFORE) {
+            report.add_ratios("bowline/before", callers, &pairs);
         }
     }
     Ok(())
@@ -340,6 +361,7 @@ mod tests {
             (&["--only"], "--only"),
             (&["--fast"], "--fast"),
             (&["--pairs", "0"], "--pairs"),
+            (&["--before", "no-such-binary"], "no-such-binary"),
         ] {
             let error = parse_words(words).unwrap_err().to_string();
             assert!(error.contains(named), "{error}");

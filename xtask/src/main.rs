@@ -85,6 +85,7 @@ usage: cargo xtask COMMAND
   soak     sim, crash-test, write-chaos, broker-chaos, executor-chaos, chaos, and the long forms
            of tests; three quarters of an hour
   bench    measure the gateway [--quick] [--only what,..] [--json] [--pairs N]
+           [--before BINARY]
   walk     the source files that one tools/call executes, counted under callgrind [--list]
            [--json] [--max N] [--root WORKSPACE] [--binary PATH]
   count    lines of code of each crate, and repetitions in the code [--root WORKSPACE]

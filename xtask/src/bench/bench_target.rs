@@ -14,7 +14,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use super::bench_tools::BenchTools;
+use super::bench_tools::{BOWLINE, BenchTools, GatewayProgram};
 use crate::process;
 
 const READY_SECONDS_MAX: u64 = 20;
@@ -176,19 +176,31 @@ pub(super) fn start_bowline(
     name: &'static str,
     tool_count: usize,
 ) -> Result<BenchTarget> {
-    start_gateway(tools, name, &child_config(tools, tool_count), None)
+    start_bowline_child(tools, tools.gateway(name), tool_count)
+}
+
+/// Starts a gateway before one stdio server.
+pub(super) fn start_bowline_child(
+    tools: &BenchTools,
+    program: GatewayProgram<'_>,
+    tool_count: usize,
+) -> Result<BenchTarget> {
+    start_gateway(tools, program, &child_config(tools, tool_count), None)
 }
 
 /// Starts the gateway with this configuration, which must contain a server `b`.
 pub(super) fn start_bowline_with_config(tools: &BenchTools, config: &str) -> Result<BenchTarget> {
-    start_gateway(tools, "bowline", config, None)
+    start_gateway(tools, tools.gateway(BOWLINE), config, None)
 }
 
-/// Starts the gateway before an HTTP backend.
-pub(super) fn start_bowline_http(tools: &BenchTools) -> Result<BenchTarget> {
+/// Starts a gateway before an HTTP backend.
+pub(super) fn start_bowline_http(
+    tools: &BenchTools,
+    program: GatewayProgram<'_>,
+) -> Result<BenchTarget> {
     let behind = start_backend(tools)?;
     let config = format!("[servers.b]\nurl = {:?}\n", behind.url);
-    start_gateway(tools, "bowline", &config, Some(Box::new(behind)))
+    start_gateway(tools, program, &config, Some(Box::new(behind)))
 }
 
 /// Starts the gateway before `servers` servers, each with `tool_count` plus three tools.
@@ -208,7 +220,7 @@ pub(super) fn start_bowline_many_servers(
         .collect();
     start_gateway(
         tools,
-        "bowline, 10 servers",
+        tools.gateway("bowline, 10 servers"),
         &config,
         Some(Box::new(behind)),
     )
@@ -216,13 +228,13 @@ pub(super) fn start_bowline_many_servers(
 
 pub(super) fn start_gateway(
     tools: &BenchTools,
-    name: &'static str,
+    program: GatewayProgram<'_>,
     config: &str,
     behind: Option<Box<BenchTarget>>,
 ) -> Result<BenchTarget> {
-    let prepared = prepare_gateway(tools, name, config)?;
-    let command = prepared.up_command(tools);
-    run_gateway(tools, name, prepared, &command, behind)
+    let prepared = prepare_gateway(tools, program.name, config)?;
+    let command = prepared.up_command(program.binary);
+    run_gateway(tools, program.name, prepared, &command, behind)
 }
 
 /// Starts the gateway as a worker of `hub`, authenticated by `token`; its tools are the hub's.
@@ -325,8 +337,8 @@ fn write_private_file(path: &Path, text: &str) -> Result<()> {
 }
 
 impl PreparedGateway {
-    pub(super) fn up_command(&self, tools: &BenchTools) -> Command {
-        let mut command = Command::new(&tools.bowline);
+    pub(super) fn up_command(&self, binary: &Path) -> Command {
+        let mut command = Command::new(binary);
         command.args([
             "up",
             "--listen",

@@ -12,11 +12,25 @@ use anyhow::{Context, Result};
 use crate::running_gateway::build_dist;
 use crate::{load_generator, process};
 
+/// Name of the gateway of this tree in reports.
+pub(super) const BOWLINE: &str = "bowline";
+/// Name of the gateway that `--before` names.
+pub(super) const BEFORE: &str = "before";
+
+/// A gateway binary, under the name that the report gives to its figures.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct GatewayProgram<'a> {
+    pub(super) name: &'static str,
+    pub(super) binary: &'a Path,
+}
+
 /// Paths of the programs, and a scratch folder.
 #[derive(Debug)]
 pub(super) struct BenchTools {
     pub(super) mcpbench: PathBuf,
     pub(super) bowline: PathBuf,
+    /// Binary of an earlier gateway, measured in the same run.
+    pub(super) before: Option<PathBuf>,
     /// Optimised build of this tool, used as relay and body server; see `build_floor_programs`.
     pub(super) xtask: PathBuf,
     /// The host example that reads bodies; see `build_floor_programs`.
@@ -31,7 +45,7 @@ pub(super) struct BenchTools {
 
 impl BenchTools {
     /// Builds the gateway and the load generator.
-    pub(super) fn build_programs(root: &Path) -> Result<Self> {
+    pub(super) fn build_programs(root: &Path, before: Option<&Path>) -> Result<Self> {
         let mcpbench = load_generator::build_dist(root)?;
         let bowline = build_dist(root)?;
         let targets = process::target_folder(root);
@@ -42,6 +56,7 @@ impl BenchTools {
         Ok(Self {
             mcpbench,
             bowline,
+            before: before.map(Path::to_owned),
             xtask: targets.join("dist/xtask"),
             bodies: targets.join("dist/examples/bodies"),
             root: root.to_owned(),
@@ -50,6 +65,23 @@ impl BenchTools {
             folder,
             folders_made: Cell::new(0),
         })
+    }
+
+    /// Returns the gateways to compare: of this tree, and the earlier one where there is one.
+    pub(super) fn gateways(&self) -> Vec<GatewayProgram<'_>> {
+        let before = self.before.as_deref().map(|binary| GatewayProgram {
+            name: BEFORE,
+            binary,
+        });
+        [self.gateway(BOWLINE)].into_iter().chain(before).collect()
+    }
+
+    /// Returns the gateway of this tree under a name of its own.
+    pub(super) fn gateway(&self, name: &'static str) -> GatewayProgram<'_> {
+        GatewayProgram {
+            name,
+            binary: &self.bowline,
+        }
     }
 
     /// Builds the floor programs for measurements of forwarded bytes.

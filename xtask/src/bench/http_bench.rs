@@ -8,7 +8,7 @@ use super::{
     BenchPlan,
     bench_report::BenchReport,
     bench_target::{self, BenchTarget},
-    bench_tools::BenchTools,
+    bench_tools::{BEFORE, BenchTools},
     measure::{self, LoadRun},
 };
 
@@ -32,7 +32,9 @@ pub(super) fn measure_calls(
         Some(nginx) => targets.push(bench_target::start_nginx(tools, nginx)?),
         None => report.skip_part("nginx", "not installed"),
     }
-    targets.push(bench_target::start_bowline_http(tools)?);
+    for program in tools.gateways() {
+        targets.push(bench_target::start_bowline_http(tools, program)?);
+    }
     targets.push(bench_target::start_relay(tools)?);
     let mut medians: BTreeMap<(&str, usize), f64> = BTreeMap::new();
     for callers in CALLERS.iter().copied() {
@@ -47,6 +49,10 @@ pub(super) fn measure_calls(
             let (floor, ours) = (runs.get(floor)?, runs.get("bowline")?);
             Some(floor.iter().cloned().zip(ours.iter().cloned()).collect())
         };
+        let before: Option<Vec<_>> = pairs(BEFORE);
+        if let Some(pairs) = before {
+            report.add_ratios("bowline/before", callers, &pairs);
+        }
         let nginx: Option<Vec<_>> = pairs("nginx");
         if let Some(pairs) = nginx {
             report.add_ratios("bowline/nginx", callers, &pairs);

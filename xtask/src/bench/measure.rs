@@ -99,7 +99,7 @@ pub(super) fn open_sessions(
 pub(super) fn time_first_call(tools: &BenchTools) -> Result<f64> {
     let prepared =
         bench_target::prepare_gateway(tools, "first", &bench_target::child_config(tools, 0))?;
-    let command = prepared.up_command(tools);
+    let command = prepared.up_command(&tools.bowline);
     let words = [command.get_program()]
         .into_iter()
         .chain(command.get_args());

@@ -27,10 +27,13 @@ pub(super) const CODEX_REQUESTS: usize = 64;
 pub(super) fn start_direct(tools: &BenchTools) -> Result<BenchTarget> {
     let behind = bench_target::start_backend(tools)?;
     let config = format!("[servers.b]\nurl = {:?}\n", behind.url);
-    Ok(
-        bench_target::start_gateway(tools, "direct", &config, Some(Box::new(behind)))?
-            .with_helpers(DIRECT, Vec::new()),
-    )
+    Ok(bench_target::start_gateway(
+        tools,
+        tools.gateway("direct"),
+        &config,
+        Some(Box::new(behind)),
+    )?
+    .with_helpers(DIRECT, Vec::new()))
 }
 
 /// Starts a gateway behind two relay processes that only forward bytes.
@@ -38,7 +41,12 @@ pub(super) fn start_relayed(tools: &BenchTools) -> Result<BenchTarget> {
     let behind = bench_target::start_backend(tools)?;
     let (near, beside) = start_relay_pair(tools, &url_authority(&behind.url))?;
     let config = format!("[servers.b]\nurl = \"http://{near}/mcp\"\n");
-    let target = bench_target::start_gateway(tools, "relay", &config, Some(Box::new(behind)))?;
+    let target = bench_target::start_gateway(
+        tools,
+        tools.gateway("relay"),
+        &config,
+        Some(Box::new(behind)),
+    )?;
     Ok(target.with_helpers(RELAY, beside))
 }
 
@@ -85,7 +93,7 @@ pub(super) fn start_joined(tools: &BenchTools) -> Result<BenchTarget> {
     command.arg(prepared.folder.join("state/token"));
     // The executor retries until the gateway listens.
     let executor = spawn_helper(&command, &prepared.folder.join("executor"))?;
-    let command = prepared.up_command(tools);
+    let command = prepared.up_command(&tools.bowline);
     let target = bench_target::run_gateway(
         tools,
         JOINED_EXECUTOR,
@@ -108,7 +116,12 @@ fn start_via_executor(
         "[servers.b]\nurl = {:?}\nvia = \"executor:{executor}\"\n{there}",
         behind.url
     );
-    let target = bench_target::start_gateway(tools, executor, &config, Some(Box::new(behind)))?;
+    let target = bench_target::start_gateway(
+        tools,
+        tools.gateway(executor),
+        &config,
+        Some(Box::new(behind)),
+    )?;
     Ok(target.with_helpers(name, beside))
 }
 
