@@ -13,7 +13,6 @@ mod executor_command;
 mod failure;
 mod fixture_command;
 mod gateway_finder;
-mod gateway_http;
 mod lifecycle;
 mod logs;
 mod ls;

@@ -1,4 +1,5 @@
-//! The HTTP edge: one listener for MCP and the API, with one authenticator in front of both.
+//! The fronts of a gateway. HTTP: one listener for MCP and the API, with one authenticator in front
+//! of both. Stdio: a shim from a pipe to that listener.
 
 pub mod announcer;
 pub mod api;
@@ -16,6 +17,7 @@ pub mod connection_registry;
 pub mod event_stream;
 mod executor_endpoint;
 pub mod export_counts;
+pub mod gateway_client;
 pub mod http_listener;
 mod linger;
 pub mod mcp;
@@ -25,6 +27,7 @@ pub mod owner_token;
 pub mod readiness;
 pub mod response_body;
 pub mod seal;
+pub mod stdio;
 pub mod tokens;
 mod upgrade;
 mod upgraded_connection;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bowline_api::error::{ErrorBody, ErrorResponse};
+use bowline_core::error::display_chain;
 use bowline_link::http::http_client::{HttpBody, HttpResponse};
 use bowline_wire::sse::{OwnedSseEvent, SseDecoder, SseLimits};
 use bytes::Bytes;
@@ -10,8 +11,10 @@ use http::{Method, StatusCode};
 
 use super::CommandContext;
 use super::failure::{CliExit, CliFailure};
-use super::gateway_finder::{GatewayAccess, GatewayFinder};
-use super::gateway_http::{self, GatewayHttp, GatewayRequest, RESPONSE_BYTES_MAX};
+use super::gateway_finder::GatewayFinder;
+use bowline_edge::gateway_client::{
+    self, GatewayAccess, GatewayHttp, GatewayRequest, RESPONSE_BYTES_MAX,
+};
 
 /// Timeout of requests that involve no server.
 pub(crate) const QUICK_TIMEOUT: Duration = Duration::from_secs(30);
@@ -38,6 +41,11 @@ pub(crate) fn create_runtime() -> Result<tokio::runtime::Runtime, CliFailure> {
         .map_err(|error| CliFailure::unexpected(format!("cannot start a runtime: {error}")))
 }
 
+/// Creates the HTTP client of a command.
+pub(crate) fn create_http() -> Result<GatewayHttp, CliFailure> {
+    GatewayHttp::new().map_err(|error| CliFailure::unexpected(display_chain(&error)))
+}
+
 impl ApiClient {
     /// Locates the gateway. Sends nothing yet.
     pub(crate) fn new(context: &CommandContext) -> Result<Self, CliFailure> {
@@ -45,7 +53,7 @@ impl ApiClient {
         let daemon = finder.find_gateway()?;
         Ok(Self {
             runtime: create_runtime()?,
-            http: GatewayHttp::new()?,
+            http: create_http()?,
             finder,
             gateway: daemon,
         })
@@ -139,7 +147,7 @@ impl ApiClient {
 
     async fn send_http(&self, request: &GatewayRequest) -> Result<HttpResponse, CliFailure> {
         self.http.send(request).await.map_err(|error| {
-            if gateway_http::is_unreached(&error) {
+            if gateway_client::is_unreached(&error) {
                 self.finder.unreachable_failure(&self.gateway.url)
             } else {
                 connection_lost()

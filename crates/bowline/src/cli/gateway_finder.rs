@@ -6,18 +6,8 @@ use http::Uri;
 
 use super::CommandContext;
 use super::failure::{CliExit, CliFailure};
-use bowline_config::state::{self, OwnerCredential, RunRecord};
-
-/// URL and credential of a gateway.
-#[derive(Clone, Debug)]
-pub(crate) struct GatewayAccess {
-    /// Base URL, without a trailing slash.
-    pub(crate) url: String,
-    /// The owner's token.
-    pub(crate) token: OwnerCredential,
-    /// Path of the token, for messages.
-    pub(crate) token_file: PathBuf,
-}
+use bowline_config::state::{self, RunRecord};
+use bowline_edge::gateway_client::GatewayAccess;
 
 /// Locates a gateway, also again after it has moved.
 #[derive(Clone, Debug)]

@@ -21,10 +21,11 @@ use super::api_client::{self, ApiClient as Api, QUICK_TIMEOUT, percent_encode};
 use super::api_types;
 use super::args::RunArgs;
 use super::failure::{CliExit, CliFailure};
-use super::gateway_finder::{GatewayAccess, GatewayFinder};
+use super::gateway_finder::GatewayFinder;
 use super::stdio::gateway_starter::{self, GatewayStarter};
 use bowline_config::client_programs::{ClientEndpoint, ClientProgram, TOKEN_VARIABLE, TokenSource};
 use bowline_config::{ClientConfig, Config, DirectEndpoint, EnvVars};
+use bowline_edge::gateway_client::GatewayAccess;
 
 pub(super) use locate::{check_server_known, endpoint_path, load_config_or_default};
 use locate::{find_program, load_gateway_config};

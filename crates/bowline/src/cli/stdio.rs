@@ -1,47 +1,44 @@
-//! `stdio`: a shim between an MCP client on stdin/stdout and the gateway's HTTP endpoint.
+//! `stdio`: serves an MCP client on stdin and stdout with a gateway that this command finds or
+//! starts.
 
-mod delivery;
 pub(super) mod gateway_starter;
-mod message;
-mod notification_stream;
-mod pipe_lines;
-mod shim;
-mod stateless;
 
 #[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use bytes::Bytes;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
+use bowline_config::state::RunRecord;
+use bowline_core::BoxFuture;
+use bowline_edge::gateway_client::GatewayAccess;
+use bowline_edge::stdio::{GatewayLocator, StdioShim, forward_lines};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{Semaphore, mpsc};
-use tokio::task::JoinSet;
 
 use self::gateway_starter::GatewayStarter;
-use self::message::{ShimFailure, ShimMessageKind};
-use self::pipe_lines::{PipeLine, PipeLineReader};
-use self::shim::StdioShim;
-use self::stateless::listen_stream::ShimListenStream;
-use self::stateless::{ShimHeaders, ShimInFlight};
 use super::CommandContext;
 use super::api_client::{self, percent_encode};
 use super::failure::{CliExit, CliFailure};
 use super::gateway_finder::GatewayFinder;
-use bowline_config::state::RunRecord;
 
-/// Maximum concurrent requests at the gateway.
-const REQUESTS_MAX: usize = 64;
-/// Maximum messages in flight or queued; further requests are refused.
-const MESSAGES_MAX: usize = 1024;
-/// Maximum open listen streams of one client.
-const LISTEN_STREAMS_MAX: usize = 64;
-/// Maximum output lines waiting for the client.
-const OUTPUT_LINES_MAX: usize = 256;
-/// Maximum wait for responses after the client has closed stdin.
-const DRAIN_TIMEOUT: Duration = Duration::from_secs(300);
+/// Finds the gateway of a shim, and starts a gateway if none runs.
+#[derive(Debug)]
+struct ShimGatewayLocator {
+    finder: GatewayFinder,
+    starter: GatewayStarter,
+}
+
+impl GatewayLocator for ShimGatewayLocator {
+    fn reload_access(&self) -> Option<GatewayAccess> {
+        self.finder.find_gateway().ok()
+    }
+
+    fn ensure_gateway(&self) -> BoxFuture<'_, Result<GatewayAccess, String>> {
+        Box::pin(async {
+            let found = gateway_starter::ensure_gateway(&self.finder, &self.starter).await;
+            found.map_err(|failure| failure.message)
+        })
+    }
+}
 
 pub(super) fn run(
     server: Option<&str>,
@@ -55,7 +52,7 @@ pub(super) fn run(
     let runtime = api_client::create_runtime()?;
     let outcome = runtime.block_on(async {
         let gateway = gateway_starter::ensure_gateway(&finder, &starter).await?;
-        let shim = Arc::new(StdioShim::new(finder, starter, path, gateway)?);
+        let shim = create_shim(ShimGatewayLocator { finder, starter }, path, gateway)?;
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         tokio::select! {
@@ -78,228 +75,19 @@ pub(super) async fn serve_own_gateway(
 ) -> Result<(), CliFailure> {
     let finder = GatewayFinder::for_run(run);
     let gateway = finder.find_gateway()?;
-    let shim = StdioShim::new(finder, starter, "/mcp".to_owned(), gateway)?;
-    let shim = Arc::new(shim);
+    let locator = ShimGatewayLocator { finder, starter };
+    let shim = create_shim(locator, "/mcp".to_owned(), gateway)?;
     forward_lines(shim.clone(), tokio::io::stdin(), tokio::io::stdout()).await;
     shim.delete_session().await;
     Ok(())
 }
 
-/// Forwards lines in both directions until the client closes stdin or stdout.
-async fn forward_lines<R, W>(shim: Arc<StdioShim>, input: R, output: W)
-where
-    R: AsyncRead + Unpin,
-    W: AsyncWrite + Unpin + Send + 'static,
-{
-    let (sender, receiver) = mpsc::channel(OUTPUT_LINES_MAX);
-    let mut writer = JoinSet::new();
-    writer.spawn(write_lines(receiver, output));
-    let mut traffic = ShimTraffic {
-        shim,
-        lines: sender,
-        request_permits: Arc::new(Semaphore::new(REQUESTS_MAX)),
-        messages: JoinSet::new(),
-        notification_stream: JoinSet::new(),
-        listen_streams: JoinSet::new(),
-        in_flight: ShimInFlight::default(),
-    };
-    let mut input = PipeLineReader::new(input);
-    loop {
-        tokio::select! {
-            line = input.next_line() => match line {
-                Ok(Some(line)) => traffic.handle_line(line).await,
-                Ok(None) | Err(_) => break,
-            },
-            _ = writer.join_next() => return,
-            Some(_) = traffic.messages.join_next(), if !traffic.messages.is_empty() => {}
-            Some(_) = traffic.listen_streams.join_next(),
-                if !traffic.listen_streams.is_empty() => {}
-        }
-    }
-    tokio::select! {
-        _ = tokio::time::timeout(DRAIN_TIMEOUT, traffic.drain()) => {}
-        _ = writer.join_next() => return,
-    }
-    // The last sender is dropped, so the writer ends after the last line.
-    drop(traffic);
-    writer.join_next().await;
-}
-
-async fn write_lines<W: AsyncWrite + Unpin>(mut lines: mpsc::Receiver<Bytes>, mut output: W) {
-    while let Some(line) = lines.recv().await {
-        let written = async {
-            output.write_all(&line).await?;
-            output.write_all(b"\n").await?;
-            output.flush().await
-        };
-        if written.await.is_err() {
-            return;
-        }
-    }
-}
-
-/// Messages and streams in flight for one client.
-struct ShimTraffic {
-    shim: Arc<StdioShim>,
-    lines: shim::ClientLines,
-    /// Permits for requests at the gateway.
-    request_permits: Arc<Semaphore>,
-    messages: JoinSet<()>,
-    /// The stream of messages unrelated to a request.
-    notification_stream: JoinSet<()>,
-    /// Listen streams of a stateless client.
-    listen_streams: JoinSet<()>,
-    /// Requests of a stateless client.
-    in_flight: ShimInFlight,
-}
-
-impl ShimTraffic {
-    async fn handle_line(&mut self, line: PipeLine) {
-        let PipeLine::Complete(line) = line else {
-            return self
-                .send_line(message::malformed_response(
-                    -32600,
-                    "The message is over 8 MiB.",
-                ))
-                .await;
-        };
-        let line = Bytes::from(line);
-        match message::classify_message(&line) {
-            None if serde_json::from_slice::<serde::de::IgnoredAny>(&line).is_err() => {
-                self.send_line(message::malformed_response(-32700, "The line is not JSON."))
-                    .await;
-            }
-            None => {
-                self.send_line(message::malformed_response(
-                    -32600,
-                    "The line is no message.",
-                ))
-                .await
-            }
-            // Later messages depend on the session, so both are awaited.
-            Some(ShimMessageKind::Request { id, method }) if method == "initialize" => {
-                self.notification_stream.abort_all();
-                self.shim.forward_initialize(line, &id, &self.lines).await;
-            }
-            Some(ShimMessageKind::Notification { method })
-                if method == "notifications/initialized" =>
-            {
-                if self
-                    .shim
-                    .forward_notification(line, &self.lines)
-                    .await
-                    .is_ok()
-                {
-                    self.notification_stream.abort_all();
-                    self.notification_stream
-                        .spawn(notification_stream::forward_notifications(
-                            self.shim.clone(),
-                            self.lines.clone(),
-                        ));
-                }
-            }
-            Some(ShimMessageKind::Request { id, method }) => match ShimHeaders::from_request(&line)
-            {
-                Some(headers) if method == "subscriptions/listen" => {
-                    self.open_listen_stream(line, headers, id).await;
-                }
-                Some(headers) => self.forward_stateless(line, headers, id).await,
-                None => self.forward_request(line, id).await,
-            },
-            Some(ShimMessageKind::Notification { method })
-                if method == "notifications/cancelled" && self.in_flight.abort_cancelled(&line) => {
-            }
-            Some(ShimMessageKind::Notification { .. } | ShimMessageKind::Response { .. }) => {
-                self.forward_notification(line).await
-            }
-        }
-    }
-
-    /// Forwards a request of a stateless client.
-    async fn forward_stateless(&mut self, line: Bytes, headers: ShimHeaders, id: String) {
-        let Some(id) = self.admit_request(id).await else {
-            return;
-        };
-        let (shim, lines, request_permits) = (
-            self.shim.clone(),
-            self.lines.clone(),
-            self.request_permits.clone(),
-        );
-        let request_id = id.clone();
-        let task = self.messages.spawn(async move {
-            let _permit = request_permits.acquire().await;
-            shim.forward_stateless(line, &headers, &request_id, &lines)
-                .await;
-        });
-        self.in_flight.register(&id, task);
-    }
-
-    /// Opens a listen stream, which needs no request permit.
-    async fn open_listen_stream(&mut self, line: Bytes, headers: ShimHeaders, id: String) {
-        if self.listen_streams.len() >= LISTEN_STREAMS_MAX {
-            let full = ShimFailure::not_started("Too many streams are open; close one first.");
-            return self.send_line(full.error_response(&id)).await;
-        }
-        let stream = ShimListenStream {
-            shim: self.shim.clone(),
-            line,
-            headers,
-            id: id.clone(),
-            lines: self.lines.clone(),
-        };
-        let task = self.listen_streams.spawn(stream.run());
-        self.in_flight.register(&id, task);
-    }
-
-    /// Admits one more request, or refuses it.
-    async fn admit_request(&self, id: String) -> Option<String> {
-        if self.messages.len() < MESSAGES_MAX {
-            return Some(id);
-        }
-        let full = ShimFailure::not_started("Too many requests are under way; try again later.");
-        self.send_line(full.error_response(&id)).await;
-        None
-    }
-
-    async fn forward_request(&mut self, line: Bytes, id: String) {
-        let Some(id) = self.admit_request(id).await else {
-            return;
-        };
-        let (shim, lines, request_permits) = (
-            self.shim.clone(),
-            self.lines.clone(),
-            self.request_permits.clone(),
-        );
-        self.messages.spawn(async move {
-            let _permit = request_permits.acquire().await;
-            shim.forward_request(line, &id, &lines).await;
-        });
-    }
-
-    /// Forwards responses and cancellations, which never queue behind requests waiting for them.
-    async fn forward_notification(&mut self, line: Bytes) {
-        if self.messages.len() >= MESSAGES_MAX {
-            self.messages.join_next().await;
-        }
-        let (shim, lines) = (self.shim.clone(), self.lines.clone());
-        let is_stateless = self.in_flight.has_requests() && !shim.has_initialized();
-        self.messages.spawn(async move {
-            // A notification has no response, so failures are dropped.
-            let _result = match is_stateless {
-                true => shim.forward_stateless_notification(line).await,
-                false => shim.forward_notification(line, &lines).await,
-            };
-        });
-    }
-
-    async fn send_line(&self, line: Bytes) {
-        let _sent = self.lines.send(line).await;
-    }
-
-    /// Waits for all requests, then stops listening.
-    async fn drain(&mut self) {
-        while self.messages.join_next().await.is_some() {}
-        self.notification_stream.shutdown().await;
-        self.listen_streams.shutdown().await;
-    }
+fn create_shim(
+    locator: ShimGatewayLocator,
+    path: String,
+    gateway: GatewayAccess,
+) -> Result<Arc<StdioShim>, CliFailure> {
+    let http = api_client::create_http()?;
+    let shim = StdioShim::new(http, Box::new(locator), path, gateway);
+    Ok(Arc::new(shim))
 }

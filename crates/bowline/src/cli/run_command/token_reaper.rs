@@ -13,7 +13,8 @@ use super::report_run_end;
 use crate::cli::CommandContext;
 use crate::cli::api_client::{self, ApiClient as Api};
 use crate::cli::failure::{CliExit, CliFailure};
-use crate::cli::gateway_finder::{GatewayAccess, GatewayFinder};
+use crate::cli::gateway_finder::GatewayFinder;
+use bowline_edge::gateway_client::GatewayAccess;
 
 /// Maximum attempts to reach an unresponsive gateway, which may be restarting.
 const REPORT_ATTEMPTS_MAX: u32 = 60;

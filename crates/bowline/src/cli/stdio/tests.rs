@@ -5,7 +5,8 @@ mod stateless_tests;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tokio::io::{AsyncBufReadExt as _, BufReader, DuplexStream};
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream};
+use tokio::task::JoinSet;
 
 use super::*;
 use crate::cli::fake_gateway::{FakeGateway, FakeScript, response_bytes};
@@ -16,12 +17,17 @@ const INITIALIZED: &str = r#"{"jsonrpc":"2.0","method":"notifications/initialize
 const JSON: (&str, &str) = ("content-type", "application/json");
 const STREAM: (&str, &str) = ("content-type", "text/event-stream");
 
+/// Returns the method of a request; `None` for a notification.
+fn requested_method(body: &str) -> Option<String> {
+    let message: serde_json::Value = serde_json::from_str(body).ok()?;
+    message.get("id")?;
+    Some(message.get("method")?.as_str()?.to_owned())
+}
+
 /// Responds like a gateway: a session, echoes, an event stream for `slow`.
 fn scripted_gateway(session: &'static str) -> FakeScript {
     Arc::new(move |asked| {
-        let Some(ShimMessageKind::Request { method, .. }) =
-            message::classify_message(asked.body.as_bytes())
-        else {
+        let Some(method) = requested_method(&asked.body) else {
             return Some(response_bytes(202, &[], ""));
         };
         Some(match method.as_str() {
@@ -71,7 +77,8 @@ fn test_shim(fake: &FakeGateway) -> Arc<StdioShim> {
         program: "/nonexistent".into(),
         args: Vec::new(),
     };
-    Arc::new(StdioShim::new(finder, starter, "/mcp".into(), daemon).unwrap())
+    let locator = ShimGatewayLocator { finder, starter };
+    create_shim(locator, "/mcp".into(), daemon).unwrap()
 }
 
 /// Sends `lines`, closes the input, and returns the output of the shim.

@@ -13,14 +13,13 @@ use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, StatusCode};
 use tokio::sync::{Semaphore, mpsc};
 
+use super::GatewayLocator;
 use super::delivery::{ResponseRecipient, ResponseTarget, response_lost};
-use super::gateway_starter::{self, GatewayStarter};
 use super::message::{self, ShimExecution, ShimFailure};
 use super::stateless::ShimHeaders;
-use crate::cli::failure::CliFailure;
-use crate::cli::gateway_finder::{GatewayAccess, GatewayFinder};
-use crate::cli::gateway_http::{
-    GatewayHttp, GatewayRequest, GatewayRequestError, RESPONSE_BYTES_MAX, is_unreached,
+use crate::gateway_client::{
+    GatewayAccess, GatewayHttp, GatewayRequest, GatewayRequestError, RESPONSE_BYTES_MAX,
+    is_unreached,
 };
 
 /// Maximum size of a stream event.
@@ -51,10 +50,9 @@ pub(super) type ClientLines = mpsc::Sender<Bytes>;
 
 /// State shared by all requests of a client.
 #[derive(Debug)]
-pub(super) struct StdioShim {
+pub struct StdioShim {
     http: GatewayHttp,
-    finder: GatewayFinder,
-    starter: GatewayStarter,
+    locator: Box<dyn GatewayLocator>,
     /// `/mcp`, or the endpoint of a server.
     path: String,
     /// The last located gateway.
@@ -78,22 +76,23 @@ pub(super) struct ShimSession {
 }
 
 impl StdioShim {
-    pub(super) fn new(
-        finder: GatewayFinder,
-        starter: GatewayStarter,
+    /// Returns a shim without a session. `path` is `/mcp`, or the endpoint of a server.
+    #[must_use]
+    pub fn new(
+        http: GatewayHttp,
+        locator: Box<dyn GatewayLocator>,
         path: String,
-        daemon: GatewayAccess,
-    ) -> Result<Self, CliFailure> {
-        Ok(Self {
-            http: GatewayHttp::new()?,
-            finder,
-            starter,
+        gateway: GatewayAccess,
+    ) -> Self {
+        Self {
+            http,
+            locator,
             path,
-            gateway: Mutex::new(daemon),
+            gateway: Mutex::new(gateway),
             session: Mutex::default(),
             renewal: Semaphore::new(1),
             relocation: Semaphore::new(1),
-        })
+        }
     }
 
     pub(super) fn session(&self) -> ShimSession {
@@ -262,9 +261,8 @@ impl StdioShim {
                     attempt += 1;
                     self.relocate_gateway(&gateway.url)
                         .await
-                        .map_err(|failure| {
-                            let message = failure.message;
-                            ShimFailure::not_started(format!("Nothing was run: {message}."))
+                        .map_err(|reason| {
+                            ShimFailure::not_started(format!("Nothing was run: {reason}."))
                         })?;
                 }
                 Err(error) if is_unreached(&error) => {
@@ -279,8 +277,8 @@ impl StdioShim {
 
     /// Rereads the token; returns whether the token differs from the token of `gateway`.
     fn reload_token(&self, gateway: &GatewayAccess) -> bool {
-        match self.finder.find_gateway() {
-            Ok(found) if found.token != gateway.token => {
+        match self.locator.reload_access() {
+            Some(found) if found.token != gateway.token => {
                 *lock(&self.gateway) = found;
                 true
             }
@@ -289,12 +287,12 @@ impl StdioShim {
     }
 
     /// Relocates the gateway, or starts a new gateway.
-    pub(super) async fn relocate_gateway(&self, failed_url: &str) -> Result<(), CliFailure> {
+    pub(super) async fn relocate_gateway(&self, failed_url: &str) -> Result<(), String> {
         let _permit = self.relocation.acquire().await;
         if self.gateway().url != failed_url {
             return Ok(());
         }
-        let gateway = gateway_starter::ensure_gateway(&self.finder, &self.starter).await?;
+        let gateway = self.locator.ensure_gateway().await?;
         *lock(&self.gateway) = gateway;
         Ok(())
     }
@@ -351,7 +349,7 @@ impl StdioShim {
     }
 
     /// Deletes the session at the gateway.
-    pub(super) async fn delete_session(&self) {
+    pub async fn delete_session(&self) {
         let session = self.session();
         if session.id.is_none() {
             return;

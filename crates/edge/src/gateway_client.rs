@@ -1,8 +1,12 @@
-//! HTTP exchanges of the command line with a gateway, on the client that serves links too.
+//! Client of a gateway: HTTP exchanges of the stdio front and the command line with it, sent by the
+//! client that serves links too.
 
 use std::borrow::Cow;
+use std::error::Error as StdError;
+use std::path::PathBuf;
 use std::time::Duration;
 
+use bowline_config::state::OwnerCredential;
 use bowline_core::error::ExecutionStatus;
 use bowline_link::http::endpoint::{EndpointError, HttpEndpoint};
 use bowline_link::http::http_client::{
@@ -12,22 +16,31 @@ use bowline_link::http::http1::{Http1Client, HttpClientLimits};
 use bytes::Bytes;
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderName, HeaderValue, Method};
-
-use super::failure::CliFailure;
-use super::gateway_finder::GatewayAccess;
+use thiserror::Error;
 
 /// Maximum size of a response.
-pub(crate) const RESPONSE_BYTES_MAX: usize = 64 * 1024 * 1024;
+pub const RESPONSE_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Timeout of a connection attempt.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// URL and credential of a gateway.
+#[derive(Clone, Debug)]
+pub struct GatewayAccess {
+    /// Base URL, without a trailing slash.
+    pub url: String,
+    /// The owner's token.
+    pub token: OwnerCredential,
+    /// Path of the token, for messages.
+    pub token_file: PathBuf,
+}
+
 /// Sends requests to a gateway.
 #[derive(Debug)]
-pub(crate) struct GatewayHttp(Http1Client);
+pub struct GatewayHttp(Http1Client);
 
 /// A request to a gateway, with the gateway's credential.
 #[derive(Debug)]
-pub(crate) struct GatewayRequest {
+pub struct GatewayRequest {
     method: Method,
     endpoint: HttpEndpoint,
     headers: HeaderLines,
@@ -35,8 +48,8 @@ pub(crate) struct GatewayRequest {
 }
 
 /// Why a request cannot be built.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum GatewayRequestError {
+#[derive(Debug, Error)]
+pub enum GatewayRequestError {
     /// The address of the gateway is invalid.
     #[error("the address of the gateway is not valid")]
     Address(#[source] EndpointError),
@@ -45,9 +58,14 @@ pub(crate) enum GatewayRequestError {
     Token,
 }
 
+/// TLS cannot be set up.
+#[derive(Debug, Error)]
+#[error("cannot start TLS")]
+pub struct TlsSetupError(#[source] Box<dyn StdError + Send + Sync>);
+
 impl GatewayHttp {
     /// Returns a client without connections.
-    pub(crate) fn new() -> Result<Self, CliFailure> {
+    pub fn new() -> Result<Self, TlsSetupError> {
         let limits = HttpClientLimits {
             connect: CONNECT_TIMEOUT,
             ..HttpClientLimits::default()
@@ -55,11 +73,11 @@ impl GatewayHttp {
         let client = Http1Client::new(limits);
         client
             .map(Self)
-            .map_err(|error| CliFailure::unexpected(format!("cannot start TLS: {error}")))
+            .map_err(|error| TlsSetupError(Box::new(error)))
     }
 
     /// Sends a request and waits for the response head.
-    pub(crate) async fn send(&self, request: &GatewayRequest) -> Result<HttpResponse, HttpError> {
+    pub async fn send(&self, request: &GatewayRequest) -> Result<HttpResponse, HttpError> {
         // A shim lives long: connections that the gateway closed since must not accumulate.
         self.0.close_idle();
         let mut outgoing = HttpRequest::new(request.method.clone(), &request.endpoint);
@@ -76,7 +94,7 @@ impl GatewayHttp {
 
 impl GatewayRequest {
     /// Builds a request for `path` of a gateway.
-    pub(crate) fn new(
+    pub fn new(
         method: Method,
         gateway: &GatewayAccess,
         path: &str,
@@ -100,12 +118,12 @@ impl GatewayRequest {
     }
 
     /// Adds a header.
-    pub(crate) fn push_header(&mut self, name: &HeaderName, value: &HeaderValue) {
+    pub fn push_header(&mut self, name: &HeaderName, value: &HeaderValue) {
         self.headers.push(name, value);
     }
 }
 
 /// Returns whether the gateway was not reached, so nothing ran.
-pub(crate) fn is_unreached(error: &HttpError) -> bool {
+pub fn is_unreached(error: &HttpError) -> bool {
     error.execution() == ExecutionStatus::NotStarted
 }

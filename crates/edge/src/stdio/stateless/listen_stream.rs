@@ -13,9 +13,9 @@ use bowline_wire::sse::SseDecoder;
 use bytes::Bytes;
 
 use super::ShimHeaders;
-use crate::cli::stdio::delivery::{ResponseRecipient, ResponseTarget, is_event_stream};
-use crate::cli::stdio::message::{self, ShimFailure, flatten_line};
-use crate::cli::stdio::shim::{ClientLines, EVENT_LIMITS, ShimRequestHead, ShimSession, StdioShim};
+use crate::stdio::delivery::{ResponseRecipient, ResponseTarget, is_event_stream};
+use crate::stdio::message::{self, ShimFailure, flatten_line};
+use crate::stdio::shim::{ClientLines, EVENT_LIMITS, ShimRequestHead, ShimSession, StdioShim};
 
 /// Initial wait before a reopen.
 const REOPEN_WAIT_MIN: Duration = Duration::from_millis(100);
@@ -25,12 +25,12 @@ const REOPEN_WAIT_MAX: Duration = Duration::from_secs(5);
 const NARROWED_REOPENS_MAX: u32 = 5;
 
 /// A listen stream of a client.
-pub(in crate::cli::stdio) struct ShimListenStream {
-    pub(in crate::cli::stdio) shim: Arc<StdioShim>,
-    pub(in crate::cli::stdio) line: Bytes,
-    pub(in crate::cli::stdio) headers: ShimHeaders,
-    pub(in crate::cli::stdio) id: String,
-    pub(in crate::cli::stdio) lines: ClientLines,
+pub(in crate::stdio) struct ShimListenStream {
+    pub(in crate::stdio) shim: Arc<StdioShim>,
+    pub(in crate::stdio) line: Bytes,
+    pub(in crate::stdio) headers: ShimHeaders,
+    pub(in crate::stdio) id: String,
+    pub(in crate::stdio) lines: ClientLines,
 }
 
 /// End of a stream.
@@ -56,7 +56,7 @@ struct AckHistory {
 
 impl ShimListenStream {
     /// Runs until dropped, or until the gateway refuses the stream.
-    pub(in crate::cli::stdio) async fn run(self) {
+    pub(in crate::stdio) async fn run(self) {
         let mut wait = REOPEN_WAIT_MIN;
         let mut acks = AckHistory::default();
         let mut last_response = None;

@@ -9,7 +9,7 @@ use http::{StatusCode, header};
 
 use super::message::{self, ShimFailure, flatten_line};
 use super::shim::{ClientLines, EVENT_LIMITS, ShimSession, StdioShim, refused_failure};
-use crate::cli::gateway_http::RESPONSE_BYTES_MAX;
+use crate::gateway_client::RESPONSE_BYTES_MAX;
 
 /// Maximum resumes of a broken stream without a new event.
 const RESUMES_MAX: u32 = 5;
