@@ -62,7 +62,7 @@ pub use hub::{
     RejectOffers,
 };
 pub use ledger::{LedgerError, RequestLedger};
-pub use peer_link::{PeerLink, PeerRole, PeerSpec, peer_away_error};
+pub use peer_link::{PeerLink, PeerRole, RemoteServer};
 pub use remote_sessions::{RemoteSessionGuard, RemoteSessions, SessionGateway};
 pub use remote_tools::RemoteTools;
 pub use serve::{ReplyError, ReplySink, ServeEngine, ServeLimits, ServeRequest, reply_id};

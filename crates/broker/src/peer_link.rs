@@ -5,8 +5,8 @@
 //! whether each request survives a lost connection.
 
 mod client_filter;
-mod peer_spec;
 mod peer_translation;
+mod remote_server;
 mod server_info;
 mod server_watcher;
 mod session_names;
@@ -46,7 +46,8 @@ use crate::frames::{
 use crate::mailbox::HUB;
 use crate::{BrokerCall, BrokerCallError, NotificationHandler, RemotePeer};
 
-pub use peer_spec::{PeerRole, PeerSpec};
+pub use bowline_core::peer_role::PeerRole;
+pub use remote_server::RemoteServer;
 
 /// Queued events. List changes are kept beside the queue; other events are dropped when full.
 const EVENTS_MAX: usize = 64;
@@ -83,8 +84,7 @@ fn base_context(request: &LinkRequest) -> CallerContext {
 }
 
 /// Returns the error for an absent peer.
-#[must_use]
-pub fn peer_away_error(server: &Arc<str>, peer: &PeerSpec) -> LinkConnectError {
+fn peer_away_error(server: &Arc<str>, peer: &RemoteServer) -> LinkConnectError {
     LinkConnectError::Refused {
         server: Arc::clone(server),
         source: LinkError::Unreachable(format!("{} is away", peer.display_target()).into()),
@@ -97,7 +97,7 @@ impl PeerLink {
     /// The peer is away.
     pub async fn connect(
         name: &Arc<str>,
-        spec: &PeerSpec,
+        spec: &RemoteServer,
         clock: &Arc<dyn Clock>,
         tasks: &TaskTracker,
         deadline: Instant,

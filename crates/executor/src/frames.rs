@@ -12,12 +12,13 @@ mod tests;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 
+pub use bowline_core::secret_header::SecretHeader;
 pub use bowline_wire::FrameError;
 pub use control::{
     ExecutorHello, OpenSession, OpenSessionReply, ServerExit, StartServer, StreamFault,
     StreamFaultCode, StreamMark,
 };
-pub use http_head::{RequestHead, ResponseHead, SecretHeader};
+pub use http_head::{RequestHead, ResponseHead};
 
 /// Largest frame, in bytes.
 pub const FRAME_BYTES_MAX: usize = 1024 * 1024;

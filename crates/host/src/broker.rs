@@ -127,6 +127,7 @@ mod federation;
 mod gateway;
 mod host_backend;
 mod mcp_requests;
+pub(crate) mod peer_connector;
 mod server_offer;
 
 pub use bowline_broker::*;

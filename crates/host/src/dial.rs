@@ -13,7 +13,7 @@ use bowline_link::stdio::{
     self, ClientInfo, EraNegotiation, LinkConnectError, ReaperCommand, StdioLimits, StdioOptions,
     StdioSpec,
 };
-use bowline_link::{GatewayInstance, LARGE_BYTES_MAX, LargeResponseLimits};
+use bowline_link::{GatewayInstance, LARGE_BYTES_MAX, LargeResponseLimits, LinkError};
 use bowline_runtime::TaskSpawner;
 use tokio::time::Instant;
 
@@ -21,7 +21,6 @@ mod era_cache;
 
 use bowline_executor::ExecutorRegistry;
 
-use crate::broker::peer_away_error;
 use crate::in_process_link;
 use crate::spec::{ChildSpec, ExecutorProcessSpec, RemoteSpec, ServerSpec, ServerTransport};
 use crate::supervisor::{Dial, DialedLink};
@@ -87,7 +86,10 @@ impl<S: TaskSpawner> RealDial<S> {
             ServerTransport::Remote(remote) => self.connect_http(spec, remote, attempt).await,
             ServerTransport::InProcess(inside) => Ok(in_process_link::connect_in_process(inside)),
             // The host connects peers, because it has a clock.
-            ServerTransport::Peer(peer) => Err(peer_away_error(&spec.name, peer)),
+            ServerTransport::Peer(peer) => Err(LinkConnectError::Refused {
+                server: Arc::clone(&spec.name),
+                source: LinkError::Unreachable(format!("{} is away", peer.display_target()).into()),
+            }),
         }
     }
 

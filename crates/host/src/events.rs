@@ -7,6 +7,8 @@ pub use bowline_api::events::{EventKind, HostEvent};
 use bowline_runtime::{Clock, TaskTracker};
 use tokio::sync::{broadcast, watch};
 
+use crate::pins::{PinEvent, PinEvents};
+
 /// Events buffered for a slow subscriber before it misses some.
 const BUFFERED_EVENTS_MAX: usize = 1_024;
 
@@ -26,6 +28,18 @@ impl bowline_executor::ExecutorEvents for EventBus {
             name: Arc::clone(name),
             state: state.into(),
             reason,
+        });
+    }
+}
+
+impl PinEvents for EventBus {
+    fn on_pin(&self, event: PinEvent<'_>) {
+        self.publish(EventKind::Pin {
+            server: Arc::clone(event.server),
+            kind: event.entry.map(|(kind, _)| kind.as_str().into()),
+            tool: event.entry.map(|(_, name)| Arc::clone(name)),
+            state: event.state.into(),
+            reason: event.reason.cloned(),
         });
     }
 }

@@ -181,6 +181,7 @@ impl Host {
         let sessions = Arc::new(SessionState::new(Arc::clone(&authorizer), accounts.clone()));
         let cache = Arc::new(ResponseCache::new(limits.cache, Arc::clone(&clock)));
         let fanout = Arc::new(NotificationFanout::new(audience));
+        let pins = PinRegistry::open(pins, Arc::clone(&clock), Arc::new(events.clone()));
         let deps = SupervisorDeps {
             dial: with_redaction(DialRouter::new(dial, &clock, &tasks)),
             catalog: Arc::clone(&catalog),
@@ -189,7 +190,7 @@ impl Host {
             notifications: Arc::clone(&fanout) as Arc<dyn NotificationSink>,
             sessions: Arc::clone(&sessions),
             manifests,
-            pins: Arc::new(PinRegistry::open(pins, Arc::clone(&clock), events.clone())),
+            pins: Arc::new(pins),
             cache: Arc::clone(&cache),
             events: events.clone(),
             start_permits: Arc::new(Semaphore::new(limits.starts_max)),

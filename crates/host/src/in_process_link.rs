@@ -1,7 +1,6 @@
 //! In-process servers: the tools of a [`ToolExecutor`], called through the same stages as any
 //! server.
 
-use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -26,7 +25,6 @@ use bytes::Bytes;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout_at};
 
-use crate::broker::PeerLink;
 use crate::spec::{InProcessSpec, ServerSpec, ServerTransport};
 use crate::supervisor::{Dial, DialedLink};
 
@@ -73,7 +71,7 @@ impl Dial for DialRouter {
             }
             ServerTransport::Peer(peer) => {
                 let (clock, tasks) = (&self.clock, &self.tasks);
-                Box::pin(PeerLink::connect(&spec.name, peer, clock, tasks, deadline))
+                peer.connector.connect(&spec.name, clock, tasks, deadline)
             }
             ServerTransport::Child(_)
             | ServerTransport::Executor(_)
@@ -264,10 +262,4 @@ fn to_error_response(request: &LinkRequest, failure: &ExecuteError) -> ServerRes
     };
     let data = format!("{{\"execution\":\"{}\"}}", failure.execution().as_str());
     request.error_response(code, &failure.to_string(), Some(data.as_bytes()))
-}
-
-impl fmt::Debug for InProcessSpec {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("InProcessSpec").finish_non_exhaustive()
-    }
 }

@@ -31,9 +31,9 @@ use bowline_core::error::{CallError, FailureClass};
 use bowline_core::load::{LoadTotals, ServerLoad};
 use bowline_core::sync::lock;
 use bowline_core::time::MonotonicTime;
+use bowline_link::Link;
 use bowline_link::stderr::StderrLog;
 use bowline_link::stdio::LinkConnectError;
-use bowline_link::{Link, LinkEvent};
 use bowline_runtime::{Clock, fifo_watch};
 use bytes::Bytes;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
@@ -51,6 +51,7 @@ use self::freshness::ListFreshness;
 use self::list_fetch::OmittedEntries;
 use self::server_queue::ServerQueue;
 
+pub use crate::spec::DialedLink;
 pub use bowline_api::servers::{
     CacheStatus, OmittedStatus, PinSummary, SandboxStatus, ServerLastError, ServerLimits,
     ServerStatus,
@@ -68,9 +69,6 @@ const BACKOFF_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// Capacity of the command channel.
 const COMMANDS_MAX: usize = 16;
-
-/// A new link, and the server's events outside calls.
-pub type DialedLink = (Arc<dyn Link>, mpsc::Receiver<LinkEvent>);
 
 /// Connects to a server. Dropping the future releases everything.
 pub trait Dial: fmt::Debug + Send + Sync {

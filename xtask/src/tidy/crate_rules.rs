@@ -67,6 +67,18 @@ const CRATE_RULES: &[CrateRule] = &[
         forbidden_paths: IO_PATHS,
     },
     CrateRule {
+        name: "bowline-catalog",
+        own_crates: &[
+            "bowline-core",
+            "bowline-wire",
+            "bowline-runtime",
+            "bowline-link",
+            "bowline-tools",
+        ],
+        forbidden_crates: &["axum", "clap", "toml"],
+        forbidden_paths: &["std::net", "std::process"],
+    },
+    CrateRule {
         name: "bowline-broker",
         own_crates: &[
             "bowline-core",
@@ -96,6 +108,7 @@ const CRATE_RULES: &[CrateRule] = &[
             "bowline-api",
             "bowline-executor",
             "bowline-broker",
+            "bowline-catalog",
             "bowline-core",
             "bowline-wire",
             "bowline-runtime",

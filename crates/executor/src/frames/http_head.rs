@@ -2,25 +2,13 @@
 
 use std::sync::Arc;
 
+use bowline_core::secret_header::SecretHeader;
 use bowline_wire::object;
 use bowline_wire::object_members::ObjectMembers;
 use bowline_wire::object_writer::ObjectWriter;
 use bytes::{BufMut as _, Bytes, BytesMut};
 
 use super::FrameError;
-
-/// A header with a secret known only to the executor.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SecretHeader {
-    /// The header name.
-    pub header: Arc<str>,
-    /// The text before the secret.
-    pub before: Arc<str>,
-    /// The name of the secret at the executor.
-    pub secret: Arc<str>,
-    /// The text after the secret.
-    pub after: Arc<str>,
-}
 
 /// The head of a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

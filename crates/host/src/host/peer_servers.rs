@@ -10,8 +10,9 @@ use thiserror::Error;
 
 use super::{ApplyReport, Host};
 use crate::broker::RemotePeer;
+use crate::broker::peer_connector::{peer_spec, remote_id};
 use crate::callpath::ServerMap;
-use crate::spec::{PeerRole, PeerSpec, ServerSpec, ServerTransport};
+use crate::spec::{PeerRole, ServerSpec, ServerTransport};
 use crate::supervisor::{ServerAction, ServerState, Supervisor};
 
 /// Maximum number of servers per peer.
@@ -93,8 +94,7 @@ impl Host {
         for (at, server) in wanted.into_iter().enumerate() {
             match self.check_adopt(server, at, remote, &new) {
                 Ok(true) => {
-                    let peer = PeerSpec::new(Arc::clone(remote), server, role);
-                    specs.push(ServerSpec::peer(server, peer));
+                    specs.push(ServerSpec::peer(server, peer_spec(remote, server, role)));
                 }
                 Ok(false) => {}
                 Err(refusal) => adopted.refused.push(refusal),
@@ -202,5 +202,7 @@ impl Host {
 
 /// True if this peer offers the server.
 fn is_from_peer(server: &Supervisor, remote: &Arc<dyn RemotePeer>) -> bool {
-    matches!(&server.spec().transport, ServerTransport::Peer(peer) if peer.is_from(remote))
+    let transport = &server.spec().transport;
+    let remote = remote_id(remote);
+    matches!(transport, ServerTransport::Peer(peer) if peer.connector.peer_id() == remote)
 }

@@ -28,7 +28,7 @@ pub struct ServerCard {
     /// Location.
     pub source: Arc<str>,
     /// The lists of the card, if read and with tools.
-    pub(crate) manifest: Option<ServerManifest>,
+    pub manifest: Option<ServerManifest>,
 }
 
 /// Why a card is unusable.
@@ -53,7 +53,7 @@ pub enum ServerCardError {
 
 impl ServerCard {
     /// Reads a card from a file; may block on the disk.
-    pub(crate) fn load(source: &str) -> Result<Self, ServerCardError> {
+    pub fn load(source: &str) -> Result<Self, ServerCardError> {
         let path = match source.split_once("://") {
             Some(("file", path)) => Path::new(path),
             // Not fetched: that would be an unsolicited request.

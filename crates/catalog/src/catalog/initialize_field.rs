@@ -19,15 +19,15 @@ const VERSION_BYTES_MAX: usize = 40;
 
 /// A pinned field. A missing field is `null`, so that newly added instructions count as a change.
 #[derive(Clone, Debug)]
-pub(crate) struct InitializeField {
+pub struct InitializeField {
     /// Member name.
-    pub(crate) name: Arc<str>,
+    pub name: Arc<str>,
     /// Value as written by the server.
-    pub(crate) text: Bytes,
+    pub text: Bytes,
     /// Pinned text: the value without a plain version.
-    pub(crate) pinned: Bytes,
+    pub pinned: Bytes,
     /// Hash of the pinned text.
-    pub(crate) hash: DefinitionHash,
+    pub hash: DefinitionHash,
 }
 
 /// Reads the fields of an `initialize` result.

@@ -81,9 +81,7 @@ impl InitializeInfo {
     }
 
     /// Merges several servers.
-    pub(crate) fn from_servers<'a>(
-        offers: impl Iterator<Item = &'a Arc<ServerCatalog>> + Clone,
-    ) -> Self {
+    pub fn from_servers<'a>(offers: impl Iterator<Item = &'a Arc<ServerCatalog>> + Clone) -> Self {
         let any = offers
             .clone()
             .fold(CapabilityUnion::default(), CapabilityUnion::merge_server);
@@ -101,7 +99,7 @@ impl InitializeInfo {
     }
 
     /// Returns the members for a server's visible catalog entries.
-    pub(crate) fn from_server(offer: &Arc<ServerCatalog>) -> Self {
+    pub fn from_server(offer: &Arc<ServerCatalog>) -> Self {
         Self {
             meta: marks_meta(std::iter::once(offer)),
             ..Self::from_initialize(&offer.initialize)
@@ -206,12 +204,12 @@ fn with_extensions<'a>(
 }
 
 /// Returns the capabilities of an `initialize` result.
-pub(crate) fn capabilities(initialize: &[u8]) -> Option<&[u8]> {
+pub fn capabilities(initialize: &[u8]) -> Option<&[u8]> {
     object::field(initialize, "capabilities").map(|at| at.slice(initialize))
 }
 
 /// True if an `initialize` result declares a capability; `path` is dot-separated.
-pub(crate) fn declares_capability(initialize: &[u8], path: &str) -> bool {
+pub fn declares_capability(initialize: &[u8], path: &str) -> bool {
     let mut at = capabilities(initialize);
     for key in path.split('.') {
         at = at.and_then(|object| object::field(object, key).map(|at| at.slice(object)));

@@ -107,7 +107,7 @@ impl ServerSpec {
     /// A child gets `env` and, from the environment of this process, only [`CHILD_ENV`].
     ///
     /// ```
-    /// use bowline_host::ServerSpec;
+    /// # use bowline_catalog::spec::ServerSpec;
     /// use serde_json::json;
     ///
     /// let spec = ServerSpec::from_json(&json!({"name": "files", "command": "files-server"}))?;
@@ -115,7 +115,7 @@ impl ServerSpec {
     /// let spec = ServerSpec::from_json(&json!({"name": "My_Files", "command": "files-server"}))?;
     /// assert_eq!(&*spec.name, "my-files");
     /// assert!(ServerSpec::from_json(&json!({"command": "files-server"})).is_err());
-    /// # Ok::<(), bowline_host::spec::SpecError>(())
+    /// # Ok::<(), bowline_catalog::spec::SpecError>(())
     /// ```
     ///
     /// # Errors

@@ -1,16 +1,16 @@
 //! The catalog of all servers: an immutable snapshot, rebuilt when a server's lists change and read
 //! on every call.
 
-pub(crate) mod cache_hints;
+pub mod cache_hints;
 mod catalog_list;
 mod definition;
 mod definition_marks;
 mod ejected;
 mod initialize_field;
-pub(crate) mod initialize_info;
+pub mod initialize_info;
 mod list_kind;
 mod queued_schema;
-pub(crate) mod rendered_list;
+pub mod rendered_list;
 mod server_catalog;
 mod unlisted_servers;
 
@@ -26,7 +26,7 @@ use tokio::sync::watch;
 
 pub use catalog_list::CatalogList;
 pub use definition_marks::DefinitionMarks;
-pub(crate) use initialize_field::InitializeField;
+pub use initialize_field::InitializeField;
 pub use initialize_info::InitializeInfo;
 pub use list_kind::{ListKind, PerList};
 pub use rendered_list::RenderedList;
@@ -284,9 +284,9 @@ pub struct CatalogStore {
     write_lock: Mutex<()>,
     version: watch::Sender<u64>,
     /// Lazy servers never listed so far.
-    pub(crate) unlisted: UnlistedServers,
+    pub unlisted: UnlistedServers,
     /// Catalog entries of ejected servers.
-    pub(crate) ejected: EjectedCatalogs,
+    pub ejected: EjectedCatalogs,
 }
 
 impl Default for CatalogStore {
@@ -315,7 +315,7 @@ impl CatalogStore {
     }
 
     /// Publishes the entries of a server, filtered by `judge`.
-    pub(crate) fn publish_server(
+    pub fn publish_server(
         &self,
         offer: &ServerCatalog,
         judge: impl FnOnce(&ServerCatalog) -> ServerCatalog,
@@ -338,7 +338,7 @@ impl CatalogStore {
     }
 
     /// Marks the entries of a server as live or last known.
-    pub(crate) fn mark_staleness(&self, server: &str, age: Staleness) {
+    pub fn mark_staleness(&self, server: &str, age: Staleness) {
         let is_so = |offer: &Arc<ServerCatalog>| offer.staleness == age;
         if self.current.load().server(server).is_none_or(is_so) {
             return;
@@ -353,7 +353,7 @@ impl CatalogStore {
     }
 
     /// Filters the entries of a server again.
-    pub(crate) fn refilter_server(
+    pub fn refilter_server(
         &self,
         server: &str,
         judge: impl FnOnce(&ServerCatalog) -> ServerCatalog,

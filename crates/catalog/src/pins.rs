@@ -5,6 +5,7 @@ mod definition_texts;
 mod pin_store;
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::{Arc, Mutex};
 
 use bowline_core::lint::{LintFindings, NameRegistry, finding_codes};
@@ -20,7 +21,6 @@ use tokio::sync::Semaphore;
 use crate::catalog::{
     CatalogItem, DefinitionMarks, InitializeField, ItemVisibility, ListKind, ServerCatalog,
 };
-use crate::events::{EventBus, EventKind};
 use crate::spec::ServerSpec;
 
 pub use accept::{AcceptPinsError, PinTarget};
@@ -50,6 +50,25 @@ impl PinMode {
     }
 }
 
+/// A change of a pin, or of the reliability of all pins of a server.
+#[derive(Clone, Copy, Debug)]
+pub struct PinEvent<'a> {
+    /// The server.
+    pub server: &'a Arc<str>,
+    /// Kind and name of the definition; `None` for all pins of the server.
+    pub entry: Option<(PinKind, &'a Arc<str>)>,
+    /// The new state, as used in events and API.
+    pub state: &'static str,
+    /// Why, if the pins are unreliable.
+    pub reason: Option<&'a Arc<str>>,
+}
+
+/// Publishes changes of pins.
+pub trait PinEvents: fmt::Debug + Send + Sync {
+    /// Publishes a change, without waiting.
+    fn on_pin(&self, event: PinEvent<'_>);
+}
+
 /// Maximum number of servers with loaded pins.
 const SERVERS_MAX: usize = 4_096;
 
@@ -64,7 +83,7 @@ const UNVERIFIED: &str = "unverified";
 pub struct PinRegistry {
     store: Arc<dyn PinStore>,
     clock: Arc<dyn Clock>,
-    events: EventBus,
+    events: Arc<dyn PinEvents>,
     servers: Mutex<HashMap<Arc<str>, ServerPinState, RandomState>>,
     /// Replaced as a whole, so that definitions are linted without the lock.
     names: Mutex<Arc<NameRegistry>>,
@@ -122,7 +141,11 @@ impl PinTrouble {
 impl PinRegistry {
     /// Creates an empty registry.
     #[must_use]
-    pub(crate) fn open(store: Arc<dyn PinStore>, clock: Arc<dyn Clock>, events: EventBus) -> Self {
+    pub fn open(
+        store: Arc<dyn PinStore>,
+        clock: Arc<dyn Clock>,
+        events: Arc<dyn PinEvents>,
+    ) -> Self {
         Self {
             store,
             clock,
@@ -133,7 +156,7 @@ impl PinRegistry {
     }
 
     /// Registers servers and loads their pins.
-    pub(crate) fn register_servers(&self, specs: &[ServerSpec]) {
+    pub fn register_servers(&self, specs: &[ServerSpec]) {
         let mut names = lock(&self.names);
         Arc::make_mut(&mut names).set_servers(specs.iter().map(|spec| &spec.name));
         drop(names);
@@ -177,7 +200,7 @@ impl PinRegistry {
     }
 
     /// Records the listed definitions of a server. New definitions are saved on return.
-    pub(crate) async fn record_listed(&self, spec: &ServerSpec, catalog: &ServerCatalog) {
+    pub async fn record_listed(&self, spec: &ServerSpec, catalog: &ServerCatalog) {
         if spec.pin == PinMode::Off {
             return;
         }
@@ -222,7 +245,7 @@ impl PinRegistry {
     }
 
     /// True if a catalog has unseen definitions, or cannot be verified.
-    pub(crate) fn has_unseen(&self, spec: &ServerSpec, catalog: &ServerCatalog) -> bool {
+    pub fn has_unseen(&self, spec: &ServerSpec, catalog: &ServerCatalog) -> bool {
         let state = self.server_pins(&spec.name);
         let is_pinned = |entry: &PinEntry<'_>| {
             let pin = state.pins.get(entry.kind, entry.name);
@@ -237,11 +260,7 @@ impl PinRegistry {
     }
 
     /// Marks or withdraws unapproved items.
-    pub(crate) fn filter_catalog(
-        &self,
-        spec: &ServerSpec,
-        catalog: &ServerCatalog,
-    ) -> ServerCatalog {
+    pub fn filter_catalog(&self, spec: &ServerSpec, catalog: &ServerCatalog) -> ServerCatalog {
         if spec.pin == PinMode::Off {
             let show = || ItemVisibility::Show(DefinitionMarks::default());
             return catalog.filter_items(|_, _| show(), |_| show());
@@ -301,12 +320,11 @@ impl PinRegistry {
         state: &'static str,
         reason: Option<&Arc<str>>,
     ) {
-        self.events.publish(EventKind::Pin {
-            server: Arc::clone(server),
-            kind: entry.map(|(kind, _)| kind.as_str().into()),
-            tool: entry.map(|(_, name)| Arc::clone(name)),
-            state: state.into(),
-            reason: reason.cloned(),
+        self.events.on_pin(PinEvent {
+            server,
+            entry,
+            state,
+            reason,
         });
     }
 

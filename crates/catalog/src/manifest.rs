@@ -79,7 +79,7 @@ pub fn transport_digest(reach: &ServerTransport) -> String {
         // Different with each start of the program.
         ServerTransport::InProcess(_) => part(b'p', b""),
         ServerTransport::Peer(peer) => {
-            part(b'w', peer.remote.name().as_bytes());
+            part(b'w', peer.connector.peer_name().as_bytes());
             part(b's', peer.server.as_bytes());
         }
     }

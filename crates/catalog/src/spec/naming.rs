@@ -23,7 +23,7 @@ pub struct NameClash {
 impl ServerSpec {
     /// Replaces an invalid server name by its slug.
     #[must_use]
-    pub(crate) fn with_slug(mut self) -> Self {
+    pub fn with_slug(mut self) -> Self {
         // An empty name is an error, never a server named `server`.
         if !self.name.is_empty() && !name::is_server_name(&self.name) {
             let slug = name::to_slug(&self.name).as_ref().into();
@@ -33,12 +33,12 @@ impl ServerSpec {
     }
 
     /// Returns the given name.
-    pub(crate) fn display_name(&self) -> &Arc<str> {
+    pub fn display_name(&self) -> &Arc<str> {
         self.given_name.as_ref().unwrap_or(&self.name)
     }
 
     /// Fails if `other` has the same server name with a different given name.
-    pub(crate) fn check_clash(&self, other: &Self) -> Result<(), NameClash> {
+    pub fn check_clash(&self, other: &Self) -> Result<(), NameClash> {
         if self.name != other.name || self.display_name() == other.display_name() {
             return Ok(());
         }
@@ -52,10 +52,7 @@ impl ServerSpec {
 
 /// Assigns server names. Of two different given names with the same slug, the later spec is omitted
 /// and recorded in `clashes`; of equal given names, the last wins.
-pub(crate) fn resolve_names(
-    configured: Vec<ServerSpec>,
-    clashes: &mut Vec<NameClash>,
-) -> Vec<ServerSpec> {
+pub fn resolve_names(configured: Vec<ServerSpec>, clashes: &mut Vec<NameClash>) -> Vec<ServerSpec> {
     let mut indexes: HashMap<Arc<str>, usize> = HashMap::new();
     let mut specs: Vec<ServerSpec> = Vec::with_capacity(configured.len());
     for spec in configured.into_iter().map(ServerSpec::with_slug) {

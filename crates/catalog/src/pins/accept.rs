@@ -70,7 +70,7 @@ impl<'a> PinTarget<'a> {
 
 impl PinRegistry {
     /// Approves the current definition of an item, or of all items of a server. Saved on return.
-    pub(crate) async fn accept_pins(
+    pub async fn accept_pins(
         &self,
         server: &Arc<str>,
         target: Option<PinTarget<'_>>,

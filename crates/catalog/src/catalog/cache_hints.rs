@@ -48,7 +48,7 @@ pub(super) fn known_hint(hint: Option<CacheHint>) -> Option<CacheHint> {
 }
 
 /// Restricts a hint to a single principal.
-pub(crate) fn to_private(hint: Option<CacheHint>) -> Option<CacheHint> {
+pub fn to_private(hint: Option<CacheHint>) -> Option<CacheHint> {
     hint.map(|hint| CacheHint {
         scope: CacheScope::Private,
         ..hint

@@ -93,9 +93,9 @@ pub struct CatalogItem {
     /// The parsed URI template, if valid.
     pub template: Option<UriTemplate>,
     /// The definition as written by the server.
-    pub(crate) raw_definition: Bytes,
+    pub raw_definition: Bytes,
     /// Pin key: name or URI, numbered if duplicated in the list.
-    pub(crate) pin_key: Arc<str>,
+    pub pin_key: Arc<str>,
     /// Position of the name or URI in `definition`.
     name_at: ByteSpan,
     /// Position in the server's order.
@@ -103,7 +103,7 @@ pub struct CatalogItem {
     /// The era of the definition.
     pub(super) era: Era,
     /// Live or last known.
-    pub(crate) staleness: Staleness,
+    pub staleness: Staleness,
 }
 
 impl ServerCatalog {
@@ -141,7 +141,7 @@ impl ServerCatalog {
 
     /// Returns the entries with this staleness.
     #[must_use]
-    pub(crate) fn with_staleness(mut self, age: Staleness) -> Self {
+    pub fn with_staleness(mut self, age: Staleness) -> Self {
         self.staleness = age;
         for kind in ListKind::ALL {
             let shelf = self.list_mut(kind);
@@ -155,7 +155,7 @@ impl ServerCatalog {
     /// Returns the entries filtered by `visibility`, and the fields of `initialize` filtered by
     /// `field_visibility`.
     #[must_use]
-    pub(crate) fn filter_items(
+    pub fn filter_items(
         &self,
         visibility: impl Fn(ListKind, &CatalogItem) -> ItemVisibility,
         field_visibility: impl Fn(&InitializeField) -> ItemVisibility,
@@ -178,12 +178,12 @@ impl ServerCatalog {
     }
 
     /// Returns the pinned fields of `initialize`.
-    pub(crate) fn initialize_fields(&self) -> [InitializeField; 2] {
+    pub fn initialize_fields(&self) -> [InitializeField; 2] {
         initialize_field::read_fields(&self.raw_initialize)
     }
 
     /// True if an item has this pin key.
-    pub(crate) fn has_pin_key(&self, kind: PinKind, name: &str) -> bool {
+    pub fn has_pin_key(&self, kind: PinKind, name: &str) -> bool {
         let list = ListKind::ALL
             .into_iter()
             .find(|list| list.pin_kind() == kind);

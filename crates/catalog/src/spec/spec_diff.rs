@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{ChildSpec, ExecutorProcessSpec, PeerSpec, RemoteSpec, ServerSpec, ServerTransport};
+use super::{ChildSpec, ExecutorProcessSpec, RemoteSpec, ServerSpec, ServerTransport};
 
 impl ServerSpec {
     /// Returns the differing keys; empty if the server can stay unchanged.
@@ -88,7 +88,9 @@ impl ServerTransport {
             (_, Self::Executor(_)) => vec!["via"],
             (_, Self::Remote(_)) => vec!["url"],
             (_, Self::Child(_)) => vec!["command"],
-            (Self::Peer(one), Self::Peer(two)) => changed_peer_keys(one, two),
+            (Self::Peer(one), Self::Peer(two)) => {
+                differing_keys(&[("peer", one.is_same(two))]).collect()
+            }
             (_, Self::InProcess(_)) => vec!["executor"],
             (_, Self::Peer(_)) => vec!["peer"],
         }
@@ -152,11 +154,6 @@ impl RemoteSpec {
         ];
         differing_keys(&pairs).collect()
     }
-}
-
-fn changed_peer_keys(new: &PeerSpec, old: &PeerSpec) -> Vec<&'static str> {
-    let is_same = new.is_from(&old.remote) && new.server == old.server;
-    differing_keys(&[("peer", is_same && new.role == old.role)]).collect()
 }
 
 fn differing_keys(pairs: &[(&'static str, bool)]) -> impl Iterator<Item = &'static str> {

@@ -183,7 +183,7 @@ impl CatalogList {
     }
 
     /// Returns the expiry time by the server's hint.
-    pub(crate) fn expires_at(&self) -> Option<MonotonicTime> {
+    pub fn expires_at(&self) -> Option<MonotonicTime> {
         let hint = self.hint?;
         Some(
             self.read_at
@@ -192,12 +192,12 @@ impl CatalogList {
     }
 
     /// Returns the TTL by the server's hint.
-    pub(crate) fn ttl(&self) -> Option<Duration> {
+    pub fn ttl(&self) -> Option<Duration> {
         self.hint.map(|hint| hint.ttl)
     }
 
     /// Returns the era of the items.
-    pub(crate) fn era(&self) -> Era {
+    pub fn era(&self) -> Era {
         match self.all_items().any(|item| item.era == Era::Modern) {
             true => Era::Modern,
             false => Era::Legacy,
@@ -205,7 +205,7 @@ impl CatalogList {
     }
 
     /// Returns all items including withdrawn ones.
-    pub(crate) fn all_items(&self) -> impl Iterator<Item = &CatalogItem> {
+    pub fn all_items(&self) -> impl Iterator<Item = &CatalogItem> {
         self.items.iter().chain(&self.withdrawn)
     }
 

@@ -4,32 +4,14 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use bowline_core::peer_role::PeerRole;
+
 use super::session_names::SessionNames;
 use crate::RemotePeer;
 
-/// Role of the peer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PeerRole {
-    /// The joined hub: authorizes this gateway by its credential alone.
-    Hub,
-    /// A worker that joined this gateway: receives the principal and applies its own policy.
-    Worker,
-}
-
-impl PeerRole {
-    /// Returns the display word.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Hub => "hub",
-            Self::Worker => "worker",
-        }
-    }
-}
-
 /// A server of a peer.
 #[derive(Clone)]
-pub struct PeerSpec {
+pub struct RemoteServer {
     /// The peer.
     pub remote: Arc<dyn RemotePeer>,
     /// The server name at the peer.
@@ -42,8 +24,8 @@ pub struct PeerSpec {
     may_wait: Arc<AtomicBool>,
 }
 
-impl PeerSpec {
-    /// Creates the spec of a server offered by `remote`.
+impl RemoteServer {
+    /// Names a server offered by `remote`.
     #[must_use]
     pub fn new(remote: Arc<dyn RemotePeer>, server: &str, role: PeerRole) -> Self {
         Self {
@@ -78,9 +60,9 @@ impl PeerSpec {
     }
 }
 
-impl fmt::Debug for PeerSpec {
+impl fmt::Debug for RemoteServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PeerSpec")
+        f.debug_struct("RemoteServer")
             .field("remote", &self.remote.name())
             .field("server", &self.server)
             .finish_non_exhaustive()

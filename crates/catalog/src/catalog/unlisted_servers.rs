@@ -9,7 +9,7 @@ use bowline_core::sync::lock;
 
 /// The names of these servers.
 #[derive(Debug, Default)]
-pub(crate) struct UnlistedServers {
+pub struct UnlistedServers {
     names: Mutex<BTreeSet<Arc<str>>>,
     /// True if any exist: checked by every list request, rarely true.
     has_any: AtomicBool,
@@ -17,21 +17,21 @@ pub(crate) struct UnlistedServers {
 
 impl UnlistedServers {
     /// Adds a server.
-    pub(crate) fn add(&self, server: &Arc<str>) {
+    pub fn add(&self, server: &Arc<str>) {
         let mut names = lock(&self.names);
         names.insert(Arc::clone(server));
         self.has_any.store(true, Ordering::Relaxed);
     }
 
     /// Removes a listed or removed server.
-    pub(crate) fn remove(&self, server: &str) {
+    pub fn remove(&self, server: &str) {
         let mut names = lock(&self.names);
         names.remove(server);
         self.has_any.store(!names.is_empty(), Ordering::Relaxed);
     }
 
     /// Takes the servers in `scope` accepted by `reaches`.
-    pub(crate) fn take_in_scope(
+    pub fn take_in_scope(
         &self,
         scope: &EndpointScope,
         reaches: impl Fn(&str) -> bool,

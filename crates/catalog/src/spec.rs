@@ -21,22 +21,22 @@ use bowline_core::lane::{KeyChannel, QueuePolicy};
 use bowline_core::policy::FeaturePattern;
 use bowline_core::redact::Redactor;
 use bowline_core::restart_budget::RestartPolicy;
-use bowline_executor::frames::SecretHeader;
+use bowline_core::secret_header::SecretHeader;
 pub use bowline_link::ChildLimits;
 use bowline_link::http::HttpTransport;
 use bowline_link::http::endpoint::HttpEndpoint;
 use bowline_link::http::upstream_credentials::UpstreamCredentials;
 pub use bowline_link::sandbox::{LandlockGap, SandboxPolicy};
+use bowline_tools::ToolExecutor;
 
 use crate::pins::PinMode;
-use crate::redaction::ResultSecrets;
+use crate::result_secrets::ResultSecrets;
 use crate::server_card::ServerCard;
-use crate::tools::ToolExecutor;
 
-pub use bowline_broker::{PeerRole, PeerSpec};
+pub use bowline_core::peer_role::PeerRole;
 pub use executor_process::ExecutorProcessSpec;
-pub use naming::NameClash;
-pub(crate) use naming::resolve_names;
+pub use naming::{NameClash, resolve_names};
+pub use peer_server::{DialedLink, PEER_WAIT_MAX, PeerConnector, PeerSpec};
 pub use spec_json::{CHILD_ENV, SpecError};
 
 /// Default timeout from start to tool list.
@@ -181,7 +181,7 @@ pub struct ToolRule {
 impl ToolRule {
     /// Returns the queue policy of a tool with this effect, if any. Reads are never queued: a late
     /// result is useless.
-    pub(crate) fn queue_policy(&self, effect: Effect) -> Option<QueuePolicy> {
+    pub fn queue_policy(&self, effect: Effect) -> Option<QueuePolicy> {
         let keep = self.queue.filter(|_| effect != Effect::Read)?;
         let channel = self.idempotency.clone();
         Some(QueuePolicy {
@@ -201,11 +201,11 @@ impl ServerSpec {
     /// Creates a spec for an in-process server with the tools of `executor`; calls are authorized,
     /// counted, cached and measured as for any server. A panicking tool fails only its call. The
     /// tools are listed when the server starts, when a list older than [`relist`](Self::relist) is
-    /// used, and by [`Host::refresh_server`](crate::Host::refresh_server).
+    /// used, and by `Host::refresh_server`.
     ///
     /// ```
-    /// use bowline_host::tools::Toolbox;
-    /// use bowline_host::Server;
+    /// # use bowline_catalog::spec::ServerSpec as Server;
+    /// # use bowline_tools::Toolbox;
     ///
     /// let spec = Server::in_process("clock", Toolbox::default());
     /// assert_eq!(spec.transport.name(), "in_process");
@@ -260,7 +260,7 @@ impl ServerSpec {
 impl ServerSpec {
     /// True if a response of this size is passed on in full. In-process results are already in
     /// memory.
-    pub(crate) const fn is_within_result_limit(&self, bytes: usize) -> bool {
+    pub const fn is_within_result_limit(&self, bytes: usize) -> bool {
         bytes <= self.result_max || matches!(self.transport, ServerTransport::InProcess(_))
     }
 }
@@ -438,5 +438,11 @@ impl fmt::Debug for ServerSpec {
             .field("name", &self.name)
             .field("reach", &self.transport.display_target())
             .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for InProcessSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("InProcessSpec").finish_non_exhaustive()
     }
 }

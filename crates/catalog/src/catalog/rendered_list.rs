@@ -42,7 +42,7 @@ impl RenderedList {
     }
 
     /// Returns a list with this result and the same cache hint.
-    pub(crate) fn with_result(&self, result: Bytes) -> Self {
+    pub fn with_result(&self, result: Bytes) -> Self {
         Self {
             fingerprint: Sha256::digest(&result).into(),
             legacy: match self.legacy {
@@ -118,15 +118,12 @@ impl RenderedList {
 }
 
 /// Returns the definitions of a page, as written.
-pub(crate) fn page_definitions(kind: ListKind, page: &Bytes) -> impl Iterator<Item = Bytes> + '_ {
+pub fn page_definitions(kind: ListKind, page: &Bytes) -> impl Iterator<Item = Bytes> + '_ {
     member_elements(kind.member(), page)
 }
 
 /// Returns the elements of an array member of a result, as written.
-pub(crate) fn member_elements<'a>(
-    member: &str,
-    page: &'a Bytes,
-) -> impl Iterator<Item = Bytes> + use<'a> {
+pub fn member_elements<'a>(member: &str, page: &'a Bytes) -> impl Iterator<Item = Bytes> + use<'a> {
     let list = object::field(page, member).unwrap_or(ByteSpan { start: 0, end: 0 });
     object::items(list.slice(page)).map(move |item| {
         let at = item.shift(list.start);
@@ -152,7 +149,7 @@ pub(super) fn pages_era(pages: &[Bytes]) -> Era {
 
 /// Removes era-specific members from a page: the client may use a different era, and the hint must
 /// hold for all servers.
-pub(crate) fn strip_era_members(kind: ListKind, page: &Bytes) -> Bytes {
+pub fn strip_era_members(kind: ListKind, page: &Bytes) -> Bytes {
     // In a legacy result these members belong to the server.
     if object::field(page, "resultType").is_none() {
         return page.clone();

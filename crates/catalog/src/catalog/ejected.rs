@@ -10,7 +10,7 @@ use super::{ListKind, ServerCatalog};
 
 /// The last catalog entries of ejected servers.
 #[derive(Debug, Default)]
-pub(crate) struct EjectedCatalogs(Mutex<BTreeMap<Arc<str>, Arc<ServerCatalog>>>);
+pub struct EjectedCatalogs(Mutex<BTreeMap<Arc<str>, Arc<ServerCatalog>>>);
 
 impl EjectedCatalogs {
     pub(super) fn insert(&self, offer: &Arc<ServerCatalog>) {
@@ -26,7 +26,7 @@ impl EjectedCatalogs {
     }
 
     /// Finds the route of `subject` in the server's last entries.
-    pub(crate) fn find_route(
+    pub fn find_route(
         &self,
         server: &str,
         scope: &EndpointScope,
