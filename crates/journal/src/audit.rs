@@ -6,47 +6,65 @@
 //! access to all files can forge the whole chain; comparing with a [`ChainHead`] recorded elsewhere
 //! detects the forgery.
 
+#[cfg(feature = "sqlite")]
 mod anchor;
 mod audit_row;
 mod chain;
 mod memory_trail;
+#[cfg(feature = "sqlite")]
 mod note_queue;
+#[cfg(feature = "sqlite")]
 mod rings;
+#[cfg(feature = "sqlite")]
 mod row_reader;
-#[cfg(test)]
+#[cfg(all(test, feature = "sqlite"))]
 mod tests;
+#[cfg(feature = "sqlite")]
 mod trail;
+#[cfg(feature = "sqlite")]
 mod trail_files;
+#[cfg(feature = "sqlite")]
 mod trail_writer;
+#[cfg(feature = "sqlite")]
 mod verify;
 
+#[cfg(feature = "sqlite")]
 use std::path::PathBuf;
 use std::sync::Arc;
+#[cfg(feature = "sqlite")]
 use std::time::Duration;
 
+#[cfg(feature = "sqlite")]
 use thiserror::Error;
 
 pub use audit_row::{AuditPayload, AuditRow, AuditRowKind};
 pub use chain::{ChainHash, ChainHead};
 pub use memory_trail::MemoryAuditTrail;
+#[cfg(feature = "sqlite")]
 pub use rings::{
     AuditCursor, DENIALS_RING, ExpectedHeads, MergedPage, RingReports, denials_directory,
 };
+#[cfg(feature = "sqlite")]
 pub use row_reader::{
     AuditFilter, AuditPage, RowExportError, RowText, export_rows, read_newest, read_page,
 };
+#[cfg(feature = "sqlite")]
 pub use trail::FileAuditTrail;
+#[cfg(feature = "sqlite")]
 pub use verify::{BrokenRow, RowDamage, VerifyReport, verify_trail};
 
+#[cfg(feature = "sqlite")]
 /// Longest row in bytes; a longer row was not written by Bowline.
 const ROW_BYTES_MAX: usize = 1024 * 1024;
 
 /// Renders a note as a row: on the trail's thread, or inline when a large note exceeds the budget.
 pub type RowRenderer<E> = Arc<dyn for<'a> Fn(&'a E) -> AuditRow<'a> + Send + Sync>;
 
+#[cfg(feature = "sqlite")]
 /// Returns the wall clock in milliseconds since 1970.
 pub type UnixClock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
+#[cfg(feature = "sqlite")]
 /// Limits of a trail: queue, batch size, file rotation and retention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AuditLimits {
@@ -77,6 +95,7 @@ pub struct AuditLimits {
     pub ring: Option<&'static str>,
 }
 
+#[cfg(feature = "sqlite")]
 impl Default for AuditLimits {
     fn default() -> Self {
         Self {
@@ -96,6 +115,7 @@ impl Default for AuditLimits {
     }
 }
 
+#[cfg(feature = "sqlite")]
 /// Health of a trail.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AuditHealth {
@@ -109,6 +129,7 @@ pub struct AuditHealth {
     pub head: ChainHead,
 }
 
+#[cfg(feature = "sqlite")]
 /// Error of an audit trail: opening, writing or reading failed.
 #[derive(Debug, Error)]
 pub enum AuditError {

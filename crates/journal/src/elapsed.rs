@@ -43,6 +43,7 @@ pub(crate) struct ElapsedTime {
 
 impl ElapsedTime {
     /// Resumes after the last time written by an earlier run.
+    #[cfg(feature = "sqlite")]
     pub(crate) const fn resume(before: u64) -> Self {
         Self {
             before,
@@ -53,6 +54,7 @@ impl ElapsedTime {
     }
 
     /// Returns the latest elapsed time, in milliseconds since 1970.
+    #[cfg(feature = "sqlite")]
     pub(crate) const fn last_ms(&self) -> u64 {
         self.last
     }

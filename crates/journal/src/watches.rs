@@ -16,6 +16,7 @@ pub(crate) struct RevisionWatches {
 
 impl RevisionWatches {
     /// Returns an empty set of watches at this revision.
+    #[cfg(feature = "sqlite")]
     pub(crate) const fn new(revision: u64) -> Self {
         let senders = Vec::new();
         Self { revision, senders }

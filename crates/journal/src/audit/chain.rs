@@ -19,6 +19,7 @@ impl ChainHash {
     }
 
     /// Returns the hash stored in `bytes`, if the length fits.
+    #[cfg(feature = "sqlite")]
     pub(super) fn from_bytes(bytes: &[u8]) -> Option<Self> {
         bytes.try_into().ok().map(Self)
     }
