@@ -1,6 +1,6 @@
 //! Resource limits of a child process, and their encoding as reaper arguments.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fmt;
 
 /// Default limit of processes per server.
@@ -71,7 +71,8 @@ impl ChildLimits {
     }
 
     /// Parses a reaper argument; `None` for an unknown argument.
-    pub(crate) fn parse_arg(&mut self, word: &OsStr) -> Option<()> {
+    #[cfg(feature = "sandbox")]
+    pub(crate) fn parse_arg(&mut self, word: &std::ffi::OsStr) -> Option<()> {
         let word = word.to_str()?;
         for (name, limit) in [
             (MEMORY, &mut self.memory_bytes_max),

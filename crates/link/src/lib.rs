@@ -1,4 +1,6 @@
 //! Links: live connections to MCP servers over stdio, HTTP and executors.
+//!
+//! The features `http`, `websocket` and `sandbox` are on by default; stdio needs none of them.
 
 mod child_limits;
 mod demux;
@@ -10,12 +12,13 @@ mod modern;
 mod process_mark;
 mod process_usage;
 mod read_throttle;
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", feature = "sandbox"))]
 pub mod reaper;
 mod rpc;
 pub mod sandbox;
 pub mod stderr;
 pub mod stdio;
+#[cfg(feature = "websocket")]
 pub mod websocket;
 
 pub use bowline_wire::mcp::Revision;

@@ -1,25 +1,26 @@
 //! Sandbox of a hosted server: files, TCP ports and processes beyond the program itself.
 //!
 //! The gateway defines the policy; the reaper enforces the policy with Landlock, for the server and
-//! all descendants. The reaper itself stays outside.
+//! all descendants. The reaper itself stays outside. Without the feature `sandbox` the gateway has
+//! no reaper of its own and denies no ports; another program may still be the reaper.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::PathBuf;
 
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", feature = "sandbox"))]
 mod enforce;
 mod landlock_support;
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", feature = "sandbox"))]
 mod path_grants;
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", feature = "sandbox"))]
 mod private_temp;
 mod reaper_launcher;
 
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", feature = "sandbox"))]
 pub(crate) use enforce::{ConfineError, ConfinedProgram, spawn_confined};
 pub use landlock_support::{LandlockGap, LandlockSupport};
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", feature = "sandbox"))]
 pub(crate) use private_temp::PrivateTempDir;
 pub use reaper_launcher::ReaperLauncher;
 
@@ -165,6 +166,7 @@ impl SandboxPolicy {
     }
 
     /// Parses a reaper argument; `None` for an unknown argument.
+    #[cfg(feature = "sandbox")]
     pub(crate) fn parse_arg(&mut self, word: &OsStr) -> Option<()> {
         let bytes = word.as_bytes();
         let path = |rest: &[u8]| PathBuf::from(OsString::from_vec(rest.to_vec()));

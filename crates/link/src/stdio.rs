@@ -37,6 +37,7 @@ mod server_process;
 mod stdio_listen;
 
 pub use child_process::ChildProcess;
+#[cfg(feature = "sandbox")]
 pub(crate) use child_process::command_not_found_text;
 use mcp_handshake::StdioHandshake;
 pub use negotiation::EraNegotiation;

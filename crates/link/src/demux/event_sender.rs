@@ -13,6 +13,7 @@ pub(crate) enum CoalescedEvent {
     Tools,
     Prompts,
     Resources,
+    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "only of HTTP"))]
     SessionReset,
     UnattributedRequest,
 }

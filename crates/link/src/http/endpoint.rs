@@ -82,6 +82,7 @@ impl HttpEndpoint {
     }
 
     /// Returns the origin.
+    #[cfg(feature = "http")]
     pub(super) const fn origin(&self) -> &Arc<HttpOrigin> {
         &self.origin
     }

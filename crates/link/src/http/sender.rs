@@ -12,21 +12,18 @@ use http::header::{
     ACCEPT, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, LOCATION, TRANSFER_ENCODING, USER_AGENT,
 };
 use http::{HeaderName, HeaderValue, Method, StatusCode};
-use thiserror::Error;
 use tokio::sync::Semaphore;
 
-use super::endpoint::{EndpointError, HttpEndpoint};
+use super::endpoint::HttpEndpoint;
 use super::http_client::{
     HeaderLines, HttpClient, HttpError, HttpRequest, HttpResponse, RequestBody, SendOptions,
 };
 use super::http_session::SessionHeaders;
+use super::redirect_error::{REDIRECTS_MAX, RedirectError};
 use super::remote_failure;
 use super::routing_headers;
 use super::upstream_credentials::UpstreamCredentials;
 use crate::link::{IdempotencyHeader, LinkError, NotSentReason};
-
-/// Redirects per request.
-const REDIRECTS_MAX: usize = 10;
 
 const TRACEPARENT: HeaderName = HeaderName::from_static(trace::TRACEPARENT);
 
@@ -124,20 +121,6 @@ pub fn to_link_error(error: HttpError) -> LinkError {
         }
         HttpError::TooLong { bytes_max } => LinkError::TooLong { bytes_max },
     }
-}
-
-/// Why a redirect is not followed.
-#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
-pub enum RedirectError {
-    /// It changes the origin, which must not see the request.
-    #[error("it leads to another origin")]
-    Origin,
-    /// Too many redirects.
-    #[error("more than {REDIRECTS_MAX} times")]
-    TooMany,
-    /// The location is invalid.
-    #[error("{0}")]
-    Nowhere(#[from] EndpointError),
 }
 
 impl HttpSender {

@@ -8,7 +8,7 @@ use bowline_core::pending_table::SendState;
 use thiserror::Error;
 
 use super::LinkExit;
-use crate::http::sender::RedirectError;
+use crate::http::RedirectError;
 use crate::http::upstream_credentials::CredentialError;
 
 /// Characters of a preview in an error message.

@@ -39,12 +39,12 @@ const PORTS_ABI_MIN: u32 = 4;
 const SCOPES_ABI_MIN: u32 = 6;
 
 impl LandlockSupport {
-    /// Probes the running kernel.
+    /// Probes the running kernel; finds nothing without the feature `sandbox`.
     #[must_use]
     pub fn probe() -> Self {
-        #[cfg(target_os = "linux")]
+        #[cfg(all(target_os = "linux", feature = "sandbox"))]
         let landlock_abi = super::enforce::probe_landlock_abi();
-        #[cfg(not(target_os = "linux"))]
+        #[cfg(not(all(target_os = "linux", feature = "sandbox")))]
         let landlock_abi = 0;
         Self { landlock_abi }
     }

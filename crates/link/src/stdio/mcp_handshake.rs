@@ -301,6 +301,7 @@ impl HandshakeError {
     }
 
     /// Returns the reason as one clause.
+    #[cfg(feature = "http")]
     pub(crate) fn reason(&self) -> Arc<str> {
         match self {
             Self::Link(error) => error.to_string().into(),

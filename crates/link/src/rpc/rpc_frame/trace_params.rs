@@ -10,6 +10,7 @@ pub(crate) enum TracePlacement {
     /// In `params._meta`, for transports without headers.
     Params,
     /// In a header; existing members of `params._meta` are only updated.
+    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "only of HTTP"))]
     Header,
 }
 
