@@ -17,7 +17,8 @@ mod note_queue;
 mod rings;
 #[cfg(feature = "sqlite")]
 mod row_reader;
-#[cfg(all(test, feature = "sqlite"))]
+#[cfg(test)]
+#[cfg(feature = "sqlite")]
 mod tests;
 #[cfg(feature = "sqlite")]
 mod trail;
