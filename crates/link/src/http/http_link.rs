@@ -1,4 +1,4 @@
-//! Connects to a server over HTTP: probes the era, performs the handshake and runs the link's tasks.
+//! Connects to a server over HTTP: probes the era, performs the handshake, runs the link.
 
 use std::sync::Arc;
 
