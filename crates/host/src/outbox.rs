@@ -35,6 +35,7 @@ use self::delivered_index::DeliveredIndex;
 use self::key_lock::{KeyGuard, KeyLocks, WriteName};
 use self::notify::WriteNotes;
 use self::parked_calls::{LaneSignal, ParkedCalls};
+use self::queue_view::lane_parties;
 use self::queued_reply::{
     QueueReason, QueuedWrite, queued_reply, recorded_reply, unrecorded_reply,
 };
@@ -237,6 +238,22 @@ impl OutboxShared {
         self.journal
             .nak(receipt, Duration::ZERO, self.timestamps())
             .await
+    }
+
+    /// Releases a message of a lane that may have no worker, and has the lane drained. The lane is
+    /// marked after the release: a worker that still finds the message leased forgets the lane.
+    async fn requeue_message(
+        &self,
+        lane: &LaneName,
+        receipt: LeaseReceipt,
+    ) -> Result<(), JournalError> {
+        let released = self.release_message(receipt).await;
+        let (lane, now) = (Arc::from(lane.as_str()), self.clock.now());
+        let server = lane_parties(&lane).1.into();
+        lock(&self.scheduler).mark_pending(&lane, &server, now);
+        self.wake_lane(&lane);
+        self.drain_wake.notify_one();
+        released
     }
 
     fn is_closing(&self) -> bool {

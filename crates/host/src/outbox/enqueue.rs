@@ -9,7 +9,7 @@ use bowline_core::lane::{LaneAdmission, QueuePolicy, TURN_WAIT_MAX};
 use bowline_core::sync::lock;
 use bowline_core::time::{MonotonicTime, to_millis};
 use bowline_journal::{
-    Duplicate, JournalError, LaneName, LeaseReceipt, MessageDraft, MessageId, PublishOutcome,
+    Duplicate, JournalError, LaneName, LeaseReceipt, MessageDraft, PublishOutcome,
 };
 use bowline_link::CLIENT_WAIT_MAX;
 use tokio::sync::oneshot;
@@ -239,45 +239,39 @@ async fn park_and_publish(
     if has_pending_writes(shared, &name.lane).await {
         draft.lease = None;
     }
-    let published = shared.journal.publish(draft, shared.timestamps()).await;
-    let parked = |id| ParkedCall {
-        shared: Arc::clone(shared),
-        name: name.clone(),
-        id,
-        decision: receiver,
-        key_guard: None,
-    };
-    match published {
+    let published = match shared.journal.publish(draft, shared.timestamps()).await {
         Ok(PublishOutcome::Stored {
-            receipt: Some(receipt),
+            id,
             position,
-            ..
+            receipt: None,
         }) => {
-            drop(parked(receipt.id).stay_queued(QueueReason::Behind));
-            Ok(StoreOutcome::Leased {
-                receipt,
-                position,
-                flight,
-            })
-        }
-        Ok(PublishOutcome::Stored { id, position, .. }) => {
             let now = shared.clock.now();
             lock(&shared.scheduler).mark_pending(&lane, server, now);
             shared.wake_lane(&lane);
             shared.drain_wake.notify_one();
-            let mut call = parked(id);
-            call.key_guard = Some(flight);
-            Ok(StoreOutcome::Parked { call, position })
+            let call = ParkedCall {
+                shared: Arc::clone(shared),
+                name,
+                id,
+                decision: receiver,
+                key_guard: Some(flight),
+            };
+            return Ok(StoreOutcome::Parked { call, position });
         }
-        Ok(PublishOutcome::Duplicate(duplicate)) => {
-            drop(parked(MessageId(0)).stay_queued(QueueReason::Behind));
-            Ok(StoreOutcome::Known(duplicate))
-        }
-        Err(error) => {
-            drop(parked(MessageId(0)).stay_queued(QueueReason::Behind));
-            Err(error)
-        }
-    }
+        Ok(PublishOutcome::Stored {
+            receipt: Some(receipt),
+            position,
+            ..
+        }) => Ok(StoreOutcome::Leased {
+            receipt,
+            position,
+            flight,
+        }),
+        Ok(PublishOutcome::Duplicate(duplicate)) => Ok(StoreOutcome::Known(duplicate)),
+        Err(error) => Err(error),
+    };
+    shared.parked.leave_turn(&name, receiver).await;
+    published
 }
 
 /// True if a lane has writes pending or in delivery. The scheduler keeps a lane until found empty;

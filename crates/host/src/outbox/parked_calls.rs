@@ -93,6 +93,15 @@ impl SendGrant {
     fn accept(mut self) -> (LeaseReceipt, Option<TurnGuard>) {
         (self.receipt, self.turn_guard.take())
     }
+
+    /// Gives the turn back: the write stays queued in `lane`.
+    async fn release(self, lane: &LaneName) {
+        let shared = Arc::clone(&self.shared);
+        let (receipt, _turn) = self.accept();
+        if let Err(error) = shared.requeue_message(lane, receipt).await {
+            tracing::warn!(id = receipt.id.0, %error, "write could not be released");
+        }
+    }
 }
 
 impl Drop for SendGrant {
@@ -142,6 +151,21 @@ impl ParkedCalls {
     fn unpark_caller(&self, name: &WriteName) -> bool {
         let mut lanes = lock(&self.0);
         take_waiter(&mut lanes, &name.lane, &name.dedupe).is_some()
+    }
+
+    /// Unparks a caller that has no write in the queue. The worker may have granted the caller the
+    /// turn of an earlier write with the same key: that write was promised to be delivered, so it
+    /// stays queued.
+    pub(super) async fn leave_turn(
+        &self,
+        name: &WriteName,
+        mut decision: oneshot::Receiver<TurnDecision>,
+    ) {
+        if !self.unpark_caller(name)
+            && let Ok(TurnDecision::Granted(grant)) = decision.try_recv()
+        {
+            grant.release(&name.lane).await;
+        }
     }
 
     /// Abandons a write: its holder withdraws it. Returns the key guard if a decision was already

@@ -186,7 +186,7 @@ impl StoredCall {
     async fn record_settlement(&mut self, ending: Settlement) -> StorageState {
         self.settlement = Some(ending.clone());
         let is_done = matches!(ending, Settlement::Completed(_));
-        let written = settle_message(&self.shared, self.receipt, ending).await;
+        let written = settle_message(&self.shared, &self.write.lane, self.receipt, ending).await;
         self.settlement = None;
         let storage = match &written {
             Err(JournalError::Replaced) => StorageState::Lost,
@@ -219,7 +219,7 @@ impl Drop for StoredCall {
         let (receipt, id, lane) = (self.receipt, self.write.id, self.write.lane.clone());
         let guards = (self.key_guard.take(), self.turn_guard.take());
         self.shared.tasks.spawn("outbox.end", async move {
-            let written = settle_message(&shared, receipt, ending).await;
+            let written = settle_message(&shared, &lane, receipt, ending).await;
             report_settled(&shared, id, &lane, written);
             // Callers with the same key see the recorded outcome.
             drop(guards);
@@ -229,13 +229,14 @@ impl Drop for StoredCall {
 
 async fn settle_message(
     shared: &OutboxShared,
+    lane: &LaneName,
     receipt: LeaseReceipt,
     ending: Settlement,
 ) -> Result<(), JournalError> {
     let (journal, at) = (&shared.journal, shared.timestamps());
     match ending {
         Settlement::Completed(result) => journal.ack(receipt, result, at).await,
-        Settlement::Requeued => shared.release_message(receipt).await,
+        Settlement::Requeued => shared.requeue_message(lane, receipt).await,
         Settlement::Withdrawn => journal.discard_leased(receipt, at).await,
     }
 }

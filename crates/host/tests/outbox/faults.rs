@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bowline_core::BoxFuture;
-use bowline_core::call::ReplyOrigin;
+use bowline_core::call::{CallReply, ReplyOrigin};
 use bowline_core::error::{CallError, ExecutionStatus};
 use bowline_journal::{
     CompletedMessage, ExpectedRevision, Journal, JournalError, JournalFuture, JournalHealth,
@@ -15,9 +15,11 @@ use bowline_journal::{
 };
 use bowline_link::LinkExit;
 use bowline_sim::{ReleaseGate, ServerScript, SimWorld, ToolBehaviour, reply_body, wait_for_state};
+use tokio::sync::watch;
 
 use crate::rig::{
-    OutboxRig, expect_queued, healthy_server, queued_server, server_doing, write_call,
+    OutboxRig, advance_clock, expect_queued, healthy_server, queued_server, server_doing,
+    write_call,
 };
 
 const ONE: &str = r#"{"n":1}"#;
@@ -36,13 +38,19 @@ struct FaultyJournal {
     has_completed: AtomicBool,
     /// Its files were deleted after a message was stored.
     replaced: AtomicBool,
+    /// Holds new messages back while true.
+    holds_messages: watch::Sender<bool>,
 }
 
 impl Journal for FaultyJournal {
     fn publish(&self, draft: MessageDraft, at: Timestamps) -> JournalFuture<'_, PublishOutcome> {
         match self.is_full.load(Ordering::Relaxed) {
             true => Box::pin(std::future::ready(Err(JournalError::DiskFull))),
-            false => self.inner.publish(draft, at),
+            false => Box::pin(async move {
+                // The sender is owned here, so the channel cannot close.
+                let _ = self.holds_messages.subscribe().wait_for(|held| !held).await;
+                self.inner.publish(draft, at).await
+            }),
         }
     }
     fn ack(
@@ -230,6 +238,40 @@ async fn write_after_drained_lane_is_live() {
     assert_eq!(rig.deduplicated_numbers(), [1, 2]);
 }
 
+/// Queues write 1 under key `k` during an outage. While the write gets its turn after the outage,
+/// a call with the same key and `repeated` arguments is about to be stored. Returns the outcome of
+/// that call; write 1 must still run.
+async fn repeat_key_during_turn(repeated: &str) -> Result<CallReply, CallError> {
+    let (rig, journal) =
+        faulty_rig(ServerScript::always(healthy_server()).then(healthy_server())).await;
+    assert!(rig.world.kill("s", LinkExit::Signal(9)));
+    assert!(wait_for_state(&rig.host, "s", "backoff").await);
+    rig.queue_write(r#"{"n":1,"key":"k"}"#).await;
+    journal.holds_messages.send_replace(true);
+    let turn = async {
+        // Longer than the backoff of the server.
+        advance_clock(Duration::from_secs(10)).await;
+        journal.holds_messages.send_replace(false);
+    };
+    let (outcome, ()) = tokio::join!(rig.write_as("owner", repeated), turn);
+    rig.wait_drained().await;
+    assert_eq!(rig.deduplicated_numbers(), [1]);
+    outcome
+}
+
+#[tokio::test(start_paused = true)]
+async fn repeated_key_during_turn_loses_nothing() {
+    let reply = repeat_key_during_turn(r#"{"n":1,"key":"k"}"#).await;
+    expect_queued(&reply.unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn conflicting_key_during_turn_loses_nothing() {
+    let error = repeat_key_during_turn(r#"{"n":2,"key":"k"}"#).await;
+    let error = error.unwrap_err();
+    assert!(matches!(error, CallError::KeyConflict { .. }), "{error:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn cancelled_call_leaves_no_message() {
     let gate = ReleaseGate::new_closed();
@@ -242,12 +284,12 @@ async fn cancelled_call_leaves_no_message() {
         outcome = rig.write_as("owner", ONE) => panic!("the call ended: {outcome:?}"),
         _ = rig.world.wait_until(|record| record.executions.len() == 1) => {}
     }
-    crate::rig::advance_clock(Duration::from_millis(1)).await;
+    advance_clock(Duration::from_millis(1)).await;
     assert!(rig.queued_calls().await.is_empty());
     gate.release();
     let reply = rig.write_as("owner", ONE).await.unwrap();
     assert_eq!(reply.origin, ReplyOrigin::Live);
-    crate::rig::advance_clock(Duration::from_secs(600)).await;
+    advance_clock(Duration::from_secs(600)).await;
     assert_eq!(
         rig.executed_numbers(),
         [1, 1],
@@ -292,7 +334,7 @@ async fn caller_cut_off_at_shutdown_loses_nothing() {
     let down = rig.host.shutdown();
     // The edge cuts off its callers during shutdown.
     let cut = async {
-        crate::rig::advance_clock(Duration::from_millis(1)).await;
+        advance_clock(Duration::from_millis(1)).await;
         drop(call);
     };
     tokio::join!(down, cut);
