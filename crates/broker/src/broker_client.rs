@@ -170,7 +170,7 @@ impl BrokerConnectError {
 /// # let count = Toolbox::default().with("count", "Counts.", &any, |_, _| async {
 /// #     Ok(ToolOutput::from_text("1"))
 /// # });
-/// # let hub = bowline_sim::TestHub::start(count).await?;
+/// # let hub = bowline_testkit::TestHub::start(count).await?;
 /// # let (url, token) = (hub.url(), "ann");
 /// let options = BrokerClientOptions {
 ///     mailbox_part: Some("#counting".into()),

@@ -48,7 +48,7 @@ const MAILBOX_PART: &str = "#mcp";
 /// #     let text = said.to_value()["text"].as_str().unwrap_or_default().to_uppercase();
 /// #     async move { Ok(ToolOutput::from_text(&text)) }
 /// # });
-/// # let hub = bowline_sim::TestHub::start(shout).await?;
+/// # let hub = bowline_testkit::TestHub::start(shout).await?;
 /// # let (url, token) = (hub.url(), "ann");
 /// // `url` is the hub's, `http://HOST:PORT`; `bowline token create` on the hub made the token.
 /// let credential = CredentialSource::from_token(token);

@@ -18,7 +18,7 @@ use bowline_host::{ApplyReport, ChangedServer, FRESH_LIST_WAIT, Host, HostLimits
 use bowline_link::http::HttpTransport;
 use bowline_link::http::endpoint::HttpEndpoint;
 use bowline_link::http::upstream_credentials::{CredentialError, UpstreamCredentials};
-use bowline_sim::{
+use bowline_testkit::{
     GenerationScript, ReleaseGate, ServerScript, SimWorld, ToolBehaviour, reply_body,
     run_until_idle, server_spec, tool_call, wait_for_state,
 };

@@ -25,9 +25,9 @@ use bowline_host::ports::NullSink;
 use bowline_host::{Host, HostLimits, HostPorts};
 use bowline_journal::audit::{AuditLimits, AuditRow, AuditRowKind, verify_trail};
 use bowline_runtime::{SystemClock, TaskTracker};
-use bowline_sim::{
-    GenerationScript, RecordingClient, ReleaseGate, ScriptedDial, ServerScript, SimWorld,
-    ToolBehaviour, server_spec, subject_call, tool_call, wait_for_state,
+use bowline_testkit::{
+    GenerationScript, RecordingClient, ReleaseGate, ScriptedDial, ServerScript, SimRecord,
+    SimWorld, ToolBehaviour, server_spec, subject_call, tool_call, wait_for_state,
 };
 
 fn host_with_audit(world: &SimWorld, audit: Arc<dyn AuditSink>) -> Host {
@@ -190,7 +190,7 @@ async fn every_call_outcome_leaves_one_row() {
         (None, Some("s__nothing"))
     );
     let row = stage
-        .call_row(bowline_sim::server_tool_call("gone", "do", "{}"))
+        .call_row(bowline_testkit::server_tool_call("gone", "do", "{}"))
         .await;
     assert_eq!(row.server.as_deref(), Some("gone"));
     stage.call_row(tool_call("s__kept", "{}")).await;
@@ -232,7 +232,7 @@ async fn dropped_call_leaves_one_row() {
     let stage = default_stage().await;
     let before = stage.trail.rows().len();
     let hanging = stage.host.call(tool_call("s__hangs", "{}"));
-    let (world, ran) = (stage.world.clone(), |record: &bowline_sim::SimRecord| {
+    let (world, ran) = (stage.world.clone(), |record: &SimRecord| {
         let mut ran = record.executions.iter();
         ran.any(|deed| deed.tool == "hangs")
     });

@@ -20,7 +20,7 @@ use bowline_host::spec::ServerSpec;
 use bowline_host::supervisor::ServerAction;
 use bowline_host::{Host, HostLimits};
 use bowline_link::LinkEvent;
-use bowline_sim::{
+use bowline_testkit::{
     GenerationScript, RecordingClient, ReleaseGate, ServerScript, SimWorld, ToolBehaviour,
     server_spec, tool_call, wait_for_state,
 };

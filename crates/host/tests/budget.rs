@@ -18,7 +18,7 @@ use bowline_core::run::AgentRun;
 use bowline_host::spec::ServerSpec;
 use bowline_host::{Host, HostLimits, HostPorts};
 use bowline_journal::{Journal, MemoryJournal};
-use bowline_sim::{
+use bowline_testkit::{
     GenerationScript, ReleaseGate, ServerScript, SimWorld, ToolBehaviour, run_until_idle,
     server_spec, subject_call, tool_call, wait_for_state,
 };

@@ -17,7 +17,7 @@ use bowline_host::spec::{Isolation, ServerSpec};
 use bowline_host::supervisor::ServerAction;
 use bowline_host::{Host, HostLimits};
 use bowline_link::{LinkEvent, LinkExit};
-use bowline_sim::{
+use bowline_testkit::{
     GenerationScript, RecordingClient, RecordingSink, ReleaseGate, ServerScript, SimWorld,
     ToolBehaviour, run_until_idle, server_spec, subject_call, tool_call, wait_for_state,
 };

@@ -17,7 +17,7 @@ use bowline_core::load::CallOutcome;
 use bowline_host::spec::{ServerSpec, ToolRule};
 use bowline_host::supervisor::Supervisor;
 use bowline_host::{Host, HostLimits};
-use bowline_sim::{
+use bowline_testkit::{
     GenerationScript, ReleaseGate, ServerScript, SimWorld, ToolBehaviour, run_until_idle,
     server_spec, tool_call, wait_for_state,
 };

@@ -15,7 +15,7 @@ use bowline_host::catalog::ListKind;
 use bowline_host::supervisor::OmittedStatus;
 use bowline_host::{Host, HostLimits};
 use bowline_link::LinkEvent;
-use bowline_sim::{
+use bowline_testkit::{
     GenerationScript, ServerScript, SimWorld, ToolBehaviour, server_spec, server_tool_call,
     tool_call, tool_definition, wait_for_state,
 };

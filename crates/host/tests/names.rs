@@ -14,7 +14,7 @@ use bowline_core::error::{CallError, ExecutionStatus, FailureClass};
 use bowline_core::name;
 use bowline_host::catalog::ListKind;
 use bowline_host::{Host, HostLimits};
-use bowline_sim::{
+use bowline_testkit::{
     CALL_ID, GenerationScript, ServerScript, SimWorld, ToolBehaviour, reply_body, server_spec,
     server_tool_call, tool_call, wait_for_state,
 };

@@ -12,7 +12,7 @@ use bowline_core::error::{CallError, ExecutionStatus};
 use bowline_host::access_guard::{AccessGuard, GuardDecision};
 use bowline_host::spec::ServerSpec;
 use bowline_host::{Host, HostLimits};
-use bowline_sim::{
+use bowline_testkit::{
     GenerationScript, RecordingClient, ServerScript, SimWorld, ToolBehaviour, reply_body,
     server_spec, subject_call, tool_call, wait_for_state,
 };

@@ -13,7 +13,7 @@ use bowline_core::call::{EndpointScope, Principal, Role};
 use bowline_host::catalog::ListKind;
 use bowline_host::{DefaultAction, Host, HostLimits, Policy};
 use bowline_link::LinkEvent;
-use bowline_sim::{
+use bowline_testkit::{
     GenerationScript, ServerScript, SimWorld, ToolBehaviour, advance_clock, run_until_idle,
     server_spec, tool_call, wait_for_state,
 };

@@ -13,7 +13,7 @@ use std::time::Duration;
 use bowline_core::call::{CallRequest, CallSubject, EndpointScope, Principal, Role};
 use bowline_core::error::ExecutionStatus;
 use bowline_host::{DefaultAction, Host, HostLimits, Policy};
-use bowline_sim::{
+use bowline_testkit::{
     GenerationScript, ServerScript, SimWorld, ToolBehaviour, reply_body, server_spec, subject_call,
     tool_call, wait_for_state,
 };
@@ -37,7 +37,7 @@ async fn world_with_result(definitions: &[String], result: &Value) -> (SimWorld,
 }
 
 fn plain_definitions() -> Vec<String> {
-    vec![bowline_sim::tool_definition("t")]
+    vec![bowline_testkit::tool_definition("t")]
 }
 
 fn text_result(texts: &[&str]) -> Value {

@@ -20,7 +20,7 @@ use bowline_host::spec::{ServerSpec, ToolRule};
 use bowline_host::supervisor::ServerAction;
 use bowline_host::{Host, HostLimits};
 use bowline_link::LinkExit;
-use bowline_sim::{
+use bowline_testkit::{
     GenerationScript, ReleaseGate, ServerScript, SimRecord, SimWorld, ToolBehaviour, reply_body,
     server_spec, subject_call, tool_call, wait_for_state,
 };

@@ -25,7 +25,7 @@ use bowline_host::catalog::ListKind;
 use bowline_host::events::EventKind;
 use bowline_host::{Host, HostLimits};
 use bowline_link::LinkEvent;
-use bowline_sim::{
+use bowline_testkit::{
     GenerationScript, RecordingClient, RecordingSink, ServerScript, SimWorld, ToolBehaviour,
     server_spec, subject_call, tool_call, wait_for_state,
 };

@@ -16,7 +16,7 @@ use bowline_core::error::FailureClass;
 use bowline_core::sync::lock;
 use bowline_host::spec::ServerSpec;
 use bowline_host::{Host, HostLimits};
-use bowline_sim::{
+use bowline_testkit::{
     GenerationScript, ReleaseGate, ServerScript, SimWorld, ToolBehaviour, server_spec, tool_call,
     wait_for_state,
 };

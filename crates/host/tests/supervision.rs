@@ -17,7 +17,7 @@ use bowline_host::spec::ServerSpec;
 use bowline_host::supervisor::ServerAction;
 use bowline_host::{Host, HostLimits};
 use bowline_link::LinkExit;
-use bowline_sim::{
+use bowline_testkit::{
     GenerationScript, ReleaseGate, ServerScript, SimWorld, ToolBehaviour, reply_body, server_spec,
     tool_call, wait_for_state,
 };

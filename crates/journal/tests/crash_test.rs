@@ -7,10 +7,10 @@
     reason = "tests"
 )]
 
-use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::Command;
 
+use bowline_testkit::report_omitted;
 use serde_json::Value;
 
 /// Builds the crash test program with the profile of this test; a no-op if already built.
@@ -54,9 +54,7 @@ fn acknowledged_state_survives_power_cut() {
     let tally = run_part(&["cut", "--rounds", "2"]);
     if let Some(why) = tally.get("left_out") {
         let test = "acknowledged_state_survives_power_cut";
-        // Past the output capture of the test harness.
-        let _ = writeln!(std::io::stderr(), "left out: {test} ({why})");
-        return;
+        return report_omitted(test, &why.to_string());
     }
     assert!(tally["acknowledged"].as_u64().unwrap() > 100, "{tally}");
     // The same on a disk that drops syncs: this test must detect the loss.

@@ -17,15 +17,11 @@ use bowline_journal::{
     Duplicate, ExpectedRevision, Journal, LaneName, LeaseOrder, MemoryJournal, MessageDraft,
     MessageFilter, MessageStatus, PublishOutcome, SqliteJournal, Timestamps,
 };
+use bowline_testkit::block_on;
 use bytes::Bytes;
 
 const LANE: &str = "outbox/ann/mail";
 const HOUR: Duration = Duration::from_secs(3_600);
-
-fn block_on<T>(future: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread().build();
-    runtime.unwrap().block_on(future)
-}
 
 fn at_clocks(now: u64, unix_ms: u64) -> Timestamps {
     Timestamps {

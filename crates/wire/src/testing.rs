@@ -2,4 +2,3 @@
 
 pub(crate) mod fuzz;
 pub(crate) mod oracle;
-pub(crate) mod schema;

@@ -6,7 +6,9 @@ use super::{SourceTree, TidyFinding, behaviour_ids};
 
 const RULE: &str = "behaviours";
 const BEHAVIOURS_FILE: &str = "docs/behaviours.md";
-const CRATE_NAMES: &[&str] = &["core", "wire", "journal", "link", "host", "bowline", "sim"];
+const CRATE_NAMES: &[&str] = &[
+    "core", "wire", "journal", "link", "host", "bowline", "testkit",
+];
 
 /// One table row: `| NUMBER | behaviour | tests or "later: CRATE" |`.
 #[derive(Debug)]

@@ -18,7 +18,7 @@ struct CrateRule {
 }
 
 /// Allowed as a dev-dependency everywhere, and never as a normal dependency.
-const SIM_CRATE: &str = "bowline-sim";
+const TESTKIT_CRATE: &str = "bowline-testkit";
 
 const IO_CRATES: &[&str] = &["tokio", "hyper", "hyper-util", "axum", "rustix", "rusqlite"];
 const IO_PATHS: &[&str] = &["tokio::", "std::fs", "std::net", "std::process", "std::env"];
@@ -170,7 +170,7 @@ const CRATE_RULES: &[CrateRule] = &[
         forbidden_paths: &[],
     },
     CrateRule {
-        name: SIM_CRATE,
+        name: TESTKIT_CRATE,
         own_crates: &[
             "bowline-core",
             "bowline-wire",
@@ -255,7 +255,7 @@ fn manifest_errors(room: &CrateRule, manifest: &Table) -> Vec<String> {
             .unwrap_or(dependency);
         let ours = name.starts_with("bowline");
         let is_test_only = section == "dev-dependencies";
-        if ours && !room.own_crates.contains(&name) && !(is_test_only && name == SIM_CRATE) {
+        if ours && !room.own_crates.contains(&name) && !(is_test_only && name == TESTKIT_CRATE) {
             faults.push(format!(
                 "`{}` must not know `{name}` ({section})",
                 room.name
@@ -355,10 +355,10 @@ mod tests {
     }
 
     #[test]
-    fn sim_is_dev_dependency_only() {
-        let dev = "dev-dependencies]\nbowline-sim.workspace = true";
+    fn testkit_is_dev_dependency_only() {
+        let dev = "dev-dependencies]\nbowline-testkit.workspace = true";
         assert_eq!(found_messages("bowline-core", dev), Vec::<String>::new());
-        let normal = "dependencies]\nbowline-sim.workspace = true";
+        let normal = "dependencies]\nbowline-testkit.workspace = true";
         assert_eq!(found_messages("bowline", normal).len(), 1);
     }
 

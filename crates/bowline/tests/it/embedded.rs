@@ -10,6 +10,7 @@ use bowline_edge::tokens::{TokenKind, TokenRequest};
 use bowline_host::access_guard::{AccessGuard, GuardDecision};
 use bowline_host::tools::Toolbox;
 use bowline_host::{ContextSet, Host, Role, Server, SpawnOptions, ToolOutput};
+use bowline_testkit::block_on;
 use serde_json::json;
 use tokio::sync::oneshot;
 
@@ -48,9 +49,7 @@ impl EmbeddedGateway {
         let (told, ready) = mpsc::channel();
         let (stop, stopped) = oneshot::channel::<()>();
         let thread = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread();
-            let runtime = { runtime }.enable_all().build().unwrap();
-            runtime.block_on(async {
+            block_on(async {
                 let host = Host::builder().policy(test_policy()).build().unwrap();
                 let own = Server::in_process("own", named_toolbox(&["shout", "whisper"]));
                 host.spawn(own, SpawnOptions::default()).await.unwrap();

@@ -18,9 +18,9 @@ mod raw_client;
 mod remote_network;
 mod schema;
 
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
+use bowline_testkit::{report_omitted, workspace_root};
 use serde_json::Value;
 
 /// The manifest of `cargo xtask peers`.
@@ -57,7 +57,7 @@ impl PeerManifest {
         if missing.is_empty() {
             return Some(peers);
         }
-        skip_test(test, &format!("no {}", missing.join(", ")));
+        report_omitted(test, &format!("no {}", missing.join(", ")));
         let must = std::env::var("CI").is_ok_and(|value| value == "true");
         assert!(
             !must,
@@ -77,18 +77,4 @@ impl PeerManifest {
                 .unwrap_or_else(|| panic!("no peer {key}")),
         )
     }
-}
-
-/// Names a test that is left out, past the output capture of the test harness: `cargo xtask test`
-/// repeats the line at its end.
-pub(crate) fn skip_test(test: &str, why: &str) {
-    let _ = writeln!(std::io::stderr(), "left out: {test} ({why})");
-}
-
-/// The root of the workspace.
-pub(crate) fn workspace_root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .ancestors()
-        .nth(2)
-        .unwrap()
 }

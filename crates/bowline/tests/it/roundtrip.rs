@@ -9,9 +9,9 @@ mod notifications;
 mod round_trip;
 mod trip_specs;
 
+use bowline_testkit::McpSchema;
 use serde_json::{Value, json};
 
-use crate::peers::{skip_test, workspace_root};
 use echo_gateway::EchoGateway;
 use instances::InstanceGenerator;
 use round_trip::{MessageHandling, RoundTrip, TripKind};
@@ -26,65 +26,19 @@ const SEED: u64 = 7;
 
 const REVISIONS: [&str; 4] = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"];
 
-/// The schema of a revision.
-struct RevisionSchema {
-    revision: &'static str,
-    document: Value,
+/// Members of every complete result.
+fn complete_members(schema: &McpSchema) -> &'static [(&'static str, &'static str)] {
+    match schema.is_modern() {
+        true => &[("resultType", "\"complete\"")],
+        false => &[],
+    }
 }
 
-impl RevisionSchema {
-    fn load(revision: &'static str) -> Option<Self> {
-        let file = format!("shared/mcp-schema/{revision}/schema.json");
-        let text = workspace_root()
-            .ancestors()
-            .find_map(|base| std::fs::read(base.join(&file)).ok())?;
-        let all = serde_json::from_slice(&text).unwrap();
-        Some(Self {
-            revision,
-            document: all,
-        })
-    }
-
-    fn definitions_key(&self) -> &'static str {
-        if self.document.get("$defs").is_some() {
-            "$defs"
-        } else {
-            "definitions"
-        }
-    }
-
-    /// Whether requests carry `_meta` fields, and results a type.
-    fn is_modern(&self) -> bool {
-        self.find_type("RequestMetaObject").is_some()
-    }
-
-    /// Members of every complete result.
-    fn complete_members(&self) -> &'static [(&'static str, &'static str)] {
-        match self.is_modern() {
-            true => &[("resultType", "\"complete\"")],
-            false => &[],
-        }
-    }
-
-    fn find_type(&self, name: &str) -> Option<&Value> {
-        self.document[self.definitions_key()].get(name)
-    }
-
-    /// Fails unless `text` is an instance of a part of this schema.
-    fn assert_valid(&self, part: &Value, text: &str) {
-        let mut schema = part.clone();
-        let types = self.definitions_key();
-        schema[types] = self.document[types].clone();
-        let validator = jsonschema::validator_for(&schema).unwrap();
-        // The largest number is valid by the grammar, and too large for the validator's type.
-        let text = text.replace("1e400", "1e40");
-        let instance: Value = serde_json::from_str(&text).unwrap();
-        let faults: Vec<_> = validator
-            .iter_errors(&instance)
-            .map(|fault| format!("{fault} at {}", fault.instance_path()))
-            .collect();
-        assert!(faults.is_empty(), "{text} by {part}: {faults:?}");
-    }
+/// Fails unless `text` is an instance of a part of this schema.
+fn assert_part_valid(schema: &McpSchema, part: &Value, text: &str) {
+    // The largest number is valid by the grammar, and too large for the validator's type.
+    let text = text.replace("1e400", "1e40");
+    schema.assert_valid_part(part, &serde_json::from_str(&text).unwrap());
 }
 
 fn env_number(variable: &str) -> Option<u64> {
@@ -93,14 +47,10 @@ fn env_number(variable: &str) -> Option<u64> {
 
 #[test]
 fn generated_legacy_messages_pass_unchanged() {
-    let schemas: Vec<_> = REVISIONS
-        .into_iter()
-        .filter_map(RevisionSchema::load)
-        .collect();
-    if schemas.len() < REVISIONS.len() {
-        let test = "generated_legacy_messages_pass_unchanged";
-        return skip_test(test, "no shared/mcp-schema beside the workspace");
-    }
+    let test = "generated_legacy_messages_pass_unchanged";
+    let Some(schemas) = McpSchema::load_all(REVISIONS, test) else {
+        return;
+    };
     let instances = env_number("BOWLINE_ROUNDTRIP").map_or(INSTANCES, |n| n.try_into().unwrap());
     let seed = env_number("BOWLINE_SEED").unwrap_or(SEED);
     eprintln!("BOWLINE_SEED={seed}");
@@ -112,7 +62,7 @@ fn generated_legacy_messages_pass_unchanged() {
 }
 
 /// Sends all message types of a revision and returns the count.
-fn run_revision(schema: &RevisionSchema, instances: usize, seed: u64) -> usize {
+fn run_revision(schema: &McpSchema, instances: usize, seed: u64) -> usize {
     let mut maker = InstanceGenerator::new(&schema.document, seed);
     let tasks = schema.find_type(TASKS.item).map(|_| TASKS);
     let lists: Vec<_> = LISTS.iter().copied().chain(tasks).collect();
@@ -186,7 +136,7 @@ fn run_revision(schema: &RevisionSchema, instances: usize, seed: u64) -> usize {
 
 /// Makes calls during which the server sends notifications to subscribers.
 fn make_notification_trips(
-    schema: &RevisionSchema,
+    schema: &McpSchema,
     maker: &mut InstanceGenerator<'_>,
     name: &str,
     fixed: &[(&str, &str)],
@@ -210,7 +160,7 @@ fn make_notification_trips(
 
 /// Opens sessions and returns the count.
 fn open_generated_sessions(
-    schema: &RevisionSchema,
+    schema: &McpSchema,
     maker: &mut InstanceGenerator<'_>,
     echo: &EchoGateway,
     instances: usize,
@@ -225,7 +175,11 @@ fn open_generated_sessions(
         assert_eq!(answered["protocolVersion"], schema.revision, "{params}");
         assert_eq!(answered["serverInfo"]["name"], "echo", "{result}");
         if at < round_trip::CHECKED {
-            schema.assert_valid(schema.find_type("InitializeResult").unwrap(), &result);
+            assert_part_valid(
+                schema,
+                schema.find_type("InitializeResult").unwrap(),
+                &result,
+            );
         }
     }
     instances
@@ -233,7 +187,7 @@ fn open_generated_sessions(
 
 /// Makes the items of a list: the called item, and many more.
 fn make_list_items(
-    schema: &RevisionSchema,
+    schema: &McpSchema,
     maker: &mut InstanceGenerator<'_>,
     list: &ListSpec,
     instances: usize,
@@ -254,7 +208,7 @@ fn make_list_items(
             };
             let text = maker.make_instance(part, &[(key, &own)]);
             if at < round_trip::CHECKED {
-                schema.assert_valid(part, &text);
+                assert_part_valid(schema, part, &text);
             }
             text
         })

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bowline_broker::{ReplyError, reply_id};
 use bowline_core::error::{ExecutionStatus, FailureClass};
-use bowline_sim::run_until_idle;
+use bowline_testkit::run_until_idle;
 use bytes::Bytes;
 use serde_json::json;
 use tokio::sync::Semaphore;

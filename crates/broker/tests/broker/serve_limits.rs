@@ -8,7 +8,7 @@ use bowline_core::error::{ExecutionStatus, FailureClass};
 use bowline_core::policy::RoleAllowlist;
 use bowline_journal::MemoryJournal;
 use bowline_runtime::SystemClock;
-use bowline_sim::run_until_idle;
+use bowline_testkit::run_until_idle;
 use bowline_tools::ToolOutput;
 use bowline_tools::Toolbox;
 use serde_json::json;

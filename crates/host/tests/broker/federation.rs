@@ -6,7 +6,7 @@ use std::time::Duration;
 use bowline_host::broker::{FederatedPeer, Federation};
 use bowline_host::spec::PeerRole;
 use bowline_host::{AdoptError, Host, HostLimits};
-use bowline_sim::{
+use bowline_testkit::{
     GenerationScript, ServerScript, SimWorld, ToolBehaviour, server_spec, tool_call, wait_for_state,
 };
 

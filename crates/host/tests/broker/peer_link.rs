@@ -16,7 +16,7 @@ use bowline_host::spec::PeerRole;
 use bowline_host::{DefaultAction, Host, HostLimits, Policy};
 use bowline_link::Revision;
 use bowline_runtime::TaskTracker;
-use bowline_sim::{
+use bowline_testkit::{
     RecordingClient, SimWorld, reply_body, server_tool_call, tool_call, wait_for_state,
 };
 use bowline_wire::mcp::method;

@@ -13,7 +13,7 @@ use bowline_host::tools::{
 };
 use bowline_host::{Server, SpawnOptions, ToolOutput};
 use bowline_runtime::TaskTracker;
-use bowline_sim::TestHub;
+use bowline_testkit::TestHub;
 use serde_json::json;
 use tokio::sync::{Barrier, Semaphore, watch};
 use tokio::time::timeout;

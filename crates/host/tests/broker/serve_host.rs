@@ -22,7 +22,7 @@ use bowline_host::tools::{ExecuteError, Toolbox};
 use bowline_host::{
     Host, HostLimits, Principal, Role, Server, SpawnOptions, ToolOutput, ToolSchema,
 };
-use bowline_sim::{GenerationScript, ServerScript, SimWorld, server_spec, wait_for_state};
+use bowline_testkit::{GenerationScript, ServerScript, SimWorld, server_spec, wait_for_state};
 use bytes::Bytes;
 use serde_json::{Value, json};
 

@@ -7,7 +7,7 @@ use bowline_host::broker::frames::MessageSender;
 use bowline_host::broker::{CallerMapping as _, Federation, ServerOffer};
 use bowline_host::spec::PeerRole;
 use bowline_host::{DefaultAction, FeaturePattern, Host, HostLimits, Policy, RoleRules};
-use bowline_sim::{
+use bowline_testkit::{
     GenerationScript, ServerScript, SimWorld, ToolBehaviour, server_spec, wait_for_state,
 };
 

@@ -5,7 +5,7 @@ use bowline_core::cache::CacheLimits;
 use bowline_core::call::{BodyKind, CallSubject};
 use bowline_core::policy::{DefaultAction, Policy};
 use bowline_host::access_guard::{AccessGuard, GuardDecision};
-use bowline_sim::{RecordingClient, server_tool_call, subject_call};
+use bowline_testkit::{RecordingClient, server_tool_call, subject_call};
 use bytes::Bytes;
 
 use super::*;

@@ -5,7 +5,7 @@ use bowline_core::policy::FeaturePattern;
 use bowline_host::spec::ToolRule;
 use bowline_host::supervisor::ServerAction;
 use bowline_link::LinkEvent;
-use bowline_sim::subject_call;
+use bowline_testkit::subject_call;
 
 use super::*;
 
@@ -186,7 +186,7 @@ async fn changed_definition_changes_key() {
     call_ok(&host, tool_call("s__do", MINUTE)).await;
     let mut versions = host.catalog_changes();
     versions.mark_unchanged();
-    let other = GenerationScript::with_definitions(&[bowline_sim::annotated_tool(
+    let other = GenerationScript::with_definitions(&[bowline_testkit::annotated_tool(
         "do",
         r#"{"title":"new"}"#,
     )])

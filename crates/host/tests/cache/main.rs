@@ -20,7 +20,7 @@ use bowline_core::call::{CallRequest, Principal, ReplyOrigin, Role};
 use bowline_core::error::CallError;
 use bowline_host::spec::ServerSpec;
 use bowline_host::{Host, HostLimits};
-use bowline_sim::{
+use bowline_testkit::{
     GenerationScript, ServerScript, SimWorld, ToolBehaviour, reply_body, server_spec, tool_call,
     wait_for_state,
 };

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bowline_host::spec::Isolation;
-use bowline_sim::RecordingClient;
+use bowline_testkit::RecordingClient;
 
 use super::*;
 

@@ -9,7 +9,7 @@ use bowline_core::policy::RoleAllowlist;
 use bowline_core::run::AgentRun;
 use bowline_host::tools::{ExecuteContext, ExecuteError, Toolbox};
 use bowline_host::{Host, Server, SpawnOptions, ToolExecutor as _, ToolOutput};
-use bowline_sim::{run_until_idle, wait_for_state};
+use bowline_testkit::{run_until_idle, wait_for_state};
 use serde_json::json;
 
 use super::{named_principal, output_text, owner_principal};

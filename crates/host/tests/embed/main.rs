@@ -18,7 +18,7 @@ use bowline_core::call::{Principal, Role};
 use bowline_host::access_guard::{AccessGuard, GuardDecision};
 use bowline_host::tools::ExecuteError;
 use bowline_host::{Host, HostBuilder, ToolOutput};
-use bowline_sim::{ScriptedDial, SimWorld};
+use bowline_testkit::{ScriptedDial, SimWorld};
 
 fn owner_principal() -> Principal {
     Principal::new("owner", Role::Owner)

@@ -7,7 +7,7 @@ use bowline_core::error::CallError;
 use bowline_core::policy::RoleAllowlist;
 use bowline_host::tools::{ExecuteContext, ExecuteError, Toolbox};
 use bowline_host::{Router, SpawnOptions, ToolExecutor as _, ToolOutput};
-use bowline_sim::{
+use bowline_testkit::{
     GenerationScript, ReleaseGate, ServerScript, SimWorld, ToolBehaviour, server_spec,
 };
 use serde_json::json;

@@ -4,7 +4,7 @@ use bowline_core::error::{CallError, FailureClass};
 use bowline_core::policy::RoleAllowlist;
 use bowline_host::tools::ExecuteError;
 use bowline_host::{Host, SpawnOptions};
-use bowline_sim::{
+use bowline_testkit::{
     GenerationScript, ServerScript, SimWorld, ToolBehaviour, server_spec, wait_for_state,
 };
 use serde_json::json;

@@ -7,7 +7,7 @@ use bowline_core::error::{CallError, FailureClass};
 use bowline_host::tools::ExecuteError;
 use bowline_host::{ServerSpec, SpawnError, SpawnOptions};
 use bowline_link::LinkExit;
-use bowline_sim::{
+use bowline_testkit::{
     GenerationScript, ReleaseGate, ServerScript, SimWorld, ToolBehaviour, server_spec, tool_call,
     wait_for_state,
 };

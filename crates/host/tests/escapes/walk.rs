@@ -13,7 +13,7 @@ use bowline_core::error::CallError;
 use bowline_core::policy::{DefaultAction, Policy};
 use bowline_host::Host;
 use bowline_host::catalog::ListKind;
-use bowline_sim::{RecordingClient, SimWorld, subject_call, tool_call};
+use bowline_testkit::{RecordingClient, SimWorld, subject_call, tool_call};
 use fastrand::Rng;
 
 use crate::oracle;

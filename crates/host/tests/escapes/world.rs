@@ -9,7 +9,7 @@ use bowline_core::restart_budget::RestartPolicy;
 use bowline_host::catalog::Staleness;
 use bowline_host::{Host, HostLimits};
 use bowline_link::LinkExit;
-use bowline_sim::{
+use bowline_testkit::{
     GenerationScript, RecordingClient, ServerScript, SimWorld, ToolBehaviour, server_spec,
     tool_call, wait_for_state,
 };

@@ -16,7 +16,7 @@ use bowline_host::spec::{ExecutorProcessSpec, ServerTransport};
 use bowline_host::{ExecuteError, Host, Principal, Role, ServerSpec};
 use bowline_link::websocket::{WebSocketRole, open_websocket};
 use bowline_runtime::{SystemClock, TaskTracker};
-use bowline_sim::wait_for_state;
+use bowline_testkit::wait_for_state;
 use bytes::Bytes;
 use serde_json::json;
 

@@ -14,7 +14,7 @@ use bowline_link::http::HttpTransport;
 use bowline_link::http::endpoint::HttpEndpoint;
 use bowline_link::http::upstream_credentials::NoCredentials;
 use bowline_runtime::SystemClock;
-use bowline_sim::poll_until;
+use bowline_testkit::poll_until;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};

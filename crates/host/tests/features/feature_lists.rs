@@ -3,7 +3,7 @@
 use bowline_core::call::EndpointScope;
 use bowline_host::catalog::ListKind;
 use bowline_link::LinkEvent;
-use bowline_sim::{GenerationScript, ServerScript, SimWorld, ToolBehaviour, tool_call};
+use bowline_testkit::{GenerationScript, ServerScript, SimWorld, ToolBehaviour, tool_call};
 
 use super::{CAPABILITIES, full_server, list_text, owner_principal, ready_host};
 

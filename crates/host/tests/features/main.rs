@@ -15,7 +15,7 @@ use bowline_core::call::{BodyKind, CallSubject, EndpointScope, Principal, Role};
 use bowline_core::error::CallError;
 use bowline_host::catalog::ListKind;
 use bowline_host::{Host, HostLimits};
-use bowline_sim::{
+use bowline_testkit::{
     GenerationScript, RecordingClient, ServerScript, SimWorld, ToolBehaviour, reply_body,
     server_spec, subject_call, tool_call, wait_for_state,
 };
@@ -414,7 +414,7 @@ async fn capabilities_are_merged_over_servers() {
 
 #[tokio::test(start_paused = true)]
 async fn read_waits_for_starting_server() {
-    let gate = bowline_sim::ReleaseGate::new_closed();
+    let gate = bowline_testkit::ReleaseGate::new_closed();
     let world = SimWorld::new([(
         "a",
         ServerScript::always(full_server("a", &["x:1"], &[]).hang_start(&gate)),
@@ -422,7 +422,7 @@ async fn read_waits_for_starting_server() {
     let host = world.start_host(vec![server_spec("a")], HostLimits::default());
     let (read, ()) = tokio::join!(reading_server(&host, "x:1"), async { gate.release() });
     assert_eq!(read.unwrap(), r#"{"from":"a"}"#);
-    let never = bowline_sim::ReleaseGate::new_closed();
+    let never = bowline_testkit::ReleaseGate::new_closed();
     let world = SimWorld::new([(
         "a",
         ServerScript::always(full_server("a", &["x:1"], &[]).hang_start(&never)),

@@ -9,7 +9,7 @@ use bowline_core::restart_budget::RestartPolicy;
 use bowline_host::spec::ServerSpec;
 use bowline_host::supervisor::ServerAction;
 use bowline_link::{LinkConnectError, LinkError, LinkExit};
-use bowline_sim::{
+use bowline_testkit::{
     GenerationScript, ServerScript, SimWorld, server_spec, tool_call, wait_for_state,
 };
 

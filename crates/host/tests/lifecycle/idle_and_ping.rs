@@ -9,7 +9,7 @@ use bowline_core::client_handle::ClientHandle;
 use bowline_host::Host;
 use bowline_host::spec::{Isolation, ServerSpec};
 use bowline_link::LinkExit;
-use bowline_sim::{
+use bowline_testkit::{
     GenerationScript, RecordingClient, ReleaseGate, ServerScript, SimRecord, ToolBehaviour,
     server_spec, tool_call, wait_for_state,
 };

@@ -37,7 +37,7 @@ use bowline_link::http::endpoint::HttpEndpoint;
 use bowline_link::http::upstream_credentials::NoCredentials;
 use bowline_link::stderr::StderrLog;
 use bowline_runtime::{SystemClock, TaskTracker};
-use bowline_sim::{
+use bowline_testkit::{
     GenerationScript, ScriptedDial, ServerScript, SimWorld, ToolBehaviour, advance_clock,
     reply_body, run_until_idle, server_spec, tool_call,
 };

@@ -7,7 +7,7 @@ use bowline_core::call::EndpointScope;
 use bowline_core::era::Era;
 use bowline_host::Host;
 use bowline_host::catalog::ListKind;
-use bowline_sim::{
+use bowline_testkit::{
     GenerationScript, ReleaseGate, ScriptedDial, ServerScript, SimWorld, ToolBehaviour,
     server_spec, tool_call, wait_for_state,
 };

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bowline_core::error::{CallError, ExecutionStatus};
 use bowline_host::HostLimits;
 use bowline_host::supervisor::ServerAction;
-use bowline_sim::{
+use bowline_testkit::{
     GenerationScript, ReleaseGate, ServerScript, SimWorld, reply_body, server_spec, tool_call,
     wait_for_state,
 };

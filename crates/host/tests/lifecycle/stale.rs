@@ -8,7 +8,7 @@ use bowline_core::policy::{DefaultAction, FeaturePattern, Policy, RoleRules};
 use bowline_host::Host;
 use bowline_host::catalog::{ListKind, RenderedList};
 use bowline_link::{LinkError, LinkExit};
-use bowline_sim::{
+use bowline_testkit::{
     GenerationScript, ReleaseGate, ScriptedDial, ServerScript, SimWorld, ToolBehaviour,
     server_spec, tool_call, wait_for_state,
 };

@@ -8,7 +8,7 @@ use bowline_host::HostLimits;
 use bowline_host::spec::{Isolation, ServerSpec};
 use bowline_host::supervisor::ServerAction;
 use bowline_link::LinkExit;
-use bowline_sim::{
+use bowline_testkit::{
     RecordingClient, ReleaseGate, ServerScript, SimWorld, server_spec, tool_call, wait_for_state,
 };
 use tokio::task::JoinSet;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bowline_core::restart_budget::RestartPolicy;
 use bowline_host::spec::ServerSpec;
 use bowline_link::LinkExit;
-use bowline_sim::{GenerationScript, ServerScript, SimWorld, ToolBehaviour};
+use bowline_testkit::{GenerationScript, ServerScript, SimWorld, ToolBehaviour};
 use fastrand::Rng;
 
 use crate::rig::{

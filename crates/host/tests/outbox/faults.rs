@@ -14,7 +14,9 @@ use bowline_journal::{
     VersionedValue,
 };
 use bowline_link::LinkExit;
-use bowline_sim::{ReleaseGate, ServerScript, SimWorld, ToolBehaviour, reply_body, wait_for_state};
+use bowline_testkit::{
+    ReleaseGate, ServerScript, SimWorld, ToolBehaviour, reply_body, wait_for_state,
+};
 use tokio::sync::watch;
 
 use crate::rig::{

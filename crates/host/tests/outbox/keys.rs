@@ -5,7 +5,7 @@ use bowline_core::error::CallError;
 use bowline_core::lane::{KeyChannel, KeyScope};
 use bowline_host::spec::{ServerSpec, ToolRule};
 use bowline_link::LinkExit;
-use bowline_sim::{
+use bowline_testkit::{
     GenerationScript, ReleaseGate, ServerScript, ToolBehaviour, reply_body, wait_for_state,
 };
 use serde_json::Value;

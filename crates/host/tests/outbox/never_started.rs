@@ -6,7 +6,7 @@ use std::time::Duration;
 use bowline_core::call::{CallRequest, EndpointScope, Principal, Role};
 use bowline_core::error::CallError;
 use bowline_journal::MemoryJournal;
-use bowline_sim::{GenerationScript, ServerScript, SimWorld, server_tool_call};
+use bowline_testkit::{GenerationScript, ServerScript, SimWorld, server_tool_call};
 
 use crate::rig::{
     OutboxRig, advance_clock, expect_queued, healthy_server, queued_server, write_call,

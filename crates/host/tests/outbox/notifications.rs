@@ -2,7 +2,7 @@
 
 use bowline_core::call::{EndpointScope, Principal, Role};
 use bowline_core::client_handle::SessionKey;
-use bowline_sim::{ServerScript, ToolBehaviour, wait_for_state};
+use bowline_testkit::{ServerScript, ToolBehaviour, wait_for_state};
 use serde_json::{Value, json};
 
 use crate::rig::{OutboxRig, healthy_server, server_doing};

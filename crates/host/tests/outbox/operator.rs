@@ -8,7 +8,7 @@ use bowline_host::outbox::{OutboxError, QueuedCallState};
 use bowline_host::spec::ServerSpec;
 use bowline_host::{FeaturePattern, Policy, RoleRules};
 use bowline_link::LinkExit;
-use bowline_sim::{
+use bowline_testkit::{
     GenerationScript, ReleaseGate, ServerScript, SimWorld, ToolBehaviour, wait_for_state,
 };
 use serde_json::Value;

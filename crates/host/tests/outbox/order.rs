@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bowline_core::call::ReplyOrigin;
 use bowline_link::LinkExit;
-use bowline_sim::{
+use bowline_testkit::{
     GenerationScript, ReleaseGate, ServerScript, ToolBehaviour, tool_call, wait_for_state,
 };
 

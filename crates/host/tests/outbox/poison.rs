@@ -6,7 +6,7 @@ use bowline_core::call::{CallRequest, ReplyOrigin};
 use bowline_core::lane::POISON_TRIES_MAX;
 use bowline_host::outbox::QueuedCallState;
 use bowline_link::{LinkError, LinkExit};
-use bowline_sim::{
+use bowline_testkit::{
     GenerationScript, RecordingClient, ReleaseGate, ServerScript, ToolBehaviour, tool_call,
     wait_for_state,
 };

@@ -8,7 +8,7 @@ use bowline_core::restart_budget::RestartPolicy;
 use bowline_host::spec::ServerSpec;
 use bowline_host::supervisor::ServerAction;
 use bowline_link::LinkExit;
-use bowline_sim::{
+use bowline_testkit::{
     GenerationScript, ServerScript, ToolBehaviour, reply_body, tool_call, wait_for_state,
 };
 

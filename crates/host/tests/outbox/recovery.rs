@@ -11,7 +11,7 @@ use bowline_core::lane::TURN_WAIT_MAX;
 use bowline_core::time::MonotonicTime;
 use bowline_host::spec::ServerSpec;
 use bowline_link::LinkExit;
-use bowline_sim::{
+use bowline_testkit::{
     GenerationScript, RecordingClient, ReleaseGate, ServerScript, ToolBehaviour, run_until_idle,
     wait_for_state,
 };

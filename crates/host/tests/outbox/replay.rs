@@ -9,7 +9,7 @@ use bowline_core::pending_table::SendState;
 use bowline_host::outbox::QueuedCallState;
 use bowline_host::spec::ServerSpec;
 use bowline_link::{LinkError, LinkExit};
-use bowline_sim::{
+use bowline_testkit::{
     GenerationScript, ReleaseGate, ServerScript, ToolBehaviour, tool_definition, wait_for_state,
 };
 use serde_json::{Value, json};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bowline_host::outbox::QueuedCallState;
 use bowline_journal::SqliteJournal;
 use bowline_link::{LinkError, LinkExit};
-use bowline_sim::{GenerationScript, ServerScript, SimWorld, ToolBehaviour, wait_for_state};
+use bowline_testkit::{GenerationScript, ServerScript, SimWorld, ToolBehaviour, wait_for_state};
 
 use crate::rig::{OutboxRig, healthy_server, queued_server, server_doing};
 

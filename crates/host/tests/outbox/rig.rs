@@ -14,7 +14,7 @@ use bowline_host::spec::{ServerSpec, ToolRule};
 use bowline_host::{Host, HostLimits, HostPorts};
 use bowline_journal::{Journal, MemoryJournal};
 use bowline_runtime::{Clock, SystemClock};
-use bowline_sim::{
+use bowline_testkit::{
     GenerationScript, RecordingClient, RecordingSink, ServerScript, SimWorld, ToolBehaviour,
     annotated_tool, reply_body, server_spec, tool_call, tool_definition, wait_for_state,
 };

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bowline_core::call::{CallRequest, ReplyOrigin};
 use bowline_core::era::{Era, StatelessContext};
 use bowline_link::{LinkError, LinkExit};
-use bowline_sim::{
+use bowline_testkit::{
     GenerationScript, ReleaseGate, ServerScript, ToolBehaviour, reply_body, wait_for_state,
 };
 

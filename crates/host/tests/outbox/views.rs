@@ -2,7 +2,7 @@
 
 use bowline_core::error::CallError;
 use bowline_link::LinkExit;
-use bowline_sim::{GenerationScript, ServerScript, ToolBehaviour, wait_for_state};
+use bowline_testkit::{GenerationScript, ServerScript, ToolBehaviour, wait_for_state};
 use serde_json::{Value, json};
 
 use crate::rig::OutboxRig;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bowline_core::call::EndpointScope;
 use bowline_host::pins::{PinMode, PinTarget};
-use bowline_sim::{ServerScript, SimWorld, tool_call, wait_for_state};
+use bowline_testkit::{ServerScript, SimWorld, tool_call, wait_for_state};
 use serde_json::{Value, json};
 
 use super::{

@@ -27,7 +27,7 @@ use bowline_host::spec::ServerSpec;
 use bowline_host::{Host, HostLimits, HostPorts};
 use bowline_link::LinkEvent;
 use bowline_runtime::{SystemClock, TaskTracker};
-use bowline_sim::{
+use bowline_testkit::{
     GenerationScript, ScriptedDial, ServerScript, SimWorld, server_spec, server_tool_call,
     tool_call, wait_for_state,
 };

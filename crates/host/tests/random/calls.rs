@@ -6,7 +6,7 @@ use std::time::Duration;
 use bowline_core::error::CallError;
 use bowline_host::Host;
 use bowline_host::spec::ServerSpec;
-use bowline_sim::{HistoryEvent, SimWorld, server_tool_call, tool_call};
+use bowline_testkit::{HistoryEvent, SimWorld, server_tool_call, tool_call};
 
 use crate::worlds::{Draw, TOOLS};
 

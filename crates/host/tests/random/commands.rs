@@ -5,7 +5,7 @@ use std::time::Duration;
 use bowline_host::Host;
 use bowline_host::supervisor::ServerAction;
 use bowline_link::LinkExit;
-use bowline_sim::SimWorld;
+use bowline_testkit::SimWorld;
 
 use crate::worlds::Draw;
 

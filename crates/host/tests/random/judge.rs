@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use bowline_core::error::{CallError, ExecutionStatus};
 use bowline_host::spec::ServerSpec;
-use bowline_sim::SimRecord;
+use bowline_testkit::SimRecord;
 
 use crate::calls::{CallFate, FinishedCall};
 use crate::worlds::is_repeatable;
@@ -27,7 +27,7 @@ fn check_call(
     record: &SimRecord,
     broken: &mut Vec<String>,
 ) {
-    let own = |deed: &&bowline_sim::ToolExecution| deed.arguments == made.arguments;
+    let own = |deed: &&bowline_testkit::ToolExecution| deed.arguments == made.arguments;
     let runs: Vec<_> = record.executions.iter().filter(own).collect();
     let taken_back = record.cancellations.iter().filter(own).count();
     let ran = runs.len();

@@ -7,7 +7,7 @@ use bowline_core::time::to_millis;
 use bowline_host::HostLimits;
 use bowline_host::spec::ServerSpec;
 use bowline_host::supervisor::ServerAction;
-use bowline_sim::{HistoryEntry, HistoryEvent, ServerInstance, SimRecord};
+use bowline_testkit::{HistoryEntry, HistoryEvent, ServerInstance, SimRecord};
 
 /// A longer start releases its permit.
 const START_PLACE_MS: u64 = 2_000;

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 
 use bowline_core::error::FailureClass;
-use bowline_sim::HistoryEvent;
+use bowline_testkit::HistoryEvent;
 
 use crate::calls::CallFate;
 use crate::world_run::{WorldRun, run_world};

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bowline_host::spec::ServerSpec;
 use bowline_host::{Host, HostLimits};
-use bowline_sim::{HistoryEntry, HistoryEvent, SimRecord, SimWorld};
+use bowline_testkit::{HistoryEntry, HistoryEvent, SimRecord, SimWorld};
 use tokio::task::JoinSet;
 
 use crate::calls::{FinishedCall, make_random_call};

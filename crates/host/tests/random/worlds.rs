@@ -8,7 +8,7 @@ use bowline_core::breaker::BreakerPolicy;
 use bowline_core::call::Effect;
 use bowline_core::restart_budget::RestartPolicy;
 use bowline_host::spec::{ServerSpec, ToolRule};
-use bowline_sim::{
+use bowline_testkit::{
     GenerationScript, ReleaseGate, ServerScript, ToolBehaviour, annotated_tool, server_spec,
     tool_definition,
 };

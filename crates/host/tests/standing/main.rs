@@ -19,7 +19,7 @@ use bowline_core::subscriptions::SUBSCRIPTIONS_MAX;
 use bowline_host::spec::{Isolation, ServerSpec};
 use bowline_host::{Host, HostLimits};
 use bowline_link::{LinkEvent, LinkExit};
-use bowline_sim::{
+use bowline_testkit::{
     GenerationScript, RecordingClient, RecordingSink, ServerScript, SimWorld, ToolBehaviour,
     run_until_idle, server_spec, tool_call, wait_for_state,
 };
@@ -117,7 +117,7 @@ impl SubscriptionStage {
 
     /// Waits until a server received `count` requests with this prefix, and returns them.
     async fn wait_requests(&self, server: &str, start: &str, count: usize) -> Vec<String> {
-        let of = |record: &bowline_sim::SimRecord| -> Vec<String> {
+        let of = |record: &bowline_testkit::SimRecord| -> Vec<String> {
             let own = record.server_requests(server).into_iter();
             own.filter(|text| text.starts_with(start))
                 .map(str::to_owned)
@@ -327,7 +327,7 @@ async fn restarted_server_gets_state_again() {
         .await
         .unwrap();
     assert!(stage.world.kill("s", LinkExit::Signal(9)));
-    let again = |record: &bowline_sim::SimRecord| {
+    let again = |record: &bowline_testkit::SimRecord| {
         let second = record.requests.iter().filter(|(_, life, _)| *life == 2);
         let texts: Vec<_> = second.map(|(.., text)| text.as_str()).collect();
         texts.contains(&r#"resources/subscribe {"uri":"x:1"}"#)

@@ -6,7 +6,7 @@ use bowline_core::call::{CallRequest, CallSubject, EndpointScope, Principal, Rol
 use bowline_core::client_handle::SessionKey;
 use bowline_core::error::CallError;
 use bowline_link::LinkEvent;
-use bowline_sim::{RecordingClient, reply_body, subject_call, tool_call};
+use bowline_testkit::{RecordingClient, reply_body, subject_call, tool_call};
 
 use super::{server_scope, start_stage};
 

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_core::time::MonotonicTime;
+use bowline_testkit::block_on;
 use bytes::Bytes;
 
 use super::SqliteJournal;
@@ -41,11 +42,6 @@ fn open_journal(path: &Path) -> SqliteJournal {
 }
 
 /// Runs a future to its end.
-fn block_on<T>(future: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread().build();
-    runtime.unwrap().block_on(future)
-}
-
 /// Publishes a message with a lease.
 fn publish_leased(journal: &SqliteJournal, lane: &str, name: &str) -> LeaseReceipt {
     let draft = MessageDraft {

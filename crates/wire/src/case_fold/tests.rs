@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, HashSet};
 
+use bowline_testkit::McpSchema;
 use fastrand::Rng;
 use serde_json::Value;
 
@@ -9,7 +10,6 @@ use super::protocol_names::{self, MemberValue};
 use super::{CaseConflict, QueriedNames, fold_name, has_variant};
 use crate::mcp::code;
 use crate::testing::oracle;
-use crate::testing::schema::Schema;
 use crate::{RpcMessage, object, scan};
 
 /// How many random messages the property is held against.
@@ -71,17 +71,12 @@ fn known_names_are_grouped_and_distinct() {
 fn known_names_cover_the_schema() {
     for revision in crate::mcp::Revision::ALL {
         let test = "known_names_cover_the_schema";
-        let Some(schema) = Schema::load(revision.as_str(), test) else {
+        let Some(schema) = McpSchema::load(revision.as_str(), test) else {
             return;
         };
         let mut names = BTreeSet::new();
         for root in ["ClientRequest", "ClientNotification", "ClientResult"] {
-            collect(
-                schema.definitions(),
-                &schema.definitions()[root],
-                0,
-                &mut names,
-            );
+            collect(schema.types(), &schema.types()[root], 0, &mut names);
         }
         assert!(names.len() > 10);
         for name in names {

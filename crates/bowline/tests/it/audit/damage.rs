@@ -1,7 +1,8 @@
 //! `audit verify` on damaged files.
 
-use crate::peers::skip_test;
 use std::path::PathBuf;
+
+use bowline_testkit::report_omitted;
 
 use super::*;
 
@@ -138,7 +139,7 @@ fn unwritable_trail_degrades_gateway_without_blocking() {
         .spawn();
     let Ok(mut other) = other else {
         let test = "unwritable_trail_degrades_gateway_without_blocking";
-        return skip_test(test, "sqlite3 is not installed");
+        return report_omitted(test, "sqlite3 is not installed");
     };
     let mut say = other.stdin.take().unwrap();
     let mut hear = std::io::BufReader::new(other.stdout.take().unwrap());

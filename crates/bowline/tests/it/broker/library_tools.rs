@@ -12,6 +12,7 @@ use bowline_host::broker::{
 };
 use bowline_host::tools::{ExecuteContext, ExecuteError, ToolExecutor as _, Toolbox};
 use bowline_host::{RoleAllowlist, ToolOutput};
+use bowline_testkit::block_on;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
@@ -30,13 +31,6 @@ offers = ["desk"]
 "#;
 
 const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
-
-/// Runs a future to the end.
-pub(crate) fn block_on<T>(work: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread();
-    let runtime = { runtime }.enable_all().build().unwrap();
-    runtime.block_on(work)
-}
 
 /// Connects to a hub with this token.
 pub(crate) async fn remote_tools(gateway: &Gateway, token: &str) -> RemoteTools {

@@ -3,11 +3,12 @@
 use std::process::{Child, Command, Stdio};
 
 use bowline_host::tools::{ExecuteContext, ToolExecutor as _};
+use bowline_testkit::block_on;
 use serde_json::{Value, json};
 
 use super::PeerManifest;
 use crate::broker::create_token;
-use crate::broker::library_tools::{block_on, output_text, remote_tools};
+use crate::broker::library_tools::{output_text, remote_tools};
 use crate::harness::{Gateway, fixture_config, wait_until};
 
 /// A server, two calling peers, and a serving peer.

@@ -2,6 +2,8 @@
 
 mod exemptions;
 
+use bowline_testkit::workspace_root;
+
 use super::PeerManifest;
 use super::conformance::{ProtocolEra, assert_suite_passes};
 use super::conformance_gateway::{OFFERS, TokenProxy};
@@ -145,7 +147,7 @@ fn assert_leg_passes(test: &str, leg: EraPair, road: LegTransport) {
 
 #[test]
 fn page_of_conformance_matches_exemption_table() {
-    let page = super::workspace_root().join("docs/conformance.md");
+    let page = workspace_root().join("docs/conformance.md");
     let written = exemptions::conformance_page();
     if std::env::var_os("BOWLINE_WRITE_PAGES").is_some() {
         std::fs::write(&page, &written).unwrap();

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use bowline_testkit::workspace_root;
 use serde_json::json;
 
 use super::PeerManifest;
@@ -61,8 +62,7 @@ fn python_server_starts_once_per_start() {
     };
     let dir = tempfile::tempdir().unwrap();
     let noted = dir.path().join("starts");
-    let script =
-        super::workspace_root().join("crates/bowline/tests/peers/matrix/server_python_2.py");
+    let script = workspace_root().join("crates/bowline/tests/peers/matrix/server_python_2.py");
     let script = script.to_str().unwrap();
     let shell = format!("echo start >>'{}'; exec \"$@\"", noted.display());
     for python in ["/python1", "/python2"] {

@@ -1,74 +1,9 @@
 //! Messages created by the gateway match the official schema of each revision.
 
-use std::path::PathBuf;
-
-use jsonschema::Validator;
+use bowline_testkit::McpSchema;
 use serde_json::{Value, json};
 
-use super::{skip_test, workspace_root};
 use crate::harness::{Gateway, HttpConnection, fixture_config};
-
-/// The schema of a revision.
-struct McpSchema {
-    revision: &'static str,
-    document: Value,
-    /// The key of the type definitions.
-    types_key: &'static str,
-    error: &'static str,
-    response: &'static str,
-}
-
-impl McpSchema {
-    fn load(revision: &'static str) -> Option<Self> {
-        let file = |base: &std::path::Path| -> PathBuf {
-            base.join("shared/mcp-schema")
-                .join(revision)
-                .join("schema.json")
-        };
-        let text = workspace_root()
-            .ancestors()
-            .find_map(|base| std::fs::read(file(base)).ok())?;
-        let all: Value = serde_json::from_slice(&text).unwrap();
-        let latest = all.get("$defs").is_some();
-        Some(Self {
-            revision,
-            document: all,
-            types_key: if latest { "$defs" } else { "definitions" },
-            error: if latest {
-                "JSONRPCErrorResponse"
-            } else {
-                "JSONRPCError"
-            },
-            response: if latest {
-                "JSONRPCResultResponse"
-            } else {
-                "JSONRPCResponse"
-            },
-        })
-    }
-
-    fn assert_valid(&self, name: &str, message: &Value) {
-        let mut schema = self.document.clone();
-        assert!(schema[self.types_key].get(name).is_some(), "no {name}");
-        schema["$ref"] = json!(format!("#/{}/{name}", self.types_key));
-        let validator: Validator = jsonschema::validator_for(&schema).unwrap();
-        let faults: Vec<_> = validator
-            .iter_errors(message)
-            .map(|fault| format!("{fault} at {}", fault.instance_path()))
-            .collect();
-        let revision = self.revision;
-        assert!(
-            faults.is_empty(),
-            "{message} is no {name} of {revision}: {faults:?}"
-        );
-    }
-
-    /// The response matches the envelope type, and the result the result type.
-    fn assert_valid_result(&self, name: &str, answer: &Value) {
-        self.assert_valid(self.response, answer);
-        self.assert_valid(name, &answer["result"]);
-    }
-}
 
 /// A session of a revision.
 struct SchemaSession<'a> {
@@ -94,11 +29,10 @@ impl SchemaSession<'_> {
 #[test]
 fn gateway_messages_match_official_schemas() {
     let revisions = ["2025-03-26", "2025-06-18", "2025-11-25"];
-    let schemas: Vec<_> = revisions.into_iter().filter_map(McpSchema::load).collect();
-    if schemas.len() < revisions.len() {
-        let test = "gateway_messages_match_official_schemas";
-        return skip_test(test, "no shared/mcp-schema beside the workspace");
-    }
+    let test = "gateway_messages_match_official_schemas";
+    let Some(schemas) = McpSchema::load_all(revisions, test) else {
+        return;
+    };
     let config = [
         fixture_config("one", &[]),
         fixture_config("two", &[]),
@@ -147,12 +81,12 @@ fn assert_session_messages(schema: &McpSchema, gateway: &Gateway, path: &'static
             .1,
     ];
     for refused in refused {
-        schema.assert_valid(schema.error, &refused);
+        schema.assert_valid_error(&refused);
     }
     assert_list_change_valid(schema, gateway, path);
     if path == "/mcp" {
         let lost = json!({"name": "two__crash", "arguments": {"when": "before"}});
-        schema.assert_valid(schema.error, &session.send_request("tools/call", &lost));
+        schema.assert_valid_error(&session.send_request("tools/call", &lost));
     }
     let mut strangers = session;
     strangers
@@ -160,11 +94,11 @@ fn assert_session_messages(schema: &McpSchema, gateway: &Gateway, path: &'static
         .retain(|(key, _)| *key == "Authorization" || *key == "MCP-Protocol-Version");
     let (status, answer) = strangers.post_message(r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#);
     assert_eq!(status, 400);
-    schema.assert_valid(schema.error, &answer);
+    schema.assert_valid_error(&answer);
     strangers.headers.push(("Mcp-Session-Id", "none".into()));
     let (status, answer) = strangers.post_message(r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#);
     assert_eq!(status, 404);
-    schema.assert_valid(schema.error, &answer);
+    schema.assert_valid_error(&answer);
 }
 
 /// Opens a session of the schema's revision and returns the response to `initialize`.

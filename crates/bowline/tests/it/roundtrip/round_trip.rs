@@ -1,10 +1,11 @@
 //! One round trip: the sent and the expected messages at both ends of the gateway.
 
+use bowline_testkit::McpSchema;
 use serde_json::{Value, json};
 
-use super::RevisionSchema;
 use super::instances::InstanceGenerator;
 use super::modern::ROUND;
+use super::{assert_part_valid, complete_members};
 
 /// Number of instances of each type that are validated against the schema, as a check of the
 /// generator.
@@ -125,7 +126,7 @@ impl TripSpec {
     }
 
     /// Whether this revision has the types.
-    pub(super) fn is_in(&self, schema: &RevisionSchema) -> bool {
+    pub(super) fn is_in(&self, schema: &McpSchema) -> bool {
         let other = match &self.kind {
             TripKind::Result(name)
             | TripKind::Notified(name)
@@ -142,7 +143,7 @@ impl TripSpec {
 
     pub(super) fn make_trip(
         &self,
-        schema: &RevisionSchema,
+        schema: &McpSchema,
         maker: &mut InstanceGenerator<'_>,
         at: usize,
     ) -> RoundTrip {
@@ -182,7 +183,7 @@ impl TripSpec {
         let part = |name: &str| schema.find_type(name).unwrap();
         match &self.kind {
             TripKind::Result(name) => {
-                trip.response = maker.make_instance(part(name), schema.complete_members())
+                trip.response = maker.make_instance(part(name), complete_members(schema))
             }
             TripKind::Task => {
                 trip.response = make_task_response(schema, maker, &format!("task-{at}"))
@@ -207,7 +208,7 @@ impl TripSpec {
     /// Makes the server's messages before the response.
     fn make_messages(
         &self,
-        schema: &RevisionSchema,
+        schema: &McpSchema,
         maker: &mut InstanceGenerator<'_>,
         at: usize,
     ) -> Vec<TripMessage> {
@@ -275,14 +276,14 @@ impl TripSpec {
     }
 
     /// Validates a trip against the schema.
-    fn assert_valid(&self, schema: &RevisionSchema, trip: &RoundTrip) {
+    fn assert_valid(&self, schema: &McpSchema, trip: &RoundTrip) {
         let part = |name: &str| schema.find_type(name).unwrap();
         let params = &part(self.request)["properties"]["params"];
-        schema.assert_valid(params, &trip.client_params());
+        assert_part_valid(schema, params, &trip.client_params());
         match &self.kind {
-            TripKind::Result(name) => schema.assert_valid(part(name), &trip.response),
-            TripKind::Task => schema.assert_valid(part("CreateTaskResult"), &trip.response),
-            TripKind::Error => schema.assert_valid(&error_schema(schema), &trip.response),
+            TripKind::Result(name) => assert_part_valid(schema, part(name), &trip.response),
+            TripKind::Task => assert_part_valid(schema, part("CreateTaskResult"), &trip.response),
+            TripKind::Error => assert_part_valid(schema, &error_schema(schema), &trip.response),
             TripKind::Notified(name)
             | TripKind::Suppressed(name)
             | TripKind::Answered(name, _)
@@ -290,13 +291,13 @@ impl TripSpec {
             | TripKind::Cancelled(name) => {
                 let params = &part(name)["properties"]["params"];
                 for event in &trip.messages {
-                    schema.assert_valid(params, &event.params.replace(TOKEN, &trip.token));
+                    assert_part_valid(schema, params, &event.params.replace(TOKEN, &trip.token));
                 }
             }
             TripKind::UrlCompleted => {
                 let name = "ElicitationCompleteNotification";
                 let params = &part(name)["properties"]["params"];
-                schema.assert_valid(params, &trip.messages[1].params);
+                assert_part_valid(schema, params, &trip.messages[1].params);
             }
         }
     }
@@ -312,7 +313,7 @@ impl RoundTrip {
 
 /// Makes the params of a request, with a placeholder for the progress token.
 pub(super) fn make_request_params(
-    schema: &RevisionSchema,
+    schema: &McpSchema,
     maker: &mut InstanceGenerator<'_>,
     name: &str,
     token: &str,
@@ -344,7 +345,7 @@ pub(super) fn make_request_params(
 
 /// Makes a task-creating response.
 pub(super) fn make_task_response(
-    schema: &RevisionSchema,
+    schema: &McpSchema,
     maker: &mut InstanceGenerator<'_>,
     id: &str,
 ) -> String {
@@ -356,7 +357,7 @@ pub(super) fn make_task_response(
 
 /// Makes a notification; a progress notification has the token of its request.
 pub(super) fn make_notification(
-    schema: &RevisionSchema,
+    schema: &McpSchema,
     maker: &mut InstanceGenerator<'_>,
     name: &str,
     fixed: &[(&str, &str)],
@@ -381,7 +382,7 @@ pub(super) fn method_name(part: &Value) -> String {
 }
 
 /// The schema of an error object.
-fn error_schema(schema: &RevisionSchema) -> Value {
+fn error_schema(schema: &McpSchema) -> Value {
     let names = ["JSONRPCErrorResponse", "JSONRPCError"];
     let part = names
         .iter()

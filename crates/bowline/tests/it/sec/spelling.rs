@@ -2,16 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::harness::modern_client::MODERN;
 use crate::harness::{
     Gateway, HttpConnection, Response, Session, fixture_config, server_config, wait_until,
 };
-use crate::peers::{skip_test, workspace_root};
+use crate::peers::PeerManifest;
 
 /// Minimum number of spellings tried with each method.
 const VARIANTS_MIN: usize = 60;
@@ -76,21 +76,6 @@ const MEANINGS: [&str; 6] = [
     "completion/complete\tref/prompt hello a=b",
     "logging/setLevel\terror",
 ];
-
-/// The program; `None` skips the test.
-fn find_program(test: &str) -> Option<PathBuf> {
-    let file = std::env::var_os("BOWLINE_PEERS").map_or_else(
-        || workspace_root().join("target/peers/peers.json"),
-        PathBuf::from,
-    );
-    let all = std::fs::read(file).unwrap_or_default();
-    let all: Value = serde_json::from_slice(&all).unwrap_or_default();
-    let found = all.pointer("/servers/go").and_then(Value::as_str);
-    if found.is_none() {
-        skip_test(test, "no /servers/go");
-    }
-    found.map(PathBuf::from)
-}
 
 fn read_lines(log: &Path) -> Vec<String> {
     let text = std::fs::read_to_string(log).unwrap_or_default();
@@ -239,12 +224,14 @@ fn try_all(gateway: &Gateway, token: &str, session: &mut Session) -> BTreeMap<St
 
 #[test]
 fn sec_62_go_server_sees_same_members() {
-    let Some(program) = find_program("sec_62_go_server_sees_same_members") else {
+    let test = "sec_62_go_server_sees_same_members";
+    let Some(peers) = PeerManifest::load_without_servers(test, &["/servers/go"]) else {
         return;
     };
+    let program = peers.peer_path("/servers/go");
     let dir = tempfile::TempDir::new().unwrap();
     let log = dir.path().join("log");
-    let config = server_config("go", &program, &[log.to_str().unwrap()]);
+    let config = server_config("go", program, &[log.to_str().unwrap()]);
     let gateway = Gateway::start(&format!("{ROLE}{config}"));
     gateway.wait_for_state("go", "ready");
     let (_, token) = gateway.create_token(&json!({"principal": "ann", "role": "reader"}));
@@ -278,7 +265,7 @@ fn sec_62_go_server_sees_same_members() {
     for line in read_lines(&log) {
         assert!(MEANINGS.contains(&&*line), "{line:?}");
     }
-    assert_server_folds_case(&program, &dir.path().join("straight"));
+    assert_server_folds_case(program, &dir.path().join("straight"));
 }
 
 /// Arguments that a condition reads.

@@ -6,7 +6,7 @@ use bowline_executor::{
 };
 use bowline_link::websocket::{MessageFormat, WebSocketLimits, WebSocketRole, open_websocket};
 use bowline_runtime::SystemClock;
-use bowline_sim::poll_for;
+use bowline_testkit::poll_for;
 use std::sync::Arc;
 
 use super::*;

@@ -12,7 +12,7 @@ use bowline_executor::{
 use bowline_link::http::http_client::HttpError;
 use bowline_link::websocket::accept_upgrade;
 use bowline_runtime::TaskTracker;
-use bowline_sim::{poll_for, poll_until};
+use bowline_testkit::{poll_for, poll_until};
 use http::Method;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};

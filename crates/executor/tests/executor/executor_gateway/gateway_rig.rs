@@ -22,7 +22,7 @@ use bowline_link::websocket::{
     WebSocketSender, accept_upgrade, dial,
 };
 use bowline_runtime::{Clock, SystemClock, TaskTracker};
-use bowline_sim::poll_until;
+use bowline_testkit::poll_until;
 use bytes::Bytes;
 use http::Method;
 use tokio::io::{DuplexStream, copy_bidirectional, duplex};

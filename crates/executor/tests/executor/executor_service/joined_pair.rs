@@ -18,7 +18,7 @@ use bowline_link::http::http_client::{
 };
 use bowline_link::websocket::accept_upgrade;
 use bowline_runtime::SystemClock;
-use bowline_sim::poll_for;
+use bowline_testkit::poll_for;
 use bytes::Bytes;
 use http::Method;
 use tokio::net::TcpListener;

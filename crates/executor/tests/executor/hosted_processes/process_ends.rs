@@ -5,7 +5,7 @@ use std::time::Duration;
 use bowline_executor::connection::{EXECUTOR_BUSY, EXECUTOR_REFUSED};
 use bowline_link::stdio::ServerProcess as _;
 use bowline_link::{LinkError, LinkExit, StdioLimits};
-use bowline_sim::poll_until;
+use bowline_testkit::poll_until;
 use tokio::io::AsyncReadExt as _;
 
 use super::process_rig::{LifetimePipe, ProcessRig, soon};

@@ -9,7 +9,7 @@ use bowline_link::stdio::{self, ClientInfo, EraNegotiation, LinkConnectError, St
 use bowline_link::{
     Link, LinkError, LinkExit, LinkRequest, LogSequencer, StderrLimits, StderrLog, StdioLimits,
 };
-use bowline_sim::poll_until;
+use bowline_testkit::poll_until;
 use bytes::Bytes;
 
 use super::process_rig::{LifetimePipe, ProcessRig, deadline, soon};

@@ -25,7 +25,7 @@ use bowline_link::websocket::{
     open_websocket,
 };
 use bowline_runtime::{Clock, SystemClock};
-use bowline_sim::{poll_for, poll_until};
+use bowline_testkit::{poll_for, poll_until};
 use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite};

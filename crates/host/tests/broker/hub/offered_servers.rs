@@ -12,7 +12,7 @@ use bowline_core::policy::FeaturePattern;
 use bowline_host::broker::mailbox::MailboxName;
 use bowline_host::broker::{AdmittedPeer, OfferHandler, PeerManifest, PeerRights, RemotePeer};
 use bowline_host::spec::PeerRole;
-use bowline_sim::{reply_body, subject_call, tool_call, wait_for_state};
+use bowline_testkit::{reply_body, subject_call, tool_call, wait_for_state};
 use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};

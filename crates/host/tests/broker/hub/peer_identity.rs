@@ -6,7 +6,7 @@ use bowline_core::policy::FeaturePattern;
 use bowline_host::broker::{HubLimits, PeerRights};
 use bowline_journal::{MessageFilter, Timestamps};
 use bowline_link::websocket::{WebSocketLimits, WebSocketRole, open_websocket};
-use bowline_sim::{poll_until, run_until_idle};
+use bowline_testkit::{poll_until, run_until_idle};
 use bytes::Bytes;
 use serde_json::{Value, json};
 

@@ -13,7 +13,7 @@ use bowline_host::broker::{
 };
 use bowline_host::tools::Toolbox;
 use bowline_host::{Server, SpawnOptions, ToolOutput};
-use bowline_sim::poll_for;
+use bowline_testkit::poll_for;
 use serde_json::{Value, json};
 
 use super::hub_rig::{HubRig, HubRigOptions, RawPeer, call, message_json, request};

@@ -1,8 +1,8 @@
 //! Trails under load and on failing disks.
 
-use std::io::Write as _;
 use std::sync::mpsc;
 
+use bowline_testkit::report_omitted;
 use rusqlite::Connection;
 
 use super::*;
@@ -203,12 +203,7 @@ impl Drop for SmallDisk {
 async fn full_disk_counts_lost_rows_then_resumes() {
     let Some(disk) = SmallDisk::mount_small() else {
         let test = "full_disk_counts_lost_rows_then_resumes";
-        // Past the output capture of the test harness.
-        let _ = writeln!(
-            std::io::stderr(),
-            "left out: {test} (nothing can be mounted)"
-        );
-        return;
+        return report_omitted(test, "nothing can be mounted");
     };
     let directory = disk.0.path().join("audit");
     std::fs::create_dir(&directory).unwrap();

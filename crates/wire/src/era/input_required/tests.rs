@@ -1,9 +1,9 @@
 //! Round trips of input requests and responses.
 
+use bowline_testkit::McpSchema;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::testing::schema::Schema;
 
 const FORM: &[u8] =
     br#"{"message":"m","requestedSchema":{"type":"object","properties":{"a":{"type":"string"}}}}"#;
@@ -29,8 +29,8 @@ fn input_required_round_trips_and_is_valid() {
         },
     ];
     let written = write_input_required(&questions, Some("opaque \u{1f600}"));
-    if let Some(schema) = Schema::load("2026-07-28", "input_required_round_trips_and_is_valid") {
-        schema.assert_valid("InputRequiredResult", &written);
+    if let Some(schema) = McpSchema::load("2026-07-28", "input_required_round_trips_and_is_valid") {
+        schema.assert_valid_text("InputRequiredResult", &written);
     }
     assert_eq!(
         crate::era::result_translation::result_kind(&written),

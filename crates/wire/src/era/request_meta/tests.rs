@@ -1,10 +1,10 @@
 //! Requests with and without modern metadata.
 
 use bowline_core::client_handle::{ClientCapabilities, ClientCapability};
+use bowline_testkit::McpSchema;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::testing::schema::Schema;
 
 fn capability_set(abilities: &[ClientCapability]) -> ClientCapabilities {
     let mut all = ClientCapabilities::default();
@@ -43,7 +43,7 @@ fn capabilities_are_parsed_as_declared() {
 #[test]
 fn every_capability_set_round_trips() {
     let test = "every_capability_set_round_trips";
-    let schema = Schema::load("2026-07-28", test);
+    let schema = McpSchema::load("2026-07-28", test);
     for bits in 0..32 {
         let mut set = ClientCapabilities::from_bits(bits);
         if set.supports(ClientCapability::SamplingTools) {
@@ -54,7 +54,7 @@ fn every_capability_set_round_trips() {
             assert_eq!(parse_capabilities(&written), set);
             assert_eq!(supports_tasks(&written), tasks == TaskSupport::Supported);
             if let Some(schema) = &schema {
-                schema.assert_valid("ClientCapabilities", &written);
+                schema.assert_valid_text("ClientCapabilities", &written);
             }
         }
     }
@@ -152,7 +152,7 @@ fn add_meta_replaces_existing_keys() {
 #[test]
 fn request_with_meta_matches_modern_schema() {
     let test = "request_with_meta_matches_modern_schema";
-    let Some(schema) = Schema::load("2026-07-28", test) else {
+    let Some(schema) = McpSchema::load("2026-07-28", test) else {
         return;
     };
     let capabilities =
@@ -164,9 +164,9 @@ fn request_with_meta_matches_modern_schema() {
     };
     let params = r#"{"name":"x","_meta":{"progressToken":"p"}}"#;
     let params = with_meta(params, &stamp, MemberList::default());
-    schema.assert_valid("CallToolRequestParams", params.to_string().as_bytes());
+    schema.assert_valid_text("CallToolRequestParams", params.to_string().as_bytes());
     let params = with_meta("{}", &stamp, MemberList::default());
-    schema.assert_valid("PaginatedRequestParams", params.to_string().as_bytes());
+    schema.assert_valid_text("PaginatedRequestParams", params.to_string().as_bytes());
 }
 
 #[test]

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use bowline_core::cache::{CacheHint, CacheScope};
+use bowline_testkit::McpSchema;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::testing::schema::Schema;
 
 const INFO: &[u8] = br#"{"name":"s","version":"1"}"#;
 
@@ -83,8 +83,8 @@ fn result_kind_is_parsed() {
 #[test]
 fn legacy_result_round_trips_through_modern() {
     let test = "legacy_result_round_trips_through_modern";
-    let modern = Schema::load("2026-07-28", test);
-    let legacy = Schema::load("2025-11-25", test);
+    let modern = McpSchema::load("2026-07-28", test);
+    let legacy = McpSchema::load("2025-11-25", test);
     for (method, name, result) in RESULTS {
         let known = ResultContext {
             server_info: Some(INFO),
@@ -103,8 +103,8 @@ fn legacy_result_round_trips_through_modern() {
         };
         assert_eq!(hints, want, "{result}");
         if let (Some(modern), Some(legacy)) = (&modern, &legacy) {
-            modern.assert_valid(name, &written);
-            legacy.assert_valid(name, &to_legacy(&written, method));
+            modern.assert_valid_text(name, &written);
+            legacy.assert_valid_text(name, &to_legacy(&written, method));
         }
         // Without the name of the server, nothing is left of the journey.
         let plain = to_modern(result.as_bytes(), method, &ResultContext::default());

@@ -1,9 +1,9 @@
 //! Tasks in the words of both eras.
 
+use bowline_testkit::McpSchema;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::testing::schema::Schema;
 
 const MODERN_TASK: &str = r#"{"resultType":"task","taskId":"t","status":"working","createdAt":"c","lastUpdatedAt":"l","ttlMs":null,"pollIntervalMs":5,"_meta":{"k":1},"vendor":1}"#;
 
@@ -20,8 +20,8 @@ fn created_task_translates_between_eras() {
         "_meta": {"k": 1},
     });
     assert_eq!(value(&legacy), want);
-    if let Some(schema) = Schema::load("2025-11-25", "created_task_translates_between_eras") {
-        schema.assert_valid("CreateTaskResult", &legacy);
+    if let Some(schema) = McpSchema::load("2025-11-25", "created_task_translates_between_eras") {
+        schema.assert_valid_text("CreateTaskResult", &legacy);
     }
     let back = created_to_modern(&legacy).unwrap();
     assert_eq!(value(&back), value(MODERN_TASK.as_bytes()));
@@ -47,8 +47,8 @@ fn task_outcome_appears_in_modern_only() {
     let legacy = to_legacy(&modern);
     assert_eq!(value(&legacy), value(task));
     let test = "task_outcome_appears_in_modern_only";
-    if let Some(schema) = Schema::load("2025-11-25", test) {
-        schema.assert_valid("GetTaskResult", &legacy);
+    if let Some(schema) = McpSchema::load("2025-11-25", test) {
+        schema.assert_valid_text("GetTaskResult", &legacy);
     }
     let failed = to_modern(task, TaskOutcome::Error(b"{\"code\":1}"));
     assert_eq!(value(&failed)["error"], json!({"code": 1}));

@@ -6,12 +6,14 @@ use bowline_wire::era::input_required::{ContinuationParams, InputRequired};
 use bowline_wire::object;
 use bowline_wire::splice::replace_span;
 
+use bowline_testkit::McpSchema;
+
+use super::super::assert_part_valid;
 use super::super::byte_client::utf8_text;
 use super::super::echo_gateway::insert_case_name;
 use super::super::instances::InstanceGenerator;
 use super::super::round_trip::{self, NAME, RoundTrip, TripEndpoint, TripSpec};
 use super::super::trip_specs::TRIP_SPECS;
-use super::RevisionSchema;
 use super::echo_servers::{EchoServers, received_by_case};
 use super::modern_byte_client::{ModernByteClient, RequestText};
 
@@ -24,7 +26,7 @@ pub(super) const INPUT_REQUIRED: [&str; 3] =
 
 /// Sends requests of a type, gets input-required results, and continues each.
 pub(super) fn run_rounds(
-    schema: &RevisionSchema,
+    schema: &McpSchema,
     maker: &mut InstanceGenerator<'_>,
     peers: &EchoServers,
     request: &str,
@@ -49,7 +51,7 @@ pub(super) fn run_rounds(
 
 /// Makes a request with an input-required result, and the continuation.
 fn assert_round(
-    schema: &RevisionSchema,
+    schema: &McpSchema,
     maker: &mut InstanceGenerator<'_>,
     peers: &EchoServers,
     server: &str,
@@ -79,7 +81,7 @@ fn assert_round(
         ..RoundTrip::default()
     };
     if at < round_trip::CHECKED {
-        schema.assert_valid(part("InputRequiredResult"), &first.response);
+        assert_part_valid(schema, part("InputRequiredResult"), &first.response);
     }
     let [case, case_again] = &peers.write_script(&[copy_trip(&first), copy_trip(&second)])[..]
     else {

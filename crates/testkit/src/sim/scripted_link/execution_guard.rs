@@ -3,8 +3,8 @@
 use std::sync::atomic::Ordering;
 
 use super::ScriptedLink;
-use crate::history::HistoryEvent;
-use crate::sim_ledger::{ServerInstance, ToolExecution};
+use crate::sim::history::HistoryEvent;
+use crate::sim::sim_ledger::{ServerInstance, ToolExecution};
 
 /// A running tool; cancelled if dropped before the response.
 #[derive(Debug)]

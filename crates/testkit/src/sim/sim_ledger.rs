@@ -6,7 +6,7 @@ use std::time::Duration;
 use bowline_runtime::{Clock as _, SystemClock};
 use tokio::sync::watch;
 
-use crate::history::{HistoryEntry, HistoryEvent};
+use crate::sim::history::{HistoryEntry, HistoryEvent};
 
 /// Entries of each kind; more indicate a runaway test.
 const ENTRIES_MAX: usize = 100_000;

@@ -11,9 +11,9 @@ use bowline_link::stderr::StderrLog;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
-use crate::scripted_link::{EVENTS_MAX, ScriptedLink, ScriptedProcess};
-use crate::server_script::StartBehaviour;
-use crate::world::SimWorld;
+use crate::sim::scripted_link::{EVENTS_MAX, ScriptedLink, ScriptedProcess};
+use crate::sim::server_script::StartBehaviour;
+use crate::sim::world::SimWorld;
 
 /// Connects to the servers of a world.
 #[derive(Clone, Debug)]

@@ -14,7 +14,7 @@ use bowline_host::spec::ServerSpec;
 use bytes::Bytes;
 use tokio::sync::watch;
 
-use crate::sim_json::to_json_string;
+use crate::sim::sim_json::to_json_string;
 
 /// The id of every test call.
 pub const CALL_ID: &str = "\"call-7\"";

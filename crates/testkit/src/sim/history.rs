@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bowline_host::supervisor::ServerAction;
 
-use crate::sim_ledger::{ServerInstance, ToolExecution};
+use crate::sim::sim_ledger::{ServerInstance, ToolExecution};
 
 /// One event with a timestamp.
 #[derive(Clone, Debug, PartialEq, Eq)]

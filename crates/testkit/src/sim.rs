@@ -1,6 +1,4 @@
-//! Simulation for tests: scripted servers with a record of every action.
-//!
-//! Time is tokio's: a test with a paused clock controls time.
+//! Scripted servers behind a host, with a record of every action, and a hub for peers.
 
 mod history;
 mod release_gate;
@@ -11,7 +9,6 @@ mod sim_json;
 mod sim_ledger;
 mod test_calls;
 mod test_hub;
-mod test_waits;
 mod world;
 
 pub use history::{HistoryEntry, HistoryEvent};
@@ -26,5 +23,4 @@ pub use test_calls::{
     subject_call, tool_call, wait_for_state,
 };
 pub use test_hub::TestHub;
-pub use test_waits::{advance_clock, poll_for, poll_until, run_until_idle};
 pub use world::SimWorld;

@@ -13,11 +13,11 @@ use bowline_host::{Host, HostLimits, HostPorts};
 use bowline_link::{LinkEvent, LinkExit};
 use bowline_runtime::{SystemClock, TaskTracker};
 
-use crate::history::HistoryEvent;
-use crate::scripted_dial::ScriptedDial;
-use crate::scripted_link::ScriptedLink;
-use crate::server_script::{GenerationScript, ServerScript};
-use crate::sim_ledger::{SimLedger, SimRecord};
+use crate::sim::history::HistoryEvent;
+use crate::sim::scripted_dial::ScriptedDial;
+use crate::sim::scripted_link::ScriptedLink;
+use crate::sim::server_script::{GenerationScript, ServerScript};
+use crate::sim::sim_ledger::{SimLedger, SimRecord};
 
 /// The scripted servers of one test. Cheap to clone.
 #[derive(Clone, Debug, Default)]

@@ -7,8 +7,8 @@ use std::time::Duration;
 use bowline_link::LinkError;
 use bytes::Bytes;
 
-use crate::release_gate::ReleaseGate;
-use crate::sim_json;
+use crate::sim::release_gate::ReleaseGate;
+use crate::sim::sim_json;
 
 /// The script of one server for all starts.
 #[derive(Clone, Debug)]

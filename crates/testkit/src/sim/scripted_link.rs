@@ -19,10 +19,10 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use self::execution_guard::ExecutionGuard;
-use crate::history::HistoryEvent;
-use crate::server_script::{GenerationScript, ScriptedResponse, ToolBehaviour};
-use crate::sim_json;
-use crate::sim_ledger::{ServerInstance, SimLedger, ToolExecution};
+use crate::sim::history::HistoryEvent;
+use crate::sim::server_script::{GenerationScript, ScriptedResponse, ToolBehaviour};
+use crate::sim::sim_json;
+use crate::sim::sim_ledger::{ServerInstance, SimLedger, ToolExecution};
 
 /// The `initialize` result of every scripted server.
 const INITIALIZE: &str = concat!(

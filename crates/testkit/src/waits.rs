@@ -1,17 +1,49 @@
-//! Waits of tests for which no event exists: for an idle runtime, and for a polled condition.
+//! Waits of asynchronous tests: for a future, for an idle runtime, and for a polled condition. All
+//! have the one limit `WAIT_MAX`.
 
+use std::panic::Location;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
+use tokio::time::Instant;
+
+use crate::polls::WAIT_MAX;
 
 /// Interval of a poll.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Upper bound of a poll: only a hanging product exceeds it.
-const POLL_TIME_MAX: Duration = Duration::from_secs(60);
-
 /// Looks of the watching thread before `run_until_idle` gives up.
 const IDLE_LOOKS_MAX: usize = 1_000_000;
+
+/// Awaits a future that must end: within `WAIT_MAX`, or the test fails with the place of the call.
+///
+/// # Panics
+/// The future takes longer than `WAIT_MAX`.
+#[track_caller]
+pub fn wait_bounded<T>(future: impl Future<Output = T>) -> impl Future<Output = T> {
+    let place = Location::caller();
+    // Boxed, so that the futures of callers stay small.
+    let future = Box::pin(future);
+    async move {
+        match tokio::time::timeout(WAIT_MAX, future).await {
+            Ok(output) => output,
+            Err(_) => panic!("still waiting after {WAIT_MAX:?}: {place}"),
+        }
+    }
+}
+
+/// Returns the time at which a wait that begins now must be over.
+#[must_use]
+pub fn test_deadline() -> Instant {
+    deadline_after(WAIT_MAX)
+}
+
+/// Returns the time after this duration.
+#[must_use]
+#[expect(clippy::disallowed_methods, reason = "the one deadline of tests")]
+pub fn deadline_after(duration: Duration) -> Instant {
+    Instant::now() + duration
+}
 
 /// Runs all other tasks until each of them waits, without moving a paused clock. Shows that
 /// something did not happen, or that everything due now has happened.
@@ -25,7 +57,6 @@ const IDLE_LOOKS_MAX: usize = 1_000_000;
 ///
 /// # Panics
 /// The runtime never parks: a task wakes itself for ever.
-#[expect(clippy::panic, reason = "a test fails")]
 pub async fn run_until_idle() {
     let metrics = Handle::current().metrics();
     let parks = metrics.worker_park_count(0);
@@ -60,7 +91,6 @@ pub async fn poll_until(description: &str, mut holds: impl FnMut() -> bool) {
 ///
 /// # Panics
 /// No value of `what` comes within the time limit.
-#[expect(clippy::panic, reason = "a test fails")]
 pub async fn poll_for<T>(description: &str, mut poll: impl AsyncFnMut() -> Option<T>) -> T {
     let polling = async {
         loop {
@@ -70,7 +100,7 @@ pub async fn poll_for<T>(description: &str, mut poll: impl AsyncFnMut() -> Optio
             tokio::time::sleep(POLL_INTERVAL).await;
         }
     };
-    match tokio::time::timeout(POLL_TIME_MAX, polling).await {
+    match tokio::time::timeout(WAIT_MAX, polling).await {
         Ok(value) => value,
         Err(_) => panic!("never: {description}"),
     }
