@@ -7,15 +7,15 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_core::backoff::{Backoff, RestartBackoff};
+use bowline_core::backoff::Backoff;
 use bowline_core::policy::RoleAllowlist;
+use bowline_core::retry::{JitterSource, Retry};
 
 use super::broker_client::ReconnectPolicy;
 use super::{
     BrokerClient, BrokerClientOptions, BrokerConnectError, CredentialSource, ExecutorBackend,
     HubRequestHandler, RemotePeer as _, RequestLedger, ServeEngine, ServeLimits,
 };
-use bowline_runtime::JitterSource;
 use bowline_tools::ToolExecutor;
 
 pub use serve_session::ServeSession;
@@ -109,8 +109,8 @@ pub async fn serve_with(
     let offer_backend = Arc::clone(&backend);
     let engine = ServeEngine::new(backend, ledger, options.limits, Arc::clone(&clock));
     let engine = AbandonGuard(Arc::new(engine));
-    let mut restarts = RestartBackoff::new(options.backoff, options.steady);
-    let jitter = JitterSource::random();
+    let retry = Retry::new(options.backoff, JitterSource::random());
+    let mut retry = retry.with_steady_run(options.steady);
     let mut shutdown = pin!(shutdown);
     loop {
         let began = clock.now();
@@ -136,7 +136,7 @@ pub async fn serve_with(
         }
         drop(client);
         let now = clock.now();
-        let wait = restarts.wait_after_run(began.duration_until(now), jitter.jitter(now));
+        let wait = retry.next_wait_after_run(began.duration_until(now), now);
         tokio::select! {
             biased;
             () = &mut shutdown => {

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use crate::backoff::Backoff;
+use crate::retry::Retry;
 use crate::time::MonotonicTime;
 
 /// When a breaker opens, and for how long.
@@ -27,22 +27,13 @@ impl Default for BreakerPolicy {
     }
 }
 
-/// Schedule of reachability checks while the breaker is open.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CheckPolicy {
-    /// The waits between checks.
-    pub backoff: Backoff,
-    /// Any number, different for each server, so that servers failing together are checked at
-    /// different times.
-    pub seed: u64,
-}
-
 /// The circuit breaker of one server.
 #[derive(Debug)]
 pub struct Breaker {
     policy: BreakerPolicy,
-    /// Absent if the owner runs no reachability checks.
-    check_policy: Option<CheckPolicy>,
+    /// Reachability checks since the last response, with their waits; absent if the owner runs no
+    /// checks.
+    checks: Option<Retry>,
     state: BreakerState,
     /// Counts openings, so that a call admitted before an opening cannot close the breaker.
     epoch: u64,
@@ -50,8 +41,6 @@ pub struct Breaker {
     last_lost_generation: Option<u64>,
     /// Outages counted so far. A call admitted before the last outage belongs to the outage.
     outage_count: u64,
-    /// Reachability checks since the last response.
-    check_count: u32,
     /// The state last returned by [`Breaker::take_transition`].
     last_reported: CircuitState,
 }
@@ -140,21 +129,20 @@ impl Breaker {
     pub const fn new(policy: BreakerPolicy) -> Self {
         Self {
             policy,
-            check_policy: None,
+            checks: None,
             state: BreakerState::Closed { failures: 0 },
             epoch: 0,
             last_lost_generation: None,
             outage_count: 0,
-            check_count: 0,
             last_reported: CircuitState::Closed,
         }
     }
 
     /// Returns a closed breaker whose owner runs reachability checks in the open state.
     #[must_use]
-    pub const fn with_checks(policy: BreakerPolicy, checks: CheckPolicy) -> Self {
+    pub fn with_checks(policy: BreakerPolicy, checks: Retry) -> Self {
         Self {
-            check_policy: Some(checks),
+            checks: Some(checks),
             ..Self::new(policy)
         }
     }
@@ -218,7 +206,7 @@ impl Breaker {
     const fn on_success(&mut self) {
         if let BreakerState::Closed { .. } | BreakerState::Probing = self.state {
             self.state = BreakerState::Closed { failures: 0 };
-            self.check_count = 0;
+            self.reset_checks();
         }
     }
 
@@ -257,11 +245,8 @@ impl Breaker {
 
     /// Check intervals grow until the next response, even if the breaker closes in between.
     fn schedule_check(&mut self, is_away: bool, now: MonotonicTime) -> Option<ScheduledCheck> {
-        let policy = self.check_policy?;
-        self.check_count = self.check_count.saturating_add(1);
-        let jitter = policy.seed.wrapping_add(u64::from(self.check_count) * 89);
         Some(ScheduledCheck {
-            due: now.plus(policy.backoff.wait_after(self.check_count, jitter)),
+            due: now.plus(self.checks.as_mut()?.next_wait(now)),
             is_unreachable: is_away,
         })
     }
@@ -338,7 +323,13 @@ impl Breaker {
     pub const fn reset(&mut self) {
         self.epoch = self.epoch.wrapping_add(1);
         self.state = BreakerState::Closed { failures: 0 };
-        self.check_count = 0;
+        self.reset_checks();
+    }
+
+    const fn reset_checks(&mut self) {
+        if let Some(checks) = &mut self.checks {
+            checks.reset();
+        }
     }
 
     /// Returns the state at `now`, for status and events.

@@ -34,6 +34,7 @@ pub mod recovery;
 pub mod redact;
 pub mod resource_links;
 pub mod restart_budget;
+pub mod retry;
 pub mod run;
 pub mod search;
 pub mod secret_header;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::backoff::Backoff;
 use crate::restart_budget::{RestartBudget, RestartDecision, RestartPolicy};
+use crate::retry::{JitterSource, Retry};
 use crate::time::MonotonicTime;
 
 /// Longest wait between slow retries.
@@ -55,7 +56,7 @@ pub struct ServerRecovery {
     /// Whether the server has served.
     has_served: bool,
     /// Consecutive failures.
-    failure_count: u32,
+    retry: Retry,
     /// Whether a charged restart has not started yet.
     restart_pending: bool,
 }
@@ -63,13 +64,18 @@ pub struct ServerRecovery {
 impl ServerRecovery {
     /// Returns an empty history.
     #[must_use]
-    pub const fn new(location: ServerLocation, backoff: Backoff, restart: RestartPolicy) -> Self {
+    pub const fn new(
+        location: ServerLocation,
+        backoff: Backoff,
+        restart: RestartPolicy,
+        jitter: JitterSource,
+    ) -> Self {
         Self {
             location,
             backoff,
             budget: RestartBudget::new(restart),
             has_served: false,
-            failure_count: 0,
+            retry: Retry::new(backoff, jitter),
             restart_pending: false,
         }
     }
@@ -88,30 +94,25 @@ impl ServerRecovery {
 
     /// Resets the failure count after stable service.
     pub const fn on_recovered(&mut self) {
-        self.failure_count = 0;
+        self.retry.reset();
     }
 
-    /// Records a failure and decides the next step; `jitter` is any number.
+    /// Records a failure and decides the next step.
     ///
     /// A server without any service may depend on something not ready yet: retried slowly forever.
     /// A child process that served and keeps dying is ejected. A remote server is retried forever:
     /// often while unreachable, slowly while refusing. In any case the restart budget limits
     /// process starts.
-    pub fn on_failure(
-        &mut self,
-        failure: ServerFailure,
-        now: MonotonicTime,
-        jitter: u64,
-    ) -> RecoveryAction {
+    pub fn on_failure(&mut self, failure: ServerFailure, now: MonotonicTime) -> RecoveryAction {
         if failure == ServerFailure::ProgramNotFound {
             // No process ran: no charge, and only an operator can change the next outcome.
             let rare = Backoff {
                 base: SLOW_WAIT_MAX,
                 cap: SLOW_WAIT_MAX,
             };
-            return RecoveryAction::Retry(rare.wait_after(1, jitter));
+            return RecoveryAction::Retry(self.retry.wait_within(rare, now));
         }
-        self.failure_count = self.failure_count.saturating_add(1);
+        self.retry.count_failure();
         let slow = Backoff {
             base: self.backoff.base,
             cap: SLOW_WAIT_MAX.max(self.backoff.cap),
@@ -120,7 +121,7 @@ impl ServerRecovery {
             base: self.backoff.base,
             cap: REMOTE_WAIT_MAX.min(self.backoff.cap),
         };
-        let wait = |pace: Backoff| pace.wait_after(self.failure_count, jitter);
+        let wait = |pace: Backoff| self.retry.wait_within(pace, now);
         match (failure, self.location, self.has_served) {
             (
                 ServerFailure::LinkLost | ServerFailure::Unreachable | ServerFailure::PathLost,
@@ -167,13 +168,13 @@ impl ServerRecovery {
     /// Returns the consecutive failures.
     #[must_use]
     pub const fn failure_count(&self) -> u32 {
-        self.failure_count
+        self.retry.failures()
     }
 
     /// Clears the history on an operator's request.
     pub fn reset(&mut self) {
         self.has_served = false;
-        self.failure_count = 0;
+        self.retry.reset();
         self.restart_pending = false;
         self.budget.reset();
     }
@@ -193,11 +194,15 @@ mod tests {
         window: Duration::from_secs(300),
     };
 
+    fn new_recovery(place: ServerLocation) -> ServerRecovery {
+        ServerRecovery::new(place, BACKOFF, RESTART, JitterSource::none())
+    }
+
     /// `s` serves, `l` loses the link, `u` cannot be started, `n` cannot be reached, `a` loses the
     /// way, `p` has no program; prints the waits in seconds, or `e`.
     /// Time passes as long as was to be waited.
     fn assert_actions(place: ServerLocation, script: &str, expect: &[&str]) {
-        let mut recovery = ServerRecovery::new(place, BACKOFF, RESTART);
+        let mut recovery = new_recovery(place);
         let mut now = MonotonicTime(0);
         let mut seen = Vec::new();
         for step in script.chars() {
@@ -213,7 +218,7 @@ mod tests {
                 'p' => ServerFailure::ProgramNotFound,
                 other => panic!("unknown step {other}"),
             };
-            match recovery.on_failure(failure, now, 0) {
+            match recovery.on_failure(failure, now) {
                 RecoveryAction::Retry(wait) => {
                     now = now.plus(wait);
                     seen.push(wait.as_secs().to_string());
@@ -267,10 +272,10 @@ mod tests {
         assert_actions(ServerLocation::Remote, "slslslslsl", &["1"; 5]);
         assert_actions(ServerLocation::Remote, "slnnnnnnnn", &["1"; 9]);
         assert_actions(ServerLocation::Remote, "nnnnaaaa", &["1"; 8]);
-        let mut recovery = ServerRecovery::new(ServerLocation::Remote, BACKOFF, RESTART);
+        let mut recovery = new_recovery(ServerLocation::Remote);
         for _ in 0..50 {
             recovery.on_served();
-            let next = recovery.on_failure(ServerFailure::LinkLost, MonotonicTime(0), 0);
+            let next = recovery.on_failure(ServerFailure::LinkLost, MonotonicTime(0));
             assert!(matches!(next, RecoveryAction::Retry(wait) if wait <= REMOTE_WAIT_MAX));
         }
         assert_eq!(recovery.spent_restarts(), 0, "the budget is for processes");
@@ -287,19 +292,19 @@ mod tests {
 
     #[test]
     fn delayed_restart_counts_from_actual_start() {
-        let mut recovery = ServerRecovery::new(ServerLocation::Child, BACKOFF, RESTART);
+        let mut recovery = new_recovery(ServerLocation::Child);
         let second = Duration::from_secs(1);
         assert_eq!(
-            recovery.on_failure(ServerFailure::StartFailed, MonotonicTime(0), 0),
+            recovery.on_failure(ServerFailure::StartFailed, MonotonicTime(0)),
             RecoveryAction::Retry(second)
         );
         recovery.on_start(MonotonicTime(41_000));
         assert_eq!(
-            recovery.on_failure(ServerFailure::StartFailed, MonotonicTime(41_000), 0),
+            recovery.on_failure(ServerFailure::StartFailed, MonotonicTime(41_000)),
             RecoveryAction::Retry(2 * second)
         );
         recovery.on_start(MonotonicTime(43_000));
-        let next = recovery.on_failure(ServerFailure::StartFailed, MonotonicTime(43_000), 0);
+        let next = recovery.on_failure(ServerFailure::StartFailed, MonotonicTime(43_000));
         assert_eq!(
             next,
             RecoveryAction::Retry(298 * second),
@@ -309,17 +314,17 @@ mod tests {
 
     #[test]
     fn reset_forgets_service_and_restarts() {
-        let mut recovery = ServerRecovery::new(ServerLocation::Child, BACKOFF, RESTART);
+        let mut recovery = new_recovery(ServerLocation::Child);
         recovery.on_served();
         for _ in 0..3 {
-            recovery.on_failure(ServerFailure::LinkLost, MonotonicTime(0), 0);
+            recovery.on_failure(ServerFailure::LinkLost, MonotonicTime(0));
         }
         recovery.reset();
         assert_eq!(
             (recovery.spent_restarts(), recovery.failure_count()),
             (0, 0)
         );
-        let next = recovery.on_failure(ServerFailure::StartFailed, MonotonicTime(0), 0);
+        let next = recovery.on_failure(ServerFailure::StartFailed, MonotonicTime(0));
         assert_eq!(next, RecoveryAction::Retry(Duration::from_secs(1)));
     }
 }

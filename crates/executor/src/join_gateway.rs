@@ -5,13 +5,14 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_core::backoff::{Backoff, RestartBackoff};
+use bowline_core::backoff::Backoff;
 use bowline_core::error::display_chain;
+use bowline_core::retry::{JitterSource, Retry};
 use bowline_link::endpoint_address;
 use bowline_link::http::endpoint::{EndpointError, HttpEndpoint};
 use bowline_link::websocket::close_codes;
 use bowline_link::websocket::{DialError, DisconnectReason, dial};
-use bowline_runtime::{CredentialSource, JitterSource, SystemClock, TaskTracker};
+use bowline_runtime::{CredentialSource, SystemClock, TaskTracker};
 
 use thiserror::Error;
 use tokio::time::sleep;
@@ -208,11 +209,12 @@ async fn reconnect_loop(
     options: ExecutorRunOptions,
 ) -> Result<(), ExecutorRunError> {
     let clock = service.clock();
-    let mut restarts = RestartBackoff::new(options.backoff, options.steady);
     let jitter = JitterSource::random();
-    // Time of the last session loss, and the number of recovery attempts since.
+    // Counts recovery attempts since the last session loss.
+    let mut recovery = Retry::new(options.recovery_backoff, jitter);
+    let mut retry = Retry::new(options.backoff, jitter).with_steady_run(options.steady);
+    // Time of the last session loss.
     let mut lost_at = None;
-    let mut attempts = 0;
     loop {
         let began_at = clock.now();
         let loss = connect_once(to, credential, service, options.connect_timeout).await;
@@ -236,24 +238,17 @@ async fn reconnect_loop(
         );
         if matches!(loss, ConnectionLoss::Serve(_)) {
             lost_at = Some(ended_at);
-            attempts = 0;
+            recovery.reset();
         }
         if is_permanent(&loss) {
             lost_at = None;
         }
         service.set_status(to_status(&loss));
-        let spread = jitter.jitter(ended_at);
-        let wait = restarts.wait_after_run(began_at.duration_until(ended_at), spread);
+        let wait = retry.next_wait_after_run(began_at.duration_until(ended_at), ended_at);
         let is_recovering =
             lost_at.is_some_and(|at| at.duration_until(ended_at) < options.recovery_max);
         let wait = match is_recovering {
-            true => {
-                attempts += 1;
-                options
-                    .recovery_backoff
-                    .wait_after(attempts, spread)
-                    .min(wait)
-            }
+            true => recovery.next_wait(ended_at).min(wait),
             false => wait,
         };
         sleep(wait).await;

@@ -25,6 +25,7 @@ use std::time::Duration;
 use bowline_core::call::{CallReply, CallRequest, CallSubject, Route};
 use bowline_core::error::CallError;
 use bowline_core::lane::{DRAINS_MAX, LaneScheduler};
+use bowline_core::retry::JitterSource;
 use bowline_core::sync::lock;
 use bowline_core::time::MonotonicTime;
 use bowline_journal::{Duplicate, Journal, JournalError, LaneName, LeaseReceipt, Timestamps};
@@ -138,7 +139,7 @@ impl Outbox {
             fanout: Arc::clone(fanout),
             sessions: Arc::clone(&deps.sessions),
             dial: Arc::clone(&deps.dial),
-            scheduler: Mutex::default(),
+            scheduler: Mutex::new(LaneScheduler::new(JitterSource::from_owner(LANE_PREFIX))),
             drain_wake: Notify::new(),
             key_locks: KeyLocks::default(),
             notes: Mutex::default(),

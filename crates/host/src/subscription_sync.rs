@@ -10,6 +10,7 @@ use bowline_core::call::EndpointScope;
 use bowline_core::era::Era;
 use bowline_core::error::CallError;
 use bowline_core::log_level::LogLevel;
+use bowline_core::retry::{JitterSource, Retry};
 use bowline_core::sync::lock;
 use bowline_core::time::MonotonicTime;
 use bowline_wire::mcp::method;
@@ -18,7 +19,7 @@ use tokio::sync::{Notify, watch};
 
 mod sync_request;
 
-use bowline_runtime::{Clock, JitterSource, TaskTracker};
+use bowline_runtime::{Clock, TaskTracker};
 
 use crate::callpath::{ResponseWait, to_call_error};
 use crate::catalog::initialize_info::declares_capability;
@@ -68,7 +69,7 @@ impl ServerSync {
                 *applied = AppliedState {
                     generation,
                     session_resets: renewals,
-                    ..AppliedState::default()
+                    ..AppliedState::new(&self.server.spec().name)
                 };
             }
             anew
@@ -77,7 +78,7 @@ impl ServerSync {
 }
 
 /// State applied on the link of a generation.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct AppliedState {
     generation: u64,
     /// Session resets counted when applied.
@@ -85,21 +86,32 @@ struct AppliedState {
     resources: HashMap<Arc<str>, Result<(), CallError>>,
     level: Option<LogLevel>,
     /// Consecutive unclear results.
-    failures: u32,
+    retry: Retry,
     /// Time of the next retry.
     retry_at: Option<MonotonicTime>,
 }
 
 impl AppliedState {
-    /// Schedules a retry of resources neither accepted nor refused; `jitter` is any number.
-    fn schedule_retry(&mut self, now: MonotonicTime, jitter: u64) {
+    fn new(server: &str) -> Self {
+        Self {
+            generation: 0,
+            session_resets: 0,
+            resources: HashMap::new(),
+            level: None,
+            retry: Retry::new(RETRY_BACKOFF, JitterSource::from_owner(server)),
+            retry_at: None,
+        }
+    }
+
+    /// Schedules a retry of resources neither accepted nor refused.
+    fn schedule_retry(&mut self, now: MonotonicTime) {
         match self.resources.values().any(is_undecided) {
             true if self.retry_at.is_some() => {}
-            true => {
-                self.failures = self.failures.saturating_add(1);
-                self.retry_at = Some(now.plus(RETRY_BACKOFF.wait_after(self.failures, jitter)));
+            true => self.retry_at = Some(now.plus(self.retry.next_wait(now))),
+            false => {
+                self.retry.reset();
+                self.retry_at = None;
             }
-            false => (self.failures, self.retry_at) = (0, None),
         }
     }
 }
@@ -241,7 +253,7 @@ impl SubscriptionSync {
         }
         let sync = Arc::new(ServerSync {
             server: server.clone(),
-            applied: watch::Sender::default(),
+            applied: watch::Sender::new(AppliedState::new(name)),
             wake: Notify::new(),
         });
         syncs.insert(Arc::clone(name), Arc::clone(&sync));
@@ -267,9 +279,8 @@ impl SubscriptionSync {
                 if let Some((step, ready)) = &step {
                     self.apply_step(&server, &sync, step, ready).await;
                     let now = self.clock.now();
-                    let jitter = JitterSource::from_owner(&sync.server.spec().name).jitter(now);
                     sync.applied
-                        .send_modify(|applied| applied.schedule_retry(now, jitter));
+                        .send_modify(|applied| applied.schedule_retry(now));
                     return;
                 }
                 tokio::select! {

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_core::backoff::Backoff;
+use bowline_core::retry::{JitterSource, Retry};
 use bowline_core::sync::lock;
 use bowline_link::websocket::close_codes;
-use bowline_runtime::JitterSource;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::hub_connection::{HubConnection, HubConnectionEnd};
@@ -39,7 +40,7 @@ pub(super) async fn keep_connected(shared: Arc<BrokerClientShared>) {
 
 /// Reconnects in a loop; returns when reconnecting is not allowed.
 async fn connect_loop(shared: &Arc<BrokerClientShared>) -> BrokerConnectError {
-    let mut attempts = ConnectAttempts::default();
+    let mut attempts = ConnectAttempts::new(shared);
     loop {
         let (connection, manifest) = match try_round(shared, &mut attempts).await {
             Ok(opened) => opened,
@@ -65,29 +66,34 @@ async fn connect_loop(shared: &Arc<BrokerClientShared>) -> BrokerConnectError {
             return BrokerConnectError::Fenced(end.reason);
         }
         let lasted = began.duration_until(shared.options.clock.now());
-        attempts.record_loss(lasted >= shared.options.reconnect.steady);
+        match lasted >= shared.options.reconnect.steady {
+            true => attempts.attempt_retry.reset(),
+            false => attempts.attempt_retry.count_failure(),
+        }
         tracing::warn!(hub = %shared.endpoint, reason = %end.reason, "hub connection lost");
         shared.publish_snapshot(BrokerClientState::Connecting, None);
     }
 }
 
 /// Counters of connection attempts.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct ConnectAttempts {
     /// Successful connections.
     generation: u64,
     /// Consecutive failed attempts and short-lived connections.
-    failures: u32,
+    attempt_retry: Retry,
     /// Consecutive failed rounds.
-    failed_rounds: u32,
+    round_retry: Retry,
 }
 
 impl ConnectAttempts {
-    const fn record_loss(&mut self, was_steady: bool) {
-        self.failures = match was_steady {
-            true => 0,
-            false => self.failures.saturating_add(1),
-        };
+    fn new(shared: &BrokerClientShared) -> Self {
+        let reconnect = shared.options.reconnect;
+        Self {
+            generation: 0,
+            attempt_retry: shared.new_retry(reconnect.backoff),
+            round_retry: shared.new_retry(reconnect.round_backoff),
+        }
     }
 }
 
@@ -97,19 +103,17 @@ async fn try_round(
     shared: &Arc<BrokerClientShared>,
     attempts: &mut ConnectAttempts,
 ) -> Result<(Arc<HubConnection>, Arc<PeerManifest>), BrokerConnectError> {
-    let reconnect = shared.options.reconnect;
     let mut attempt = 0;
     loop {
-        if attempts.failures > 0 {
-            let jitter = shared.wait_jitter(attempts.failures);
-            sleep(reconnect.backoff.wait_after(attempts.failures, jitter)).await;
+        if attempts.attempt_retry.failures() > 0 {
+            sleep(attempts.attempt_retry.wait(shared.options.clock.now())).await;
         }
         attempt += 1;
         let generation = attempts.generation + 1;
         let error = match shared.open_connection(generation).await {
             Ok(opened) => {
                 attempts.generation = generation;
-                attempts.failed_rounds = 0;
+                attempts.round_retry.reset();
                 return Ok(opened);
             }
             Err(error) => error,
@@ -120,8 +124,8 @@ async fn try_round(
             reason = %error.display_chain(),
             "attempt failed"
         );
-        attempts.failures = attempts.failures.saturating_add(1);
-        let is_last = attempt >= reconnect.attempts_max || error.is_permanent();
+        attempts.attempt_retry.count_failure();
+        let is_last = attempt >= shared.options.reconnect.attempts_max || error.is_permanent();
         if is_last || matches!(error, BrokerConnectError::Fenced(_)) {
             return Err(error);
         }
@@ -134,24 +138,19 @@ async fn back_off(
     attempts: &mut ConnectAttempts,
     error: BrokerConnectError,
 ) {
-    attempts.failed_rounds = attempts.failed_rounds.saturating_add(1);
     tracing::warn!(
         hub = %shared.endpoint,
         reason = %error.display_chain(),
         "hub cannot be reached"
     );
     shared.publish_snapshot(BrokerClientState::BackingOff(error), None);
-    let wait = shared.options.reconnect.round_backoff;
-    let wait = wait.wait_after(
-        attempts.failed_rounds,
-        shared.wait_jitter(attempts.failed_rounds),
-    );
+    let wait = attempts.round_retry.next_wait(shared.options.clock.now());
     tokio::select! {
         () = sleep(wait) => {}
         () = shared.connect_wanted.notified() => {}
     }
     // The backoff between rounds replaces the backoff between attempts.
-    attempts.failures = 0;
+    attempts.attempt_retry.reset();
     shared.publish_snapshot(BrokerClientState::Connecting, None);
 }
 
@@ -171,7 +170,7 @@ async fn watch_manifest(
     let mut revisions = connection.manifest_revision.subscribe();
     // A change announced during the first fetch may be newer than the fetched manifest.
     revisions.mark_changed();
-    let mut failures = 0;
+    let mut retry = shared.new_retry(shared.options.reconnect.backoff);
     let mut retry_at: Option<Instant> = None;
     loop {
         tokio::select! {
@@ -197,7 +196,7 @@ async fn watch_manifest(
             .await
         {
             Ok(manifest) => {
-                failures = 0;
+                retry.reset();
                 shared.publish_snapshot(
                     BrokerClientState::Connected(Arc::clone(connection)),
                     Some(manifest),
@@ -205,16 +204,14 @@ async fn watch_manifest(
             }
             // Keep the known manifest: a failed fetch removes nothing.
             Err(error) => {
-                failures += 1;
                 tracing::warn!(
                     hub = %shared.endpoint,
                     reason = %error.display_chain(),
                     "manifest kept"
                 );
-                let backoff = shared.options.reconnect.backoff;
-                let wait = backoff.wait_after(failures, shared.wait_jitter(failures));
                 let clock = &shared.options.clock;
-                retry_at = Some(clock.instant(clock.now().plus(wait)));
+                let now = clock.now();
+                retry_at = Some(clock.instant(now.plus(retry.next_wait(now))));
             }
         }
     }
@@ -258,8 +255,7 @@ impl BrokerClientShared {
         self.changes.send_modify(|tick| *tick += 1);
     }
 
-    /// Returns the jitter of this client.
-    fn wait_jitter(&self, failures: u32) -> u64 {
-        JitterSource::from_owner((&self.instance, failures)).jitter(self.options.clock.now())
+    fn new_retry(&self, backoff: Backoff) -> Retry {
+        Retry::new(backoff, JitterSource::from_owner(&self.instance))
     }
 }

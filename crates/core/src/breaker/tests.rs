@@ -1,6 +1,8 @@
 //! Breaker scripts with calls, outages and checks.
 
 use super::*;
+use crate::backoff::Backoff;
+use crate::retry::JitterSource;
 
 const POLICY: BreakerPolicy = BreakerPolicy {
     failures_max: 2,
@@ -155,17 +157,14 @@ fn late_success_does_not_close_open_breaker() {
     assert_admissions("???ffg?", "yyyn");
 }
 
-const CHECKS: CheckPolicy = CheckPolicy {
-    backoff: Backoff {
-        base: Duration::from_millis(10),
-        cap: Duration::from_millis(40),
-    },
-    seed: 0,
+const CHECK_BACKOFF: Backoff = Backoff {
+    base: Duration::from_millis(10),
+    cap: Duration::from_millis(40),
 };
 
 /// Returns a breaker with checks, opened by sequential calls.
 fn open_breaker(health: HealthSignal) -> Breaker {
-    let mut breaker = Breaker::with_checks(POLICY, CHECKS);
+    let mut breaker = Breaker::with_checks(POLICY, Retry::new(CHECK_BACKOFF, JitterSource::none()));
     for _ in 0..POLICY.failures_max {
         let pass = breaker.admit_call(MonotonicTime(0)).unwrap();
         breaker.record_outcome(pass, health, MonotonicTime(0));

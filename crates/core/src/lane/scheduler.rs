@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::backoff::Backoff;
+use crate::retry::{JitterSource, Retry};
 use crate::time::MonotonicTime;
 
 /// Lanes draining at the same time.
@@ -26,6 +27,7 @@ pub struct LaneScheduler {
     lanes: BTreeMap<Arc<str>, LaneState>,
     servers: HashMap<Arc<str>, LaneServerState>,
     draining_lanes: usize,
+    jitter: JitterSource,
 }
 
 #[derive(Debug)]
@@ -34,7 +36,7 @@ struct LaneState {
     /// Time of the next attempt.
     due_at: MonotonicTime,
     /// Consecutive failures.
-    failures: u32,
+    retry: Retry,
     /// Whether a drain holds the lane.
     is_draining: bool,
     /// Progress of the current or last drain.
@@ -71,15 +73,28 @@ pub enum LaneAdmission {
     Queue,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct LaneServerState {
     /// Whether the last delivery reached the server.
     is_up: bool,
-    failures: u32,
+    /// Consecutive failures.
+    retry: Retry,
     /// Time of the next attempt while not up.
     due_at: MonotonicTime,
     /// Lanes draining to the server.
     draining_lanes: usize,
+}
+
+impl LaneServerState {
+    /// Returns the state of a server that no delivery has reached yet.
+    fn new(server: &str, jitter: JitterSource) -> Self {
+        Self {
+            is_up: false,
+            retry: Retry::new(RETRY_BACKOFF, jitter.for_part(server)),
+            due_at: MonotonicTime::default(),
+            draining_lanes: 0,
+        }
+    }
 }
 
 /// Schedule of a lane, for people.
@@ -94,14 +109,30 @@ pub struct LaneTimes {
 }
 
 impl LaneScheduler {
+    /// Returns a scheduler without lanes; `jitter` spreads the retries of lanes and servers.
+    #[must_use]
+    pub fn new(jitter: JitterSource) -> Self {
+        Self {
+            jitter,
+            ..Self::default()
+        }
+    }
+
+    /// Returns the state of a server with lanes.
+    fn server_state(&mut self, server: &Arc<str>) -> &mut LaneServerState {
+        let new = || LaneServerState::new(server, self.jitter);
+        self.servers.entry(Arc::clone(server)).or_insert_with(new)
+    }
+
     /// Marks a lane as pending after a write was added.
     pub fn mark_pending(&mut self, lane: &Arc<str>, server: &Arc<str>, now: MonotonicTime) {
         let state = self.lanes.entry(Arc::clone(lane)).or_insert_with(|| {
-            self.servers.entry(Arc::clone(server)).or_default();
+            let new = || LaneServerState::new(server, self.jitter);
+            self.servers.entry(Arc::clone(server)).or_insert_with(new);
             LaneState {
                 server: Arc::clone(server),
                 due_at: now,
-                failures: 0,
+                retry: Retry::new(RETRY_BACKOFF, self.jitter.for_part(lane)),
                 is_draining: false,
                 progress: DrainProgress::default(),
                 is_suspect: false,
@@ -147,9 +178,10 @@ impl LaneScheduler {
     /// Makes a lane and its server due at once, ignoring earlier failures.
     pub fn expedite(&mut self, lane: &str, now: MonotonicTime) {
         if let Some(state) = self.lanes.get_mut(lane) {
-            (state.due_at, state.failures) = (now, 0);
-            let server = self.servers.entry(Arc::clone(&state.server)).or_default();
-            server.due_at = now;
+            state.due_at = now;
+            state.retry.reset();
+            let server = Arc::clone(&state.server);
+            self.server_state(&server).due_at = now;
         }
     }
 
@@ -158,7 +190,8 @@ impl LaneScheduler {
         let Some(state) = self.servers.get_mut(server) else {
             return;
         };
-        (state.due_at, state.failures) = (now, 0);
+        state.due_at = now;
+        state.retry.reset();
         for lane in self.lanes.values_mut().filter(|l| *l.server == *server) {
             lane.due_at = lane.due_at.min(now);
         }
@@ -186,8 +219,8 @@ impl LaneScheduler {
         let name = Arc::clone(name);
         let lane = self.lanes.get_mut(&name)?;
         (lane.is_draining, lane.seen_seq) = (true, lane.added_seq);
-        let server = self.servers.entry(Arc::clone(&lane.server)).or_default();
-        server.draining_lanes += 1;
+        let server = Arc::clone(&lane.server);
+        self.server_state(&server).draining_lanes += 1;
         self.draining_lanes += 1;
         Some(name)
     }
@@ -218,7 +251,8 @@ impl LaneScheduler {
         let Some(state) = self.lanes.get_mut(lane) else {
             return;
         };
-        (state.failures, state.is_suspect) = (0, false);
+        state.retry.reset();
+        state.is_suspect = false;
         let was_up = self.servers.get(&state.server).is_some_and(|one| one.is_up);
         if !was_up || state.progress.delivered == 0 {
             state.progress = DrainProgress {
@@ -228,8 +262,10 @@ impl LaneScheduler {
         }
         state.progress.delivered += 1;
         state.progress.last_at = now;
-        let server = self.servers.entry(Arc::clone(&state.server)).or_default();
-        (server.is_up, server.failures) = (true, 0);
+        let server = Arc::clone(&state.server);
+        let server = self.server_state(&server);
+        server.is_up = true;
+        server.retry.reset();
     }
 
     /// Releases a lane after a drain; remaining writes stay due.
@@ -261,36 +297,26 @@ impl LaneScheduler {
         }
     }
 
-    /// Records an unreachable server: lane and server back off, at least for `after`. `jitter` is
-    /// any number.
-    pub fn on_unreachable(
-        &mut self,
-        lane: &str,
-        after: Option<Duration>,
-        now: MonotonicTime,
-        jitter: u64,
-    ) {
+    /// Records an unreachable server: lane and server back off, at least for `after`.
+    pub fn on_unreachable(&mut self, lane: &str, after: Option<Duration>, now: MonotonicTime) {
         let Some(state) = self.lanes.get_mut(lane) else {
             return;
         };
         let least = after.unwrap_or_default();
         // Writes sent together fail together and count as one failure.
         if state.due_at <= now {
-            state.failures = state.failures.saturating_add(1);
+            state.retry.count_failure();
         }
         state.is_suspect = false;
-        let rest = RETRY_BACKOFF
-            .wait_after(state.failures.max(1), jitter)
-            .max(least);
+        let rest = state.retry.wait(now).max(least);
         state.due_at = state.due_at.max(now.plus(rest));
-        let server = self.servers.entry(Arc::clone(&state.server)).or_default();
+        let server = Arc::clone(&state.server);
+        let server = self.server_state(&server);
         server.is_up = false;
         if server.due_at <= now {
-            server.failures = server.failures.saturating_add(1);
+            server.retry.count_failure();
         }
-        let rest = RETRY_BACKOFF
-            .wait_after(server.failures.max(1), jitter)
-            .max(least);
+        let rest = server.retry.wait(now).max(least);
         server.due_at = server.due_at.max(now.plus(rest));
     }
 
@@ -359,7 +385,7 @@ impl LaneScheduler {
             due_at: state
                 .due_at
                 .max(server.map_or(MonotonicTime(0), |server| server.due_at)),
-            failures: state.failures,
+            failures: state.retry.failures(),
             is_draining: state.is_draining,
         })
     }

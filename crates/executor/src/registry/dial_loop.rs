@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use bowline_core::backoff::RestartBackoff;
 use bowline_core::error::display_chain;
+use bowline_core::retry::{JitterSource, Retry};
 use bowline_link::websocket::close_codes;
 use bowline_link::websocket::{self, DialError, DisconnectReason};
-use bowline_runtime::{CredentialSource, JitterSource};
+use bowline_runtime::CredentialSource;
 
 use crate::connection::{
     ExecServerConnection, ExecServerOpenError, ExecutorHandshakeError, exec_server_limits,
@@ -38,8 +38,8 @@ pub(super) async fn run_dial_loop(
     entry: Arc<ExecutorEntry>,
     mut specs: watch::Receiver<Option<DialSpec>>,
 ) {
-    let mut restarts = RestartBackoff::new(shared.options.backoff, shared.options.steady);
-    let jitter = JitterSource::random();
+    let retry = Retry::new(shared.options.backoff, JitterSource::random());
+    let mut retry = retry.with_steady_run(shared.options.steady);
     loop {
         let Some(spec) = specs.borrow_and_update().clone() else {
             return;
@@ -72,7 +72,7 @@ pub(super) async fn run_dial_loop(
         let now = shared.clock.now();
         let wait = match entry.is_awaited(now) {
             true => shared.options.recovery_interval,
-            false => restarts.wait_after_run(began.duration_until(now), jitter.jitter(now)),
+            false => retry.next_wait_after_run(began.duration_until(now), now),
         };
         tokio::select! {
             biased;

@@ -9,6 +9,7 @@ use bowline_core::lane::{
     POISON_TRIES_MAX, RETRY_BACKOFF, WriteDisposition, is_gateway_limit, may_be_poison,
     on_replay_error,
 };
+use bowline_core::retry::{JitterSource, Retry};
 use bowline_core::sync::lock;
 use bowline_journal::audit::AuditRowKind;
 use bowline_journal::{
@@ -181,7 +182,10 @@ async fn on_failure(
             dead_letter(shared, receipt, record, reason.into(), end).await?;
             return Ok(SendOutcome::Finished);
         }
-        let rest = RETRY_BACKOFF.wait_after(tries.max(1), shared.lane_jitter(&record.head.key));
+        let jitter = JitterSource::from_owner(&record.head.key);
+        let rest = Retry::new(RETRY_BACKOFF, jitter)
+            .with_failures(tries)
+            .wait(shared.clock.now());
         return Ok(match serves {
             true => SendOutcome::Delayed(rest),
             false => SendOutcome::Suspect { rest, after },

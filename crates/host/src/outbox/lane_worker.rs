@@ -349,8 +349,8 @@ impl LaneWorker {
 
     /// Backs off lane and server.
     fn back_off_server(&mut self, after: Option<Duration>) {
-        let (now, jitter) = (self.shared.clock.now(), self.shared.lane_jitter(&self.name));
-        lock(&self.shared.scheduler).on_unreachable(&self.name, after, now, jitter);
+        let now = self.shared.clock.now();
+        lock(&self.shared.scheduler).on_unreachable(&self.name, after, now);
         self.stop = Some(LaneStop::ServerDown);
         // Waiting callers are released at once, not after the writes in flight.
         self.shared

@@ -9,7 +9,6 @@ use bowline_core::log_level::LogLevel;
 use bowline_core::sync::lock;
 use bowline_journal::MessageId;
 use bowline_journal::audit::AuditRowKind;
-use bowline_runtime::JitterSource;
 use bowline_wire::jsonrpc::Envelope;
 use bowline_wire::mcp::method;
 use bowline_wire::splice::write_string;
@@ -220,11 +219,6 @@ impl OutboxShared {
             state,
             reason,
         });
-    }
-
-    /// Returns the jitter of a lane.
-    pub(super) fn lane_jitter(&self, lane: &str) -> u64 {
-        JitterSource::from_owner(lane).jitter(self.clock.now())
     }
 }
 

@@ -169,12 +169,11 @@ impl StoredCall {
 
     fn requeue(&self, reason: QueueReason, after: Option<Duration>) {
         let (lane, now) = (Arc::from(self.write.lane.as_str()), self.shared.clock.now());
-        let jitter = self.shared.lane_jitter(&lane);
         {
             let mut board = lock(&self.shared.scheduler);
             board.mark_pending(&lane, &self.write.record.head.server, now);
             if reason == QueueReason::Unreachable {
-                board.on_unreachable(&lane, after, now, jitter);
+                board.on_unreachable(&lane, after, now);
             }
         }
         if reason == QueueReason::Unreachable {

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use bowline_core::breaker::Breaker;
 use bowline_core::recovery::{ServerLocation, ServerRecovery};
-use bowline_runtime::JitterSource;
+use bowline_core::retry::JitterSource;
 use tokio::sync::mpsc;
 
 use super::failure_cause::{FailureCause, FailureSource};
@@ -47,7 +47,7 @@ enum ActorPhase {
     Idle,
     Stopped,
     Starting,
-    Ready(DialedLink, RelistPair),
+    Ready(DialedLink, Box<RelistPair>),
     Backoff(Duration, FailureCause),
     Ejected(Arc<str>),
     End,
@@ -55,13 +55,20 @@ enum ActorPhase {
 
 /// Pending list refreshes: tools, and separately the other lists, so that those never delay the
 /// tools.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct RelistPair {
     tools: RelistBatch,
     others: RelistBatch,
 }
 
 impl RelistPair {
+    fn new(server: &str) -> Self {
+        Self {
+            tools: RelistBatch::new(server),
+            others: RelistBatch::new(server),
+        }
+    }
+
     /// Marks every list as changed.
     fn mark_all_changed(&mut self) {
         self.tools.mark_changed(&[ListKind::Tools]);
@@ -98,7 +105,12 @@ impl SupervisorActor {
             ServerTransport::Remote(_) | ServerTransport::Peer(_) => ServerLocation::Remote,
         };
         Self {
-            recovery: ServerRecovery::new(location, spec.backoff, spec.restart),
+            recovery: ServerRecovery::new(
+                location,
+                spec.backoff,
+                spec.restart,
+                JitterSource::from_owner(&spec.name),
+            ),
             shared,
             deps: deps.clone(),
             commands,
@@ -140,7 +152,7 @@ impl SupervisorActor {
                 ActorPhase::Stopped => self.wait_for_command(ServerState::Stopped).await,
                 ActorPhase::Starting => self.run_starting().await,
                 ActorPhase::Ready((link, events), relists) => {
-                    self.run_ready(link, events, relists).await
+                    self.run_ready(link, events, *relists).await
                 }
                 ActorPhase::Backoff(wait, cause) => self.run_backoff(wait, cause).await,
                 ActorPhase::Ejected(reason) => {
@@ -264,12 +276,6 @@ impl SupervisorActor {
         self.shared.counts.restarts.store(0, Ordering::Relaxed);
         let now = self.shared.clock.now();
         self.shared.with_breaker(now, Breaker::reset);
-    }
-
-    /// Returns the jitter of this server.
-    fn wait_jitter(&self) -> u64 {
-        let owner = (&self.shared.spec.name, self.recovery.failure_count());
-        JitterSource::from_owner(owner).jitter(self.shared.clock.now())
     }
 
     /// Marks the catalog entries as live or last known.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bowline_core::BoxFuture;
 use bowline_core::backoff::Backoff;
+use bowline_core::retry::{JitterSource, Retry};
 use bowline_link::Link;
 use bowline_runtime::Clock;
 use tokio::time::{Instant, sleep_until};
@@ -23,7 +24,6 @@ const RETRY_BACKOFF: Backoff = Backoff {
 };
 
 /// Lists of a server that are refreshed together.
-#[derive(Default)]
 pub(super) struct RelistBatch {
     /// Lists to request next. A change during a request is handled afterwards, so that a server
     /// changing faster than it lists is still read.
@@ -33,12 +33,22 @@ pub(super) struct RelistBatch {
     /// Lists that failed.
     failed: Vec<ListKind>,
     /// Consecutive failed attempts.
-    failures: u32,
+    retry: Retry,
     /// Time of the next retry.
     retry_at: Option<Instant>,
 }
 
 impl RelistBatch {
+    pub(super) fn new(server: &str) -> Self {
+        Self {
+            changed: Vec::new(),
+            in_flight: None,
+            failed: Vec::new(),
+            retry: Retry::new(RETRY_BACKOFF, JitterSource::from_owner(server)),
+            retry_at: None,
+        }
+    }
+
     /// Marks lists as changed.
     pub(super) fn mark_changed(&mut self, kinds: &[ListKind]) {
         for kind in kinds {
@@ -48,8 +58,8 @@ impl RelistBatch {
         }
     }
 
-    /// Records results and schedules retries; `jitter` is any number.
-    pub(super) fn record_results(&mut self, listed: &[ListFetch], clock: &dyn Clock, jitter: u64) {
+    /// Records results and schedules retries.
+    pub(super) fn record_results(&mut self, listed: &[ListFetch], clock: &dyn Clock) {
         for (kind, listed) in listed {
             self.failed.retain(|missing| missing != kind);
             if listed.as_ref().is_err_and(|error| error.is_transient()) {
@@ -57,12 +67,11 @@ impl RelistBatch {
             }
         }
         if self.failed.is_empty() {
-            self.failures = 0;
+            self.retry.reset();
             self.retry_at = None;
         } else {
-            self.failures = self.failures.saturating_add(1);
-            let wait = RETRY_BACKOFF.wait_after(self.failures, jitter);
-            self.retry_at = Some(clock.instant(clock.now().plus(wait)));
+            let now = clock.now();
+            self.retry_at = Some(clock.instant(now.plus(self.retry.next_wait(now))));
         }
     }
 

@@ -4,7 +4,7 @@ use super::*;
 
 /// The server was away, and the drain leaves the lane.
 fn fail_and_release(board: &mut LaneScheduler, lane: &str, after: Option<Duration>, now: u64) {
-    board.on_unreachable(lane, after, MonotonicTime(now), 0);
+    board.on_unreachable(lane, after, MonotonicTime(now));
     board.release_lane(lane, MonotonicTime(now));
 }
 
@@ -115,7 +115,7 @@ fn caller_failure_keeps_one_drain_per_lane() {
     board.on_delivered("a", MonotonicTime(1));
     assert_eq!(board.lane_admission("a"), LaneAdmission::WaitTurn);
     // A caller's own write failed while the drain works on the lane.
-    board.on_unreachable("a", None, MonotonicTime(2), 0);
+    board.on_unreachable("a", None, MonotonicTime(2));
     assert_eq!(board.lane_admission("a"), LaneAdmission::Queue);
     assert_eq!(
         take_lanes(&mut board, 5_000),
@@ -131,7 +131,7 @@ fn caller_failure_keeps_one_drain_per_lane() {
 fn calls_lost_together_are_one_failure() {
     let mut board = scheduler(&[("a", "s")]);
     for _ in 0..20 {
-        board.on_unreachable("a", None, MonotonicTime(3), 0);
+        board.on_unreachable("a", None, MonotonicTime(3));
     }
     assert_eq!(board.next_due(|_| true), Some(MonotonicTime(1_003)));
     assert_eq!(board.lane_times("a").map(|times| times.failures), Some(1));

@@ -69,7 +69,7 @@ impl SupervisorActor {
             FailureSource::Program => ServerFailure::ProgramNotFound,
             FailureSource::Path => ServerFailure::PathLost,
         };
-        let next = self.recovery.on_failure(failure, now, self.wait_jitter());
+        let next = self.recovery.on_failure(failure, now);
         self.shared
             .counts
             .restarts

@@ -1,15 +1,15 @@
 //! Probes a server with an open breaker, to close the breaker soon after recovery.
 
 use std::fmt;
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_core::BoxFuture;
 use bowline_core::backoff::Backoff;
-use bowline_core::breaker::{Breaker, CheckPolicy, ReachabilityCheck};
+use bowline_core::breaker::{Breaker, ReachabilityCheck};
 use bowline_core::era::Era;
 use bowline_core::error::FailureClass;
+use bowline_core::retry::{JitterSource, Retry};
 use bowline_core::sync::lock;
 use bowline_link::{Link, LinkError, LinkRequest};
 use bowline_wire::mcp::method;
@@ -33,12 +33,7 @@ const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
 pub(in super::super) fn new_breaker(spec: &ServerSpec) -> Breaker {
     match spec.transport {
         ServerTransport::Remote(_) | ServerTransport::Peer(_) => {
-            let mut mixer = DefaultHasher::new();
-            spec.name.hash(&mut mixer);
-            let checks = CheckPolicy {
-                backoff: CHECK_BACKOFF,
-                seed: mixer.finish(),
-            };
+            let checks = Retry::new(CHECK_BACKOFF, JitterSource::from_owner(&spec.name));
             Breaker::with_checks(spec.breaker, checks)
         }
         ServerTransport::Child(_)

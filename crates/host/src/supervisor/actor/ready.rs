@@ -114,7 +114,7 @@ impl SupervisorActor {
     }
 
     pub(super) fn update_relist(&self, relist: &mut RelistBatch, listed: &[ListFetch]) {
-        relist.record_results(listed, self.shared.clock.as_ref(), self.wait_jitter());
+        relist.record_results(listed, self.shared.clock.as_ref());
     }
 
     /// Reacts to an unattributed server request: from now on each session with client capabilities

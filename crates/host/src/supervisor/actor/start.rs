@@ -70,7 +70,7 @@ impl SupervisorActor {
             .on_start(MonotonicTime(started_at.into_inner()));
         match outcome {
             Ok(Ok((dialled, lists))) => {
-                let mut relists = RelistPair::default();
+                let mut relists = RelistPair::new(&self.shared.spec.name);
                 if is_stale {
                     relists.mark_all_changed();
                 }
@@ -82,7 +82,7 @@ impl SupervisorActor {
                     link: Arc::clone(&dialled.0),
                     since: self.shared.clock.now(),
                 })));
-                ActorPhase::Ready(dialled, relists)
+                ActorPhase::Ready(dialled, Box::new(relists))
             }
             Ok(Err(StartFailure::Connect(cause))) => self.on_start_failed(cause),
             Ok(Err(StartFailure::List(mut cause))) => {

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use bowline_core::backoff::{Backoff, RestartBackoff};
+use bowline_core::backoff::Backoff;
 use bowline_core::call::BodyKind;
 use bowline_core::client_handle::ClientCapabilities;
-use bowline_runtime::JitterSource;
+use bowline_core::retry::{JitterSource, Retry};
 use bowline_wire::jsonrpc::write_notification;
 use bowline_wire::mcp::{code, method};
 use bowline_wire::object::field;
@@ -123,8 +123,7 @@ pub(crate) async fn run_listener<E: ListenTransport>(
         current: None,
         acknowledged: Vec::new(),
         has_missed: false,
-        restarts: RestartBackoff::new(RETRY_BACKOFF, STEADY_AFTER),
-        jitter: JitterSource::random(),
+        retry: Retry::new(RETRY_BACKOFF, JitterSource::random()).with_steady_run(STEADY_AFTER),
     };
     tokio::select! {
         biased;
@@ -146,9 +145,7 @@ struct ListenTask<E> {
     acknowledged: Vec<Arc<str>>,
     /// Whether changes may have been missed without a stream.
     has_missed: bool,
-    restarts: RestartBackoff,
-    /// Spreads the retries of many links.
-    jitter: JitterSource,
+    retry: Retry,
 }
 
 /// An open stream.
@@ -198,10 +195,7 @@ impl<E: ListenTransport> ListenTask<E> {
                     self.emit_all_changes().await;
                 }
                 let retry_wait = match renewed {
-                    RenewOutcome::Partial => Some(
-                        self.restarts
-                            .wait_after_run(Duration::ZERO, self.jitter.jitter(now())),
-                    ),
+                    RenewOutcome::Partial => Some(self.retry.next_wait(now())),
                     RenewOutcome::Complete | RenewOutcome::Refused | RenewOutcome::Lost => None,
                 };
                 tokio::select! {
@@ -216,9 +210,8 @@ impl<E: ListenTransport> ListenTask<E> {
             }
             self.has_missed = true;
             let lasted = self.current.take().map(|current| now() - current.since);
-            let wait = self
-                .restarts
-                .wait_after_run(lasted.unwrap_or_default(), self.jitter.jitter(now()));
+            let lasted = lasted.unwrap_or_default();
+            let wait = self.retry.next_wait_after_run(lasted, now());
             let _ = timeout(wait, wanted_watch.changed()).await;
         }
     }
