@@ -1,9 +1,12 @@
-//! Accounts of principals: usage of shared resources, and request rates.
+//! Accounts of principals: usage of shared resources, request rates, and calls in flight.
 //!
 //! A [`ResourceShare`] is a guard: dropping it returns the amount, so a future dropped at any await
 //! leaks nothing.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
+
+use foldhash::fast::RandomState;
 
 use crate::call::{Principal, Role};
 use crate::rate_limiter::{RateDecision, RateLimiter, RateLimits, RequestCost};
@@ -170,25 +173,88 @@ impl Drop for ResourceShare {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// Counts the calls in flight by principal.
+#[derive(Debug)]
+pub struct ConcurrencyCounter {
+    /// Calls one principal may have in flight.
+    limit: u32,
+    /// Idle principals have no entry.
+    in_flight: HashMap<Arc<str>, u32, RandomState>,
+    /// Refused calls.
+    refused_calls: u64,
+}
 
-    #[test]
-    fn dropped_share_is_returned() {
-        let limits =
-            ShareLimits::default().with_limit(SharedResource::BodyBytes, ShareLimit::new(100, 50));
-        let accounts = PrincipalAccounts::new(limits);
-        let ann = Principal::new("ann", Role::None);
-        let mut share = accounts
-            .take_share(&ann, SharedResource::BodyBytes, 10)
-            .unwrap();
-        share.grow(40).unwrap();
-        assert!(share.grow(1).is_err());
-        assert_eq!(accounts.usage_of(&ann.name, SharedResource::BodyBytes), 50);
-        share.shrink(20);
-        assert_eq!(share.amount(), 30);
-        drop(share);
-        assert_eq!(accounts.usage_of(&ann.name, SharedResource::BodyBytes), 0);
+/// Calls in flight, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConcurrencyView {
+    /// The limit per principal.
+    pub limit: u32,
+    /// Calls in flight per principal, by name.
+    pub in_flight: Vec<(Arc<str>, u32)>,
+    /// Calls refused for this limit since the start.
+    pub refused_calls: u64,
+}
+
+impl ConcurrencyCounter {
+    /// Returns an empty counter with a limit per principal.
+    #[must_use]
+    pub fn new(limit: u32) -> Self {
+        Self {
+            limit,
+            in_flight: HashMap::default(),
+            refused_calls: 0,
+        }
+    }
+
+    /// Changes the limit; calls in flight are unaffected.
+    pub const fn set_limit(&mut self, limit: u32) {
+        self.limit = limit;
+    }
+
+    /// Counts a call, or returns the limit if reached.
+    pub fn try_acquire(&mut self, principal: &Arc<str>) -> Result<(), u32> {
+        match self.in_flight.get_mut(principal) {
+            Some(count) if *count < self.limit => {
+                *count += 1;
+                Ok(())
+            }
+            None if self.limit > 0 => {
+                self.in_flight.insert(Arc::clone(principal), 1);
+                Ok(())
+            }
+            Some(_) | None => {
+                self.refused_calls += 1;
+                Err(self.limit)
+            }
+        }
+    }
+
+    /// Returns the current counts.
+    #[must_use]
+    pub fn view(&self) -> ConcurrencyView {
+        let mut in_flight: Vec<_> = self
+            .in_flight
+            .iter()
+            .map(|(principal, in_flight)| (Arc::clone(principal), *in_flight))
+            .collect();
+        in_flight.sort();
+        ConcurrencyView {
+            limit: self.limit,
+            in_flight,
+            refused_calls: self.refused_calls,
+        }
+    }
+
+    /// Releases the permit of a call.
+    pub fn release_permit(&mut self, principal: &Arc<str>) {
+        if let Some(count) = self.in_flight.get_mut(principal) {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                self.in_flight.remove(principal);
+            }
+        }
     }
 }
+
+#[cfg(test)]
+mod tests;

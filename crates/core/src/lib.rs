@@ -12,7 +12,6 @@ pub mod cache;
 pub mod call;
 pub mod client_handle;
 pub mod coalesce;
-pub mod concurrency;
 pub mod egress;
 pub mod era;
 pub mod error;

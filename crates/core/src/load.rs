@@ -1,15 +1,10 @@
-//! Recent load of a server: call outcomes and latencies.
-
-mod histogram;
+//! Recent load of a server: call outcomes, and latencies in histograms with a fixed number of
+//! exponentially growing buckets.
 
 use std::time::Duration;
 
 use crate::error::FailureClass;
 use crate::time::{MonotonicTime, to_millis};
-
-pub use histogram::{BOUNDS_S, LatencyHistogram};
-
-use histogram::CoarseHistogram;
 
 /// Recent load covers the current and the previous half window.
 pub const HALF_WINDOW: Duration = Duration::from_secs(300);
@@ -306,88 +301,129 @@ fn ratio(part: u64, whole: u64) -> f64 {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// Parts per octave of microseconds. A duration is reported as the middle of its part, at most
+/// 1/16 off.
+const PARTS_PER_OCTAVE: u64 = 8;
 
-    fn completion(outcome: CallOutcome, took_us: u64) -> CallCompletion {
-        CallCompletion {
-            outcome,
-            duration_us: took_us,
-            is_retried: false,
-        }
-    }
+/// Durations below this power of two (microseconds) have a bucket each.
+const PARTS_BITS: u32 = PARTS_PER_OCTAVE.trailing_zeros();
 
-    #[test]
-    fn each_outcome_has_its_own_counter() {
-        let mut load = ServerLoad::new(MonotonicTime(0));
-        for (at, outcome) in OUTCOMES.into_iter().enumerate() {
-            assert_eq!(outcome.counter_index(), at, "{outcome:?}");
-            load.record_call(completion(outcome, 10), MonotonicTime(0));
-        }
-        let totals = load.totals();
-        for outcome in OUTCOMES {
-            assert_eq!(totals.outcome_count(outcome), 1, "{outcome:?}");
-        }
-        assert_eq!(totals.call_count(), OUTCOMES.len() as u64);
-        assert_eq!(totals.error_count(), OUTCOMES.len() as u64 - 3);
-        assert_eq!(totals.shed_count(), 1);
-    }
+/// Octaves above; the last ends after more than an hour.
+const OCTAVES: usize = 29;
 
-    #[test]
-    fn unsent_calls_do_not_affect_latency() {
-        let mut load = ServerLoad::new(MonotonicTime(0));
-        load.record_call(completion(CallOutcome::Succeeded, 1_000), MonotonicTime(0));
-        for outcome in [
-            CallOutcome::Shed,
-            CallOutcome::Cancelled,
-            CallOutcome::Failed(FailureClass::Unavailable),
-            CallOutcome::Failed(FailureClass::SendFailed),
-        ] {
-            load.record_call(completion(outcome, 9_000_000), MonotonicTime(0));
-        }
-        let view = load.recent_view(MonotonicTime(0));
-        assert_eq!((view.calls, view.errors), (5, 3));
-        assert!((view.error_rate - 0.6).abs() < 1e-9, "{view:?}");
-        assert!(view.p99_us < Some(1_100), "{view:?}");
-        assert_eq!(load.totals().timed_count(), 1);
-        assert_eq!(load.totals().timed_sum_us(), 1_000);
-    }
+const BUCKETS: usize = (OCTAVES + 1) * PARTS_PER_OCTAVE as usize;
 
-    #[test]
-    fn window_drops_calls_older_than_two_halves() {
-        let half = to_millis(HALF_WINDOW);
-        let mut load = ServerLoad::new(MonotonicTime(0));
-        assert_eq!(load.recent_view(MonotonicTime(0)), LoadView::default());
-        load.record_call(
-            completion(CallOutcome::Failed(FailureClass::Timeout), 5),
-            MonotonicTime(1),
-        );
-        for (at, calls) in [(half - 1, 1), (half, 1), (2 * half - 1, 1), (2 * half, 0)] {
-            assert_eq!(load.recent_view(MonotonicTime(at)).calls, calls, "{at}");
-        }
-        load.record_call(
-            completion(CallOutcome::Succeeded, 5),
-            MonotonicTime(2 * half),
-        );
-        assert_eq!(
-            load.recent_view(MonotonicTime(20 * half)),
-            LoadView::default()
-        );
-        assert_eq!(load.totals().call_count(), 2, "totals forget nothing");
-    }
+/// Bucket bounds in seconds, exported in metrics.
+pub const BOUNDS_S: [f64; 14] = [
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0,
+];
 
-    #[test]
-    fn retried_call_counts_once() {
-        let mut load = ServerLoad::new(MonotonicTime(0));
-        let retried = CallCompletion {
-            is_retried: true,
-            ..completion(CallOutcome::Succeeded, 5)
-        };
-        load.record_call(retried, MonotonicTime(0));
-        assert_eq!(
-            (load.totals().call_count(), load.totals().retry_count()),
-            (1, 1)
-        );
+/// The same bounds in microseconds.
+const BOUNDS_US: [u64; BOUNDS_S.len()] = [
+    500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000,
+    2_500_000, 10_000_000, 60_000_000,
+];
+
+/// Durations of one half window, fine enough for percentiles.
+#[derive(Clone, Debug)]
+pub struct LatencyHistogram {
+    counts: [u32; BUCKETS],
+    total: u64,
+}
+
+impl Default for LatencyHistogram {
+    fn default() -> Self {
+        Self {
+            counts: [0; BUCKETS],
+            total: 0,
+        }
     }
 }
+
+impl LatencyHistogram {
+    /// Records a duration; durations beyond the last bucket go into the last bucket.
+    pub fn record_us(&mut self, us: u64) {
+        if let Some(count) = self.counts.get_mut(bucket_index(us)) {
+            *count = count.saturating_add(1);
+            self.total += 1;
+        }
+    }
+
+    /// Returns the duration, in microseconds, not exceeded by `percent` of all durations in
+    /// `parts`, at most 10 % off; `None` if empty.
+    #[must_use]
+    pub fn quantile(parts: [&Self; 2], percent: u64) -> Option<u64> {
+        let total: u64 = parts.iter().map(|part| part.total).sum();
+        let rank = (total * percent).div_ceil(100).max(1);
+        let [one, two] = parts;
+        let mut cumulative = 0;
+        let counts = one.counts.iter().zip(&two.counts);
+        let mut counts = counts.map(|(a, b)| u64::from(*a) + u64::from(*b));
+        let at = counts.position(|count| {
+            cumulative += count;
+            cumulative >= rank
+        })?;
+        Some(bucket_midpoint(at))
+    }
+}
+
+/// Durations since the start, with few bounds.
+#[derive(Clone, Debug, Default)]
+struct CoarseHistogram {
+    counts: [u64; BOUNDS_US.len()],
+    count: u64,
+    sum_us: u64,
+}
+
+impl CoarseHistogram {
+    fn record_us(&mut self, us: u64) {
+        let at = BOUNDS_US.partition_point(|bound| *bound < us);
+        if let Some(count) = self.counts.get_mut(at) {
+            *count += 1;
+        }
+        self.count += 1;
+        self.sum_us = self.sum_us.saturating_add(us);
+    }
+
+    fn cumulative_buckets(&self) -> impl Iterator<Item = (f64, u64)> + '_ {
+        let mut cumulative = 0;
+        BOUNDS_S
+            .into_iter()
+            .zip(self.counts)
+            .map(move |(s, count)| {
+                cumulative += count;
+                (s, cumulative)
+            })
+    }
+
+    const fn count(&self) -> u64 {
+        self.count
+    }
+
+    const fn sum_us(&self) -> u64 {
+        self.sum_us
+    }
+}
+
+/// Returns the bucket of a duration.
+fn bucket_index(us: u64) -> usize {
+    let octave = us.max(PARTS_PER_OCTAVE).ilog2() - PARTS_BITS;
+    let part = us >> octave;
+    // Below and in the first octave, parts are single microseconds.
+    let at = u64::from(octave) * PARTS_PER_OCTAVE + part;
+    usize::try_from(at).unwrap_or(usize::MAX).min(BUCKETS - 1)
+}
+
+/// Returns the middle of a bucket.
+fn bucket_midpoint(at: usize) -> u64 {
+    let at = at as u64;
+    if at < 2 * PARTS_PER_OCTAVE {
+        return at;
+    }
+    let octave = at / PARTS_PER_OCTAVE - 1;
+    let low = (at - octave * PARTS_PER_OCTAVE) << octave;
+    low + (1 << octave) / 2
+}
+
+#[cfg(test)]
+mod tests;

@@ -3,7 +3,6 @@
 
 mod allowlist;
 mod condition;
-mod credential_contexts;
 mod decision;
 mod enabled_features;
 mod exposure;
@@ -22,8 +21,7 @@ use crate::call::{EndpointScope, FeatureKind, Principal, Role};
 
 pub use allowlist::RoleAllowlist;
 pub use condition::{Condition, ConditionError, ConditionInput, ConditionRule, EvaluationEffort};
-pub use credential_contexts::{CredentialContexts, profile_context};
-pub use decision::PolicyDecision;
+pub use decision::{CredentialContexts, PolicyDecision, profile_context};
 pub use enabled_features::EnabledFeatures;
 pub use exposure::{AUTO_TOOLS_MAX, ExposeMode, ToolExposure};
 pub use pattern::{FeaturePattern, PATTERN_BYTES_MAX, PatternError, WILDCARDS_MAX};

@@ -8,8 +8,8 @@ mod tool_search;
 
 use bowline_core::call::{CallReply, CallRequest, CallSubject, EndpointScope};
 use bowline_core::policy::ExposeMode;
+use bowline_wire::ByteSpan;
 use bowline_wire::object;
-use bowline_wire::span::ByteSpan;
 use bytes::Bytes;
 
 use crate::catalog::{ListKind, RenderedList};

@@ -23,9 +23,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
+use bowline_core::accounts::ConcurrencyView;
 use bowline_core::cache::CacheView;
 use bowline_core::call::{CallReply, CallRequest};
-use bowline_core::concurrency::ConcurrencyView;
 use bowline_core::error::CallError;
 use bowline_core::lane::KeyScope;
 use bowline_core::name::to_slug;

@@ -7,12 +7,16 @@
 //! detects the forgery.
 
 #[cfg(feature = "sqlite")]
-mod anchor;
-mod audit_row;
-mod chain;
-mod memory_trail;
+use std::path::PathBuf;
+use std::sync::Arc;
 #[cfg(feature = "sqlite")]
-mod note_queue;
+use std::time::Duration;
+
+#[cfg(feature = "sqlite")]
+use thiserror::Error;
+
+mod audit_row;
+mod memory_trail;
 #[cfg(feature = "sqlite")]
 mod rings;
 #[cfg(feature = "sqlite")]
@@ -29,17 +33,7 @@ mod trail_writer;
 #[cfg(feature = "sqlite")]
 mod verify;
 
-#[cfg(feature = "sqlite")]
-use std::path::PathBuf;
-use std::sync::Arc;
-#[cfg(feature = "sqlite")]
-use std::time::Duration;
-
-#[cfg(feature = "sqlite")]
-use thiserror::Error;
-
-pub use audit_row::{AuditPayload, AuditRow, AuditRowKind};
-pub use chain::{ChainHash, ChainHead};
+pub use audit_row::{AuditPayload, AuditRow, AuditRowKind, ChainHash, ChainHead};
 pub use memory_trail::MemoryAuditTrail;
 #[cfg(feature = "sqlite")]
 pub use rings::{

@@ -1,39 +1,34 @@
 //! Demultiplexer of a link: dispatches every server message to the recipient, for any transport.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use bowline_core::call::{BodyKind, ServerResponse};
+use bowline_core::client_handle::ClientHandle;
+use bowline_core::sync::lock;
+
+use bowline_wire::splice::replace_span;
+use bowline_wire::{JsonError, MessageError, MessageKind, RpcMessage, jsonrpc, object};
+use bytes::Bytes;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout_at};
+
+use crate::link::{LinkError, LinkEvent, LinkExit};
+
 mod annotate;
-mod dispatch_text;
-mod event_sender;
 mod input_relay;
+mod notification_dispatch;
 mod pending_requests;
 mod request_dispatch;
 mod secret_forms;
 mod server_requests;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-use bowline_core::call::{BodyKind, ServerResponse};
-use bowline_core::client_handle::ClientHandle;
-use bowline_wire::mcp::{meta, method};
-use bowline_wire::splice::replace_span;
-use bowline_wire::{MessageKind, ObjectEditor, RpcMessage, object};
-use bytes::Bytes;
-use tokio::time::{Instant, timeout_at};
-
-use crate::link::{LinkError, LinkEvent, LinkExit};
-
 pub(crate) use annotate::with_server_name;
-pub(crate) use dispatch_text::dispatch_text;
-pub(crate) use event_sender::{CoalescedEvent, LinkEventSender};
 pub use input_relay::{RelayError, relay_input_requests};
 pub use pending_requests::CLIENT_WAIT_MAX;
-use pending_requests::Recipient;
 pub(crate) use pending_requests::{PendingRequest, PendingRequests, ResponseReceiver, now};
 pub(crate) use secret_forms::find_secret_property as secret_wanted;
 pub use server_requests::required_capability;
-
-/// Longest notification for a link event.
-const EVENT_BYTES_MAX: usize = 64 * 1024;
 
 /// Error code for a required URL elicitation.
 const URL_ELICITATION_REQUIRED: &[u8] = b"-32042";
@@ -215,161 +210,137 @@ impl<D: Demux> IncomingMessage<'_, D> {
             }
         });
     }
+}
 
-    fn dispatch_notification(&self) {
-        match self.message.method().unwrap_or_default() {
-            method::PROGRESS => self.forward_progress(),
-            method::TOOLS_LIST_CHANGED => self.events.emit_coalesced(CoalescedEvent::Tools),
-            method::PROMPTS_LIST_CHANGED => self.events.emit_coalesced(CoalescedEvent::Prompts),
-            method::RESOURCES_LIST_CHANGED => self.events.emit_coalesced(CoalescedEvent::Resources),
-            method::CANCELLED => self.handle_cancelled(),
-            method::RESOURCES_UPDATED => self.emit_keyed_event("uri", |uri, notification| {
-                LinkEvent::ResourceUpdated { uri, notification }
-            }),
-            method::TASKS_STATUS | method::TASKS_NOTIFICATION => {
-                self.emit_keyed_event("taskId", |task, notification| LinkEvent::TaskStatus {
-                    task,
-                    notification,
-                })
-            }
-            method::ELICITATION_COMPLETE => self.handle_elicitation_complete(),
-            method::SUBSCRIPTIONS_ACKNOWLEDGED => self.handle_acknowledged(),
-            method::MESSAGE => self.notify_client_or_emit(LinkEvent::Log),
-            _ => self.notify_client_or_emit(LinkEvent::Other),
+/// Dispatches a server text: a message, or an array of messages. Returns the number of
+/// parts besides messages.
+pub(crate) fn dispatch_text<D: Demux>(
+    demux: &Arc<D>,
+    events: &LinkEventSender,
+    text: Bytes,
+    via: Option<u64>,
+) -> usize {
+    let trimmed = text.trim_ascii();
+    let text = match trimmed.first() {
+        None => return 0,
+        Some(b'{' | b'[') if trimmed.len() == text.len() => text,
+        Some(b'{' | b'[') => text.slice_ref(trimmed),
+        Some(_) => return 1,
+    };
+    match RpcMessage::parse_from_server(text.clone()) {
+        Ok(message) => {
+            dispatch(demux, events, &message, via);
+            0
         }
-    }
-
-    fn forward_progress(&self) {
-        let message = self.message;
-        let token = message.params_span().and_then(|params| {
-            let token = object::field(params.slice(message.bytes()), "progressToken")?;
-            Some(token.shift(params.start))
-        });
-        let progress = token.and_then(|token| {
-            let id = parse_own_id(token.slice(message.bytes()))?;
-            let (caller, client_token) = self
-                .demux
-                .with_pending(|requests| requests.progress_target(id))?;
-            Some((token, caller, client_token))
-        });
-        match progress {
-            Some((token, caller, client_token)) => {
-                caller.notify(replace_span(message.bytes(), token, &client_token).into())
-            }
-            None => DemuxCounters::increment(&self.demux.counters().late),
+        Err(MessageError::Json(JsonError::Utf8 { .. })) => {
+            // The lossy conversion is valid UTF-8, so this recurses once.
+            let text = String::from_utf8_lossy(&text).into_owned();
+            dispatch_text(demux, events, Bytes::from(text), via)
         }
-    }
-
-    /// The server cancels a server request.
-    fn handle_cancelled(&self) {
-        let params = self.message.params().unwrap_or_default();
-        let Some(id) = object::field(params, "requestId") else {
-            return;
-        };
-        let closed = self
-            .demux
-            .with_pending(|requests| requests.close_server_request(id.slice(params)));
-        match closed {
-            Some((caller, Some(request_id))) => caller.cancel_request(request_id),
-            Some((_, None)) => {}
-            // A modern server ends a change stream this way, and nothing else.
-            None => {
-                let listening = |id: &u64| {
-                    self.demux
-                        .with_pending(|requests| requests.is_subscription(*id))
-                };
-                if let Some(id) = parse_own_id(id.slice(params)).filter(listening) {
-                    fail_request(self.demux.as_ref(), id, LinkError::Lost(LinkExit::Closed));
+        Err(MessageError::Batch) => {
+            let mut noise = 0;
+            // A nested batch is not a message.
+            for item in object::items(&text) {
+                match RpcMessage::parse_from_server(text.slice(item.start..item.end)) {
+                    Ok(message) => dispatch(demux, events, &message, via),
+                    Err(_) => noise += 1,
                 }
             }
+            noise
         }
-    }
-
-    /// Handles `subscriptions/acknowledged`: the server lists the accepted changes.
-    fn handle_acknowledged(&self) {
-        let params = self.message.params().unwrap_or_default();
-        let id = object::field(params, "_meta").and_then(|meta| {
-            let meta = meta.slice(params);
-            parse_own_id(object::field(meta, meta::SUBSCRIPTION_ID)?.slice(meta))
-        });
-        let acknowledge = id.and_then(|id| {
-            self.demux
-                .with_pending(|requests| requests.take_acknowledge(id))
-        });
-        match acknowledge {
-            Some(acknowledge) => {
-                let accepted = object::field(params, "notifications").map(|at| at.slice(params));
-                let _ = acknowledge.send(Bytes::copy_from_slice(accepted.unwrap_or(b"{}")));
-            }
-            None => DemuxCounters::increment(&self.demux.counters().late),
-        }
-    }
-
-    /// Emits an event about a resource or task, for all subscribers.
-    fn emit_keyed_event(&self, key: &str, event: impl FnOnce(Arc<str>, Bytes) -> LinkEvent) {
-        let params = self.message.params().unwrap_or_default();
-        match object::text_field(params, key) {
-            Some(name) => self.emit_event(|notification| event(name.as_ref().into(), notification)),
-            None => DemuxCounters::increment(&self.demux.counters().dropped),
-        }
-    }
-
-    /// Handles `elicitation/complete`: notifies the session of the user.
-    fn handle_elicitation_complete(&self) {
-        let params = self.message.params().unwrap_or_default();
-        let id = object::text_field(params, "elicitationId");
-        let found = self.demux.with_pending(|requests| {
-            let session = requests
-                .server_requests
-                .session_for_elicitation(id.as_deref()?)?;
-            Some((session, requests.newest_client(session)))
-        });
-        match found {
-            Some((_, Some(caller))) => caller.notify(Bytes::copy_from_slice(self.message.bytes())),
-            Some((session, None)) => {
-                self.emit_event(|notification| LinkEvent::SessionNotification {
-                    session,
-                    notification,
-                })
-            }
-            None => DemuxCounters::increment(&self.demux.counters().dropped),
-        }
-    }
-
-    /// Forwards a notification to the only possible session; otherwise emits an
-    /// event.
-    fn notify_client_or_emit(&self, event: impl FnOnce(Bytes) -> LinkEvent) {
-        match self
-            .demux
-            .with_pending(|requests| requests.find_recipient(self.via))
-        {
-            Recipient::Client { caller, .. } => {
-                caller.notify(Bytes::copy_from_slice(self.message.bytes()))
-            }
-            Recipient::Ambiguous | Recipient::NoClient => self.emit_event(event),
-        }
-    }
-
-    fn emit_event(&self, event: impl FnOnce(Bytes) -> LinkEvent) {
-        let bytes = self.message.bytes();
-        // Copied, so the event does not keep the whole read buffer alive.
-        let passed = bytes.len() <= EVENT_BYTES_MAX
-            && self.events.try_emit(|| event(strip_subscription_id(bytes)));
-        if !passed {
-            DemuxCounters::increment(&self.demux.counters().dropped);
-        }
+        Err(refusal) => handle_malformed(demux.as_ref(), &text, refusal),
     }
 }
 
-/// Removes our subscription id from a notification.
-fn strip_subscription_id(notification: &[u8]) -> Bytes {
-    let meta = object::field(notification, "params").and_then(|params| {
-        let meta = object::field(params.slice(notification), "_meta")?;
-        Some(meta.shift(params.start))
-    });
-    let mut editor = ObjectEditor::new(notification);
-    if let Some(meta) = meta {
-        editor.retain(meta, |key, _| key != meta::SUBSCRIPTION_ID.as_bytes());
+/// Handles malformed text. If the text claims to be a response, the pending request
+/// fails; further lines may be log output of the server.
+fn handle_malformed<D: Demux>(demux: &D, text: &[u8], refusal: MessageError) -> usize {
+    let has_member = |key| object::field(text, key).is_some();
+    let id = if has_member("jsonrpc") && !has_member("method") {
+        jsonrpc::find_refused_id(text).and_then(parse_own_id)
+    } else {
+        None
+    };
+    let Some(id) = id else {
+        return 1;
+    };
+    let reason = match refusal {
+        MessageError::Json(fault) => fault.to_string(),
+        other => other.to_string(),
+    };
+    fail_request(demux, id, LinkError::BadResponse(reason.into()));
+    0
+}
+
+/// An event with guaranteed delivery, possibly merged with pending events of the same kind.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum CoalescedEvent {
+    Tools,
+    Prompts,
+    Resources,
+    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "only of HTTP"))]
+    SessionReset,
+    UnattributedRequest,
+}
+
+/// The sending half, shared by all streams of a link.
+#[derive(Debug)]
+pub(crate) struct LinkEventSender {
+    channel: mpsc::Sender<LinkEvent>,
+    /// Coalesced events for a full channel: at most a single event of each kind, so none is lost.
+    due: Mutex<Vec<LinkEvent>>,
+}
+
+impl LinkEventSender {
+    pub(crate) const fn new(channel: mpsc::Sender<LinkEvent>) -> Self {
+        Self {
+            channel,
+            due: Mutex::new(Vec::new()),
+        }
     }
-    editor.finish().into()
+
+    pub(crate) fn has_due(&self) -> bool {
+        !lock(&self.due).is_empty()
+    }
+
+    pub(crate) fn emit_coalesced(&self, change: CoalescedEvent) {
+        let event = match change {
+            CoalescedEvent::Tools => LinkEvent::ToolsChanged,
+            CoalescedEvent::Prompts => LinkEvent::PromptsChanged,
+            CoalescedEvent::Resources => LinkEvent::ResourcesChanged,
+            CoalescedEvent::SessionReset => LinkEvent::SessionReset,
+            CoalescedEvent::UnattributedRequest => LinkEvent::UnattributedRequest,
+        };
+        let mut due = lock(&self.due);
+        if due.contains(&event) {
+            return;
+        }
+        if let Err(mpsc::error::TrySendError::Full(event)) = self.channel.try_send(event) {
+            due.push(event);
+        }
+    }
+
+    /// Emits an event without guarantee; `false` when the channel is full.
+    pub(crate) fn try_emit(&self, event: impl FnOnce() -> LinkEvent) -> bool {
+        match self.channel.try_reserve() {
+            Ok(permit) => {
+                permit.send(event());
+                true
+            }
+            Err(_) => false,
+        }
+    }
+
+    /// Waits for room in the channel and delivers a due event.
+    pub(crate) async fn deliver_due(&self) {
+        match self.channel.reserve().await {
+            Ok(permit) => {
+                if let Some(event) = lock(&self.due).pop() {
+                    permit.send(event);
+                }
+            }
+            // The receiver is gone.
+            Err(_) => lock(&self.due).clear(),
+        }
+    }
 }

@@ -7,8 +7,10 @@ use std::time::Duration;
 
 use bowline_core::client_handle::ClientHandle;
 use bowline_core::era::EraSetting;
+use endpoint::HttpEndpoint;
+use upstream_credentials::UpstreamCredentials;
 
-use crate::message_limits::LargeResponseLimits;
+use crate::link::LargeResponseLimits;
 
 #[cfg(feature = "http")]
 mod background;
@@ -50,13 +52,11 @@ mod sse_listener;
 mod status_error;
 pub mod upstream_credentials;
 
-use endpoint::HttpEndpoint;
 #[cfg(feature = "http")]
 pub use http_link::connect;
 pub use redirect_error::RedirectError;
 #[cfg(feature = "http")]
 pub use sender::to_link_error;
-use upstream_credentials::UpstreamCredentials;
 
 /// Configuration of an HTTP link.
 #[derive(Clone, Debug)]

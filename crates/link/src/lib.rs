@@ -7,7 +7,6 @@ mod demux;
 pub mod endpoint_address;
 pub mod http;
 pub mod link;
-mod message_limits;
 mod modern;
 mod process_mark;
 mod process_usage;
@@ -25,10 +24,10 @@ pub use bowline_wire::mcp::Revision;
 pub use child_limits::ChildLimits;
 pub use demux::{CLIENT_WAIT_MAX, RelayError, relay_input_requests, required_capability};
 pub use link::{
-    CallerIdentity, IdempotencyHeader, InFlightGuard, InputRequestError, Link, LinkError,
-    LinkEvent, LinkExit, LinkRequest, NotSentReason, ParamRename, ServerInfo,
+    CallerIdentity, IdempotencyHeader, InFlightGuard, InputRequestError, LARGE_BYTES_MAX,
+    LargeResponseLimits, Link, LinkError, LinkEvent, LinkExit, LinkRequest, NotSentReason,
+    ParamRename, ServerInfo,
 };
-pub use message_limits::{LARGE_BYTES_MAX, LargeResponseLimits};
 pub use modern::ListenFilter;
 pub use process_mark::{GatewayInstance, MARK_VARIABLE, SweepReport, end_instances};
 pub use process_usage::{ProcessSet, ProcessUsage};

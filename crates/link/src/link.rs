@@ -1,27 +1,25 @@
 //! The `Link` trait: one live connection with a server, its requests, responses and errors.
 
-mod in_flight_guard;
-mod link_error;
-mod local_response;
-
 use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bowline_core::BoxFuture;
-use bowline_core::call::ServerResponse;
+use bowline_core::call::{BodyKind, ServerResponse};
 use bowline_core::client_handle::{ClientHandle, SessionKey};
 use bowline_core::era::{Era, HeaderParams};
 use bowline_core::trace::CallTrace;
-use bowline_wire::mcp::Revision;
+use bowline_wire::jsonrpc::{write_error, write_result};
+use bowline_wire::mcp::{Revision, method};
 use bytes::Bytes;
 use tokio::time::Instant;
 
 use crate::child_limits::ByteSize;
 use crate::process_usage::ProcessSet;
 
-pub use self::in_flight_guard::InFlightGuard;
+mod link_error;
 pub use self::link_error::{InputRequestError, LinkError, NotSentReason};
 
 /// One request to a server.
@@ -281,5 +279,116 @@ pub trait Link: fmt::Debug + Send + Sync {
     ) -> BoxFuture<'_, Result<Vec<Arc<str>>, LinkError>> {
         let _ = (uris, deadline);
         Box::pin(async { Ok(Vec::new()) })
+    }
+}
+
+/// Longest list or result as a single message.
+pub const LARGE_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// Kind of a response, for the size limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ResponseKind {
+    /// One of the four lists.
+    List,
+    /// A tool result.
+    Result,
+    /// A resource or a prompt.
+    Content,
+    /// Everything else.
+    Other,
+}
+
+impl ResponseKind {
+    /// Returns the response kind of a method.
+    pub(crate) fn from_method(method: &str) -> Self {
+        match method {
+            method::TOOLS_LIST
+            | method::PROMPTS_LIST
+            | method::RESOURCES_LIST
+            | method::RESOURCES_TEMPLATES_LIST => Self::List,
+            method::TOOLS_CALL => Self::Result,
+            method::RESOURCES_READ | method::PROMPTS_GET => Self::Content,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// Limits of large responses; the usual limit applies if larger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LargeResponseLimits {
+    /// Bytes of a list.
+    pub list_bytes_max: usize,
+    /// Bytes of a tool result.
+    pub result_bytes_max: usize,
+    /// Bytes of a resource or a prompt.
+    pub content_bytes_max: usize,
+}
+
+impl Default for LargeResponseLimits {
+    fn default() -> Self {
+        Self {
+            list_bytes_max: LARGE_BYTES_MAX,
+            result_bytes_max: 0,
+            content_bytes_max: 0,
+        }
+    }
+}
+
+impl LargeResponseLimits {
+    /// Returns the limit of a kind; at least `usual`.
+    pub(crate) fn bytes_max(&self, kind: ResponseKind, usual: usize) -> usize {
+        match kind {
+            ResponseKind::List => self.list_bytes_max.max(usual),
+            ResponseKind::Result => self.result_bytes_max.max(usual),
+            ResponseKind::Content => self.content_bytes_max.max(usual),
+            ResponseKind::Other => usual,
+        }
+    }
+}
+
+impl LinkRequest {
+    /// Writes the response with a result, which is JSON.
+    #[must_use]
+    pub fn result_response(&self, result: &[u8]) -> ServerResponse {
+        let mut bytes = Vec::new();
+        let body_at = write_result(&mut bytes, &self.reply_id, result);
+        ServerResponse {
+            body: BodyKind::Result,
+            body_at,
+            bytes: bytes.into(),
+            era: Era::Legacy,
+        }
+    }
+
+    /// Writes the response with an error; `data` is JSON.
+    #[must_use]
+    pub fn error_response(&self, code: i64, message: &str, data: Option<&[u8]>) -> ServerResponse {
+        let mut bytes = Vec::new();
+        let body_at = write_error(&mut bytes, Some(&self.reply_id), code, message, data);
+        ServerResponse {
+            body: BodyKind::Error,
+            body_at,
+            bytes: bytes.into(),
+            era: Era::Legacy,
+        }
+    }
+}
+
+/// Counts a request in flight until dropped.
+#[derive(Debug)]
+pub struct InFlightGuard<'a>(&'a AtomicUsize);
+
+impl<'a> InFlightGuard<'a> {
+    /// Counts a request in `in_flight`.
+    #[must_use]
+    pub fn new(in_flight: &'a AtomicUsize) -> Self {
+        in_flight.fetch_add(1, Ordering::Relaxed);
+        Self(in_flight)
+    }
+}
+
+impl Drop for InFlightGuard<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -17,15 +17,14 @@ use crate::link::{LinkError, LinkExit, LinkRequest, NotSentReason};
 use crate::modern::change_listen::ChangeStream;
 use crate::stdio::StdioLimits;
 
-mod line_buffer;
-mod line_limits;
 mod overlong_line;
-pub(crate) mod rpc_frame;
 mod rpc_reader;
 mod rpc_writer;
 
 pub(crate) use rpc_reader::read_loop;
-pub(crate) use rpc_writer::write_loop;
+pub(crate) use rpc_writer::{
+    TracePlacement, notification_frame, request_frame, write_cancelled, write_loop,
+};
 
 /// Queued replies to server requests.
 const REPLIES_MAX: usize = 64;
@@ -160,7 +159,7 @@ impl RpcConnection {
             id: Some(id),
             sends_cancel: !matches!(&*request.method, method::INITIALIZE | method::DISCOVER),
         };
-        let frame = rpc_frame::request_frame(id, &request, rpc_frame::TracePlacement::Params);
+        let frame = request_frame(id, &request, TracePlacement::Params);
         let deadline = request.deadline;
         // The parameters can be large, and the wait long.
         drop(request);
@@ -214,7 +213,7 @@ impl RpcConnection {
 
     /// Queues a notification if there is room.
     pub(crate) fn notify(&self, method: &str, params: Option<&[u8]>) -> Result<(), LinkError> {
-        match self.push_frame(None, rpc_frame::notification_frame(method, params)) {
+        match self.push_frame(None, notification_frame(method, params)) {
             Ok(()) => Ok(()),
             Err(PushError::Closed(exit)) => Err(LinkError::Closed(exit)),
             Err(PushError::Full(_)) => Err(LinkError::NotSent(NotSentReason::QueueFull)),
@@ -375,7 +374,7 @@ impl Demux for RpcConnection {
     }
 
     fn send_reply(self: &Arc<Self>, mut reply: Vec<u8>) {
-        rpc_frame::finish_line(&mut reply);
+        rpc_writer::finish_line(&mut reply);
         let mut state = self.lock();
         if state.replies.len() >= REPLIES_MAX {
             DemuxCounters::increment(&self.counters.dropped);

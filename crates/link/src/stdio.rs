@@ -11,6 +11,7 @@ use bowline_core::call::ServerResponse;
 use bowline_core::client_handle::{ClientCapabilities, ClientCapability, ClientHandle};
 use bowline_core::era::Era;
 use bowline_runtime::TaskSpawner;
+use mcp_handshake::StdioHandshake;
 use thiserror::Error;
 use tokio::io::AsyncRead;
 use tokio::sync::{mpsc, oneshot};
@@ -18,8 +19,10 @@ use tokio::time::Instant;
 
 use crate::child_limits::ChildLimits;
 use crate::demux::{Demux, LinkEventSender};
-use crate::link::{Link, LinkError, LinkEvent, LinkExit, LinkRequest, ServerInfo};
-use crate::message_limits::{LARGE_BYTES_MAX, LargeResponseLimits};
+use crate::link::{
+    LARGE_BYTES_MAX, LargeResponseLimits, Link, LinkError, LinkEvent, LinkExit, LinkRequest,
+    ServerInfo,
+};
 use crate::modern::change_listen::ChangeListener;
 use crate::modern::{era_params, input_rounds};
 use crate::process_mark::GatewayInstance;
@@ -39,7 +42,6 @@ mod stdio_listen;
 pub use child_process::ChildProcess;
 #[cfg(feature = "sandbox")]
 pub(crate) use child_process::command_not_found_text;
-use mcp_handshake::StdioHandshake;
 pub use negotiation::EraNegotiation;
 pub use server_process::{ProcessIdentity, ProcessSpawner, ProcessStreams, ServerProcess};
 

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use crate::object::{self, JsonCursor};
 use crate::scan::{self, JsonError, KeyPolicy};
-use crate::span::ByteSpan;
+use crate::splice::ByteSpan;
 use crate::string_literal;
 
 /// Writes a JSON text in canonical form: members sorted by the UTF-8 bytes of their keys, no

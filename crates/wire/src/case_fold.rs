@@ -12,9 +12,10 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::object;
-use crate::span::ByteSpan;
+use crate::splice::ByteSpan;
 
 mod protocol_names;
+
 pub(crate) use protocol_names::{MemberValue, is_known_folded, member_value};
 
 /// Why arguments are refused.

@@ -5,10 +5,11 @@ use bytes::Bytes;
 use crate::mcp::code;
 use crate::object;
 use crate::scan::{self, JsonError, KeyPolicy};
-use crate::span::ByteSpan;
+use crate::splice::ByteSpan;
 use crate::string_literal::StringLiteral;
 
 mod envelope;
+
 pub use envelope::{
     Envelope, flatten_lines, write_error, write_notification, write_request, write_result,
 };

@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-use crate::span::ByteSpan;
+use crate::splice::ByteSpan;
 use crate::string_literal::{self, StringLiteral};
 
 /// Whether a value without surrounding whitespace is an object.

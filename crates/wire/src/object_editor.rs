@@ -5,13 +5,10 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use crate::object::{self, JsonCursor};
-use crate::span::ByteSpan;
-use crate::splice::{ByteEdit, EditedText};
+use crate::splice::{ByteEdit, ByteSpan, EditList, EditedText};
 
-mod edit_list;
 mod member_list;
 
-use edit_list::EditList;
 pub use member_list::MemberList;
 
 /// A validated JSON text with pending edits of its objects. Every position refers to the text

@@ -4,12 +4,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::case_fold;
 use crate::frame_error::FrameError;
-use crate::object;
 use crate::scan::{self, MemberSink};
-use crate::span::ByteSpan;
+use crate::splice::ByteSpan;
 use crate::string_literal::StringLiteral;
+use crate::{case_fold, object};
 
 /// The known members of one object.
 #[derive(Debug)]

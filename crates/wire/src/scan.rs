@@ -1,12 +1,11 @@
 //! Strict JSON validation in one pass, without building values.
 
-use crate::span::ByteSpan;
+use key_checks::{SeenKeys, SpellingCheck};
+
+use crate::splice::ByteSpan;
 use crate::string_literal::{self, StringLiteral};
 
-mod seen_keys;
-mod spelling;
-use seen_keys::SeenKeys;
-use spelling::SpellingCheck;
+mod key_checks;
 
 /// Nesting depth of arrays and objects.
 pub const DEPTH_MAX: usize = 64;

@@ -1,9 +1,63 @@
-//! Edits of a text by byte range; the rest stays unchanged.
+//! Byte ranges of a text, and edits of a text by byte range; the rest stays unchanged.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
-use crate::span::ByteSpan;
 use crate::string_literal;
+
+/// A half-open byte range, `start..end`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ByteSpan {
+    /// The first byte.
+    pub start: usize,
+    /// The byte after the last.
+    pub end: usize,
+}
+
+impl ByteSpan {
+    /// Returns the span of a range.
+    #[must_use]
+    pub const fn from_range(range: &Range<usize>) -> Self {
+        Self {
+            start: range.start,
+            end: range.end,
+        }
+    }
+
+    /// Returns the range of the span.
+    #[must_use]
+    pub const fn to_range(self) -> Range<usize> {
+        self.start..self.end
+    }
+
+    /// Returns the bytes of the range; empty if out of bounds.
+    #[must_use]
+    pub fn slice(self, bytes: &[u8]) -> &[u8] {
+        bytes.get(self.start..self.end).unwrap_or_default()
+    }
+
+    /// Returns the length.
+    #[must_use]
+    pub const fn len(self) -> usize {
+        self.end.saturating_sub(self.start)
+    }
+
+    /// Whether the range is empty.
+    #[must_use]
+    pub const fn is_empty(self) -> bool {
+        self.len() == 0
+    }
+
+    /// Shifts the range by `by` bytes: a span inside `params` becomes a span of the message when
+    /// shifted by the start of `params`.
+    #[must_use]
+    pub const fn shift(self, offset: usize) -> Self {
+        Self {
+            start: self.start.saturating_add(offset),
+            end: self.end.saturating_add(offset),
+        }
+    }
+}
 
 /// Replacement of one range; an empty range inserts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -68,6 +122,63 @@ impl<'a> EditedText<'a> {
     }
 }
 
+/// Pending edits: two without an allocation, as most texts need no more.
+#[derive(Clone, Debug)]
+pub(crate) enum EditList<'a> {
+    Few {
+        edits: [ByteEdit<'a>; 2],
+        len: usize,
+    },
+    Many(Vec<ByteEdit<'a>>),
+}
+
+impl Default for EditList<'_> {
+    fn default() -> Self {
+        Self::Few {
+            edits: [ByteEdit::default(), ByteEdit::default()],
+            len: 0,
+        }
+    }
+}
+
+impl<'a> EditList<'a> {
+    pub(crate) fn push(&mut self, edit: ByteEdit<'a>) {
+        match self {
+            Self::Few { edits, len } => match edits.get_mut(*len) {
+                Some(slot) => {
+                    *slot = edit;
+                    *len += 1;
+                }
+                None => {
+                    let mut many = Vec::with_capacity(8);
+                    many.extend(edits.iter_mut().map(std::mem::take));
+                    many.push(edit);
+                    *self = Self::Many(many);
+                }
+            },
+            Self::Many(edits) => edits.push(edit),
+        }
+    }
+
+    pub(crate) fn as_slice(&self) -> &[ByteEdit<'a>] {
+        match self {
+            Self::Few { edits, len } => edits.get(..*len).unwrap_or_default(),
+            Self::Many(edits) => edits,
+        }
+    }
+
+    /// Sorts by position. An insertion precedes a removal at the same position, and insertions
+    /// keep their order.
+    pub(crate) fn sorted(&mut self) -> &[ByteEdit<'a>] {
+        let edits = match self {
+            Self::Few { edits, len } => edits.get_mut(..*len).unwrap_or_default(),
+            Self::Many(edits) => edits,
+        };
+        edits.sort_by_key(|edit| (edit.at.start, edit.at.end));
+        edits
+    }
+}
+
 /// Returns a text with one range replaced.
 #[must_use]
 pub fn replace_span(source: &[u8], at: ByteSpan, with: &[u8]) -> Vec<u8> {
@@ -90,63 +201,4 @@ pub fn write_string(out: &mut Vec<u8>, text: &str) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::{ByteEdit, EditedText, write_string};
-    use crate::span::ByteSpan;
-
-    fn edited(source: &str, edits: &[(usize, usize, &str)]) -> String {
-        let edits: Vec<_> = edits
-            .iter()
-            .map(|&(start, end, with)| ByteEdit {
-                at: ByteSpan { start, end },
-                with: with.as_bytes().into(),
-            })
-            .collect();
-        let source = source.as_bytes();
-        let edited = EditedText {
-            source,
-            edits: &edits,
-        };
-        String::from_utf8(edited.to_vec()).unwrap()
-    }
-
-    #[test]
-    fn edits_replace_insert_and_delete() {
-        for (edits, want) in [
-            (&[][..], "0123456789"),
-            (&[(2, 4, "ab")], "01ab456789"),
-            (&[(0, 0, "<"), (10, 10, ">")], "<0123456789>"),
-            (&[(0, 10, "")], ""),
-            (&[(1, 2, ""), (2, 3, "x"), (3, 3, "yz")], "0xyz3456789"),
-            (
-                &[(9, 10, "longer than before")],
-                "012345678longer than before",
-            ),
-        ] {
-            assert_eq!(edited("0123456789", edits), want);
-        }
-    }
-
-    #[test]
-    fn write_appends_to_buffer() {
-        let mut out = b"[".to_vec();
-        EditedText::from_source(b"1").write(&mut out);
-        assert_eq!(out, b"[1");
-    }
-
-    #[test]
-    fn written_string_round_trips() {
-        for text in [
-            "",
-            "plain",
-            "quote \" slash \\ tab \t line \n return \r nul \0 bell \u{7} del \u{7f}",
-            "\u{8}\u{c}\u{1f}",
-            "é \u{d7ff} \u{e000} \u{fffd} \u{ffff} 😀 \u{2028}",
-        ] {
-            let mut out = Vec::new();
-            write_string(&mut out, text);
-            assert_eq!(serde_json::from_slice::<String>(&out).unwrap(), text);
-            assert_eq!(out, serde_json::to_vec(text).unwrap());
-        }
-    }
-}
+mod tests;

@@ -8,9 +8,9 @@ use bowline_core::era::{Era, StatelessContext};
 use bowline_core::error::FailureReport;
 use bowline_core::lane::KEY_META;
 use bowline_tools::ToolArguments;
+use bowline_wire::ByteSpan;
 use bowline_wire::mcp::method;
 use bowline_wire::object;
-use bowline_wire::span::ByteSpan;
 use bowline_wire::splice::write_string;
 use bytes::Bytes;
 

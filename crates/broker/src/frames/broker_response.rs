@@ -14,9 +14,9 @@ use bytes::Bytes;
 use super::caller_context::{parse_era, write_era};
 use super::encode_frame::{self, write_array};
 use super::{FRAME_BYTES_MAX, FrameError};
+use bowline_wire::ByteSpan;
 use bowline_wire::object_members::ObjectMembers;
 use bowline_wire::object_writer::ObjectWriter;
-use bowline_wire::span::ByteSpan;
 use bowline_wire::{object, tool_result};
 
 mod manifest_item;

@@ -10,11 +10,11 @@ use bowline_core::trace::{CallTrace, TRACEPARENT, TRACESTATE};
 use bytes::Bytes;
 
 use super::encode_frame::write_array;
+use bowline_wire::ByteSpan;
 use bowline_wire::FrameError;
 use bowline_wire::object;
 use bowline_wire::object_members::ObjectMembers;
 use bowline_wire::object_writer::ObjectWriter;
-use bowline_wire::span::ByteSpan;
 use bowline_wire::splice::write_string;
 
 /// Bytes of a session name.

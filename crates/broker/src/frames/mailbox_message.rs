@@ -7,11 +7,11 @@ use bytes::Bytes;
 use super::FrameError;
 use super::encode_frame;
 use super::{BrokerRequest, BrokerResponse, LiveRequest, ResultForm};
+use bowline_wire::ByteSpan;
 use bowline_wire::ObjectEditor;
 use bowline_wire::object_members::{ObjectMembers, slice_bytes};
 use bowline_wire::object_writer::ObjectWriter;
 use bowline_wire::scan;
-use bowline_wire::span::ByteSpan;
 
 /// The sender of a message. Set by the hub.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

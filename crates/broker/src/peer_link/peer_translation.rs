@@ -5,8 +5,8 @@ use std::sync::Arc;
 use bowline_core::call::{BodyKind, ServerResponse};
 use bowline_core::era::Era;
 use bowline_link::{LinkError, LinkRequest};
+use bowline_wire::ByteSpan;
 use bowline_wire::jsonrpc::Envelope;
-use bowline_wire::span::ByteSpan;
 use bowline_wire::splice::{replace_span, write_string};
 use bytes::Bytes;
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bowline_core::cache::CacheHint;
 use bowline_core::era::Era;
 use bowline_core::name;
-use bowline_wire::span::ByteSpan;
+use bowline_wire::ByteSpan;
 use bowline_wire::{ObjectEditor, era, object};
 use bytes::Bytes;
 use sha2::{Digest as _, Sha256};

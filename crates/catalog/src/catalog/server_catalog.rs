@@ -9,10 +9,10 @@ use bowline_core::name;
 use bowline_core::pins::PinKind;
 use bowline_core::time::MonotonicTime;
 use bowline_core::uri_template::UriTemplate;
+use bowline_wire::ByteSpan;
 use bowline_wire::era::header_params::{self, HeaderParamError};
 use bowline_wire::object;
 use bowline_wire::scan::{self, KeyPolicy};
-use bowline_wire::span::ByteSpan;
 use bowline_wire::splice::{ByteEdit, EditedText, write_string};
 use bytes::Bytes;
 

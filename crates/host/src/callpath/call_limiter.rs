@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Mutex};
 
+use bowline_core::accounts::{ConcurrencyCounter, ConcurrencyView};
 use bowline_core::call::Principal;
-use bowline_core::concurrency::{ConcurrencyCounter, ConcurrencyView};
 use bowline_core::error::CallError;
 use bowline_core::sync::lock;
 

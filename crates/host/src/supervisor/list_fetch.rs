@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use bowline_core::call::BodyKind;
 use bowline_link::{CallerIdentity, Link, LinkError, LinkRequest};
+use bowline_wire::ByteSpan;
 use bowline_wire::mcp::code;
 use bowline_wire::object;
-use bowline_wire::span::ByteSpan;
 use bowline_wire::splice::write_string;
 use bytes::Bytes;
 use thiserror::Error;

@@ -7,8 +7,7 @@ use std::sync::Mutex;
 use bowline_core::sync::lock;
 
 use super::RowRenderer;
-use super::audit_row::AuditRow;
-use super::chain::ChainHead;
+use super::audit_row::{AuditRow, ChainHead};
 
 /// Rows kept.
 const ROWS_MAX: usize = 100_000;

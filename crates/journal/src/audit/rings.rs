@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use serde::Deserialize;
 
-use super::chain::{ChainHead, ParseHashError};
+use super::audit_row::{ChainHead, ParseHashError};
 use super::row_reader::{self, AuditFilter, AuditPage, RowExportError, RowText};
 use super::verify::{self, VerifyReport};
 use super::{AuditError, AuditRowKind};

@@ -6,8 +6,7 @@ use serde::Deserialize;
 use thiserror::Error;
 
 use super::AuditError;
-use super::audit_row::AuditRowKind;
-use super::chain::ChainHash;
+use super::audit_row::{AuditRowKind, ChainHash};
 use super::trail_files::{self, ScanDirection, StoredRow, TrailFile};
 
 /// Rows scanned per query.

@@ -1,14 +1,14 @@
 //! Guarantees of a trail, on real files.
 
-mod damage;
-mod failures;
-mod retention;
-
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
 use super::*;
+
+mod damage;
+mod failures;
+mod retention;
 
 /// Note with a single word.
 type Word = String;

@@ -4,10 +4,8 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::anchor::{self, AnchorRecord};
-use super::audit_row::AuditRowKind;
-use super::chain::{ChainHash, ChainHead};
-use super::trail_files::{self, ScanDirection, StoredRow, TrailFile};
+use super::audit_row::{AuditRowKind, ChainHash, ChainHead};
+use super::trail_files::{self, AnchorRecord, ScanDirection, StoredRow, TrailFile};
 use super::{AuditError, AuditRow};
 
 /// Kind of damage to a row.
@@ -103,7 +101,7 @@ pub fn verify_trail(
     expect: Option<ChainHead>,
 ) -> Result<VerifyReport, AuditError> {
     // The anchor is read before the rows, so rows named by the anchor are already on disk.
-    let anchor_record = anchor::read_anchor(directory)?;
+    let anchor_record = trail_files::read_anchor(directory)?;
     let mut files = trail_files::list_files(directory)?;
     if files.is_empty() && anchor_record.is_none() {
         return Ok(missing_report());

@@ -13,8 +13,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::server_requests::{OpenServerRequest, ServerRequests};
-use crate::link::{LinkError, LinkRequest};
-use crate::message_limits::ResponseKind;
+use crate::link::{LinkError, LinkRequest, ResponseKind};
 
 /// Longest total client wait of a call before the deadline runs again.
 pub const CLIENT_WAIT_MAX: Duration = Duration::from_secs(3_600);

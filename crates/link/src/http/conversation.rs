@@ -23,7 +23,7 @@ use crate::demux::{
     self, Demux, DemuxCounters, LinkEventSender, PendingRequest, PendingRequests, ResponseReceiver,
 };
 use crate::link::{LinkError, LinkEvent, LinkExit, LinkRequest, NotSentReason};
-use crate::rpc::rpc_frame;
+use crate::rpc;
 use crate::stdio::{ClientInfo, declared_capabilities};
 
 /// HTTP mode of a server.
@@ -183,10 +183,10 @@ impl HttpConversation {
         id: u64,
         request: LinkRequest,
     ) -> Result<RequestKind, LinkError> {
-        let body = strip_newline(rpc_frame::request_frame(
+        let body = strip_newline(rpc::request_frame(
             id,
             &request,
-            rpc_frame::TracePlacement::Header,
+            rpc::TracePlacement::Header,
         ));
         let bytes_max = self.spec.limits.body_bytes_max;
         if body.len() > bytes_max {

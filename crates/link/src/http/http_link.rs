@@ -19,7 +19,7 @@ use crate::link::{Link, LinkError, LinkEvent, LinkExit, LinkRequest, ServerInfo}
 use crate::modern::change_listen::{ChangeListener, ListenFilter, run_listener as listen_to};
 use crate::modern::era_discovery::DiscoverOutcome;
 use crate::modern::{era_params, input_rounds};
-use crate::rpc::rpc_frame;
+use crate::rpc;
 use crate::stdio::mcp_handshake::HandshakeError;
 use crate::stdio::{ClientInfo, LinkConnectError};
 
@@ -342,7 +342,7 @@ impl Link for HttpLink {
     }
 
     fn notify(&self, method: &str, params: Option<&[u8]>) -> Result<(), LinkError> {
-        let note = strip_newline(rpc_frame::notification_frame(method, params));
+        let note = strip_newline(rpc::notification_frame(method, params));
         match self
             .legacy_session
             .as_ref()

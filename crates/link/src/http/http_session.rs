@@ -21,7 +21,7 @@ use super::routing_headers;
 use super::status_error;
 use crate::demux::CoalescedEvent;
 use crate::link::{LinkError, LinkRequest, ServerInfo};
-use crate::rpc::rpc_frame;
+use crate::rpc;
 use crate::stdio::mcp_handshake::{self, HandshakeError};
 
 pub(super) const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
@@ -158,10 +158,10 @@ impl HttpConversation {
         let registered = self.register_request(&request, usize::MAX);
         let (id, mut initialize_response) = registered.map_err(HandshakeError::Link)?;
         let mut waiting = HttpPendingGuard::for_handshake(self, id);
-        let body = strip_newline(rpc_frame::request_frame(
+        let body = strip_newline(rpc::request_frame(
             id,
             &request,
-            rpc_frame::TracePlacement::Header,
+            rpc::TracePlacement::Header,
         ));
         let none = SessionHeaders::before_handshake();
         // A server of both eras may need routing headers.
@@ -199,7 +199,7 @@ impl HttpConversation {
         headers: &SessionHeaders,
         deadline: Instant,
     ) -> Result<(), LinkError> {
-        let notification = strip_newline(rpc_frame::notification_frame(method::INITIALIZED, None));
+        let notification = strip_newline(rpc::notification_frame(method::INITIALIZED, None));
         let request = LinkRequest::new_internal(method::INITIALIZED, None, deadline);
         let kind = routing_headers::stateless_request(headers, notification, request)?;
         let mut delays = RETRY_DELAYS.iter();

@@ -6,7 +6,7 @@ use bowline_core::pending_table::SendState;
 use super::conversation::{HttpConversation, HttpMode, strip_newline};
 use crate::demux::{self, Demux, DemuxCounters, ResponseReceiver};
 use crate::link::LinkError;
-use crate::rpc::rpc_frame;
+use crate::rpc;
 
 /// Guard of a pending request; dropping it early cancels the request.
 #[derive(Debug)]
@@ -81,7 +81,7 @@ impl<'a> HttpPendingGuard<'a> {
         let (id, send_state) = self.remove_pending()?;
         if send_state == SendState::MaybeSent && self.sends_cancel {
             let mut line = Vec::new();
-            rpc_frame::write_cancelled(&mut line, id, reason);
+            rpc::write_cancelled(&mut line, id, reason);
             if self.conversation.queue_post(strip_newline(line)).is_err() {
                 DemuxCounters::increment(&self.conversation.counters().dropped);
             }

@@ -1,14 +1,16 @@
-//! Reader task of a stdio link: dispatches every line from the server.
+//! Reader task of a stdio link: splits the output of the server into lines, in bounded memory, and
+//! dispatches every line.
 
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use bytes::Bytes;
+use bowline_wire::{MessageKind, RpcMessage};
+use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tracing::warn;
 
-use super::line_buffer::{BufferedLine, LineBuffer};
+use super::overlong_line::OverlongLine;
 use super::{RpcConnection, StopMode};
 use crate::demux::{self, LinkEventSender};
 use crate::link::{LinkError, LinkExit};
@@ -138,3 +140,144 @@ impl RpcReader<'_> {
         }
     }
 }
+
+impl RpcConnection {
+    /// Returns the largest response limit of the requests in flight.
+    pub(super) fn large_bytes_max(&self) -> usize {
+        let state = self.lock();
+        let kinds = state.requests.pending.iter().map(|(_, entry)| entry.kind);
+        let limits = kinds.map(|kind| self.limits.large.bytes_max(kind, 0));
+        limits.max().unwrap_or_default()
+    }
+
+    /// Returns the size limit of the response to a request.
+    pub(super) fn response_bytes_max(&self, id: u64) -> usize {
+        let usual = self.limits.line_bytes_max;
+        let kind = self.lock().requests.pending.get(id).map(|entry| entry.kind);
+        kind.map_or(usual, |kind| self.limits.large.bytes_max(kind, usual))
+    }
+
+    /// Rejects an overlong line unless it is a large response; the error holds the answered
+    /// request.
+    pub(super) fn check_line_length(&self, line: &Bytes) -> Result<(), Option<u64>> {
+        if line.len() <= self.limits.line_bytes_max {
+            return Ok(());
+        }
+        let message = RpcMessage::parse_from_server(line.clone()).map_err(|_| None)?;
+        let response_id = match message.kind() {
+            MessageKind::Response => message.id().and_then(demux::parse_own_id),
+            MessageKind::Request | MessageKind::Notification => None,
+        };
+        match response_id {
+            Some(id) if line.len() <= self.response_bytes_max(id) => Ok(()),
+            response_id => Err(response_id),
+        }
+    }
+}
+
+/// Bytes per read.
+const CHUNK_BYTES: usize = 64 * 1024;
+
+/// A larger empty buffer is released.
+const KEPT_BYTES_MAX: usize = 4 * CHUNK_BYTES;
+
+/// Buffered input without complete lines.
+#[derive(Debug)]
+pub(super) struct LineBuffer {
+    buffer: BytesMut,
+    /// Buffered bytes known to hold no line end.
+    searched: usize,
+    /// State of a line that is being discarded.
+    overlong: Option<OverlongLine>,
+    line_bytes_max: usize,
+    discard_bytes_max: usize,
+}
+
+/// Next line of a stream.
+#[derive(Debug)]
+pub(super) enum BufferedLine {
+    /// A line without its end.
+    Whole(Bytes),
+    /// A discarded line.
+    TooLong(OverlongLine),
+    /// A line beyond the discard limit.
+    Overrun,
+}
+
+impl LineBuffer {
+    pub(super) fn new(line_bytes_max: usize, discard_bytes_max: usize) -> Self {
+        Self {
+            buffer: BytesMut::new(),
+            searched: 0,
+            overlong: None,
+            line_bytes_max,
+            discard_bytes_max,
+        }
+    }
+
+    /// Returns the read buffer with room in it. All lines must have been taken before.
+    pub(super) fn read_buffer(&mut self) -> &mut BytesMut {
+        if self.buffer.is_empty() && self.buffer.capacity() > KEPT_BYTES_MAX {
+            self.buffer = BytesMut::new();
+        }
+        // Reuses the memory of released lines.
+        self.buffer.reserve(CHUNK_BYTES);
+        &mut self.buffer
+    }
+
+    /// Takes the next line. `large` returns the limit for an overlong line, and is called for such
+    /// lines only.
+    pub(super) fn next(&mut self, large: impl FnOnce() -> usize) -> Option<BufferedLine> {
+        if let Some(mut overlong) = self.overlong.take() {
+            let end = memchr::memchr(b'\n', &self.buffer);
+            let length = end.unwrap_or(self.buffer.len());
+            overlong.push(self.buffer.get(..length).unwrap_or_default());
+            self.buffer.advance(end.map_or(length, |end| end + 1));
+            return self.finish_overlong(overlong, end.is_some());
+        }
+        let unsearched = self.buffer.get(self.searched..).unwrap_or_default();
+        let end = memchr::memchr(b'\n', unsearched).map(|at| self.searched + at);
+        self.searched = 0;
+        let length = end.unwrap_or(self.buffer.len());
+        if length > self.line_bytes_max && length > large() {
+            let mut overlong = OverlongLine::default();
+            overlong.push(self.buffer.get(..length).unwrap_or_default());
+            match end {
+                Some(end) => self.buffer.advance(end + 1),
+                None => self.buffer = BytesMut::new(),
+            }
+            return self.finish_overlong(overlong, end.is_some());
+        }
+        let Some(end) = end else {
+            self.searched = length;
+            return None;
+        };
+        let mut line = self.buffer.split_to(end + 1);
+        line.truncate(end);
+        Some(BufferedLine::Whole(line.freeze()))
+    }
+
+    /// Takes the bytes after the last line end; `None` for a partly discarded line.
+    pub(super) fn take_rest(&mut self) -> Option<Bytes> {
+        let rest = self.buffer.split().freeze();
+        (self.overlong.is_none() && !rest.is_empty()).then_some(rest)
+    }
+
+    fn finish_overlong(
+        &mut self,
+        overlong: OverlongLine,
+        is_complete: bool,
+    ) -> Option<BufferedLine> {
+        if overlong.length() > self.discard_bytes_max {
+            return Some(BufferedLine::Overrun);
+        }
+        if is_complete {
+            return Some(BufferedLine::TooLong(overlong));
+        }
+        self.overlong = Some(overlong);
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests;

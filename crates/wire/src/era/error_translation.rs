@@ -5,8 +5,7 @@ use std::borrow::Cow;
 use crate::mcp::{code, method};
 use crate::object;
 use crate::object_editor::{MemberList, ObjectEditor};
-use crate::span::ByteSpan;
-use crate::splice::{replace_span, to_literal};
+use crate::splice::{ByteSpan, replace_span, to_literal};
 
 /// Codes reserved by the modern era, usable freely by legacy servers.
 const RESERVED_CODES: std::ops::RangeInclusive<i64> = -32_099..=-32_020;

@@ -5,8 +5,7 @@ use std::borrow::Cow;
 use crate::mcp::{code, method};
 use crate::object::{self, is_object};
 use crate::object_editor::{MemberList, ObjectEditor};
-use crate::span::ByteSpan;
-use crate::splice::to_literal;
+use crate::splice::{ByteSpan, to_literal};
 
 /// Input requests per result.
 pub const QUESTIONS_MAX: usize = 64;

@@ -7,7 +7,7 @@ use bowline_core::client_handle::{ClientCapabilities, ClientCapability};
 use crate::mcp::{Revision, meta};
 use crate::object::{self, is_object};
 use crate::object_editor::{MemberList, ObjectEditor};
-use crate::span::ByteSpan;
+use crate::splice::ByteSpan;
 
 /// Parameters of a request without parameters.
 pub const NO_PARAMS: &[u8] = b"{}";

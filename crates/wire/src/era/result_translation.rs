@@ -7,10 +7,10 @@ use bowline_core::cache::{CacheHint, CacheScope};
 use crate::mcp::{meta, method};
 use crate::object::{self, is_object};
 use crate::object_editor::{MemberList, ObjectEditor};
-use crate::span::ByteSpan;
-use crate::splice::write_string;
+use crate::splice::{ByteSpan, write_string};
 
 mod tool_definition;
+
 pub use tool_definition::tool_to_legacy;
 
 /// The `resultType` of a result.

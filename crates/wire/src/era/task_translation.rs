@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use crate::object::{self, is_object};
 use crate::object_editor::{MemberList, ObjectEditor};
-use crate::span::ByteSpan;
+use crate::splice::ByteSpan;
 
 /// Status of a task, with the same words in both eras.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

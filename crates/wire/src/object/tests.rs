@@ -2,7 +2,7 @@
 
 use super::{field, fields, items, parse_string};
 use crate::scan::{KeyPolicy, check_json};
-use crate::span::ByteSpan;
+use crate::splice::ByteSpan;
 use crate::testing::{fuzz, oracle};
 
 fn members(text: &str) -> Vec<(String, &str)> {

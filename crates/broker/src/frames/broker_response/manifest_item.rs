@@ -6,10 +6,10 @@ use bytes::Bytes;
 
 use super::super::FrameError;
 use super::ResultForm;
+use bowline_wire::ByteSpan;
 use bowline_wire::object;
 use bowline_wire::object_members::ObjectMembers;
 use bowline_wire::object_writer::ObjectWriter;
-use bowline_wire::span::ByteSpan;
 
 /// Parameters of a tool without a parameter schema.
 const ANY_PARAMETERS: &[u8] = br#"{"type":"object"}"#;

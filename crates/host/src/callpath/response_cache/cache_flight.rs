@@ -9,8 +9,8 @@ use bowline_core::era::Era;
 use bowline_core::error::{CallError, ExecutionStatus};
 use bowline_core::sync::lock;
 use bowline_core::time::MonotonicTime;
+use bowline_wire::ByteSpan;
 use bowline_wire::era::result_translation::result_kind;
-use bowline_wire::span::ByteSpan;
 
 use super::cached_result::{self, ResultHint};
 use super::invalidation::configured_write_rule;

@@ -135,8 +135,8 @@ async fn rehashed_chain_is_detected_by_recorded_head() {
         "by the anchor"
     );
     // An attacker who also rewrites the anchor is detected only by a head stored elsewhere.
-    let (mut anchor, said) = anchor::AnchorFile::open(directory).unwrap();
-    let said = anchor::AnchorRecord {
+    let (mut anchor, said) = trail_files::AnchorFile::open(directory).unwrap();
+    let said = trail_files::AnchorRecord {
         head: forged,
         ..said.unwrap()
     };
@@ -227,7 +227,7 @@ async fn missing_file_or_anchor_is_reported() {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
     write_trail(directory, 20, limits).await;
-    std::fs::remove_file(directory.join(anchor::NAME)).unwrap();
+    std::fs::remove_file(directory.join(trail_files::ANCHOR_NAME)).unwrap();
     let broken = verify_trail(directory, None).unwrap().broken.unwrap();
     assert_eq!(broken.damage, RowDamage::Unanchored);
     write_trail(directory, 1, limits).await;
@@ -293,8 +293,8 @@ async fn flipped_bit_is_reported_or_harmless() {
         flipped[bit / 8] ^= 1 << (bit % 8);
         let copy = tempfile::tempdir().unwrap();
         std::fs::copy(
-            whole.path().join(anchor::NAME),
-            copy.path().join(anchor::NAME),
+            whole.path().join(trail_files::ANCHOR_NAME),
+            copy.path().join(trail_files::ANCHOR_NAME),
         )
         .unwrap();
         std::fs::write(copy.path().join(file.file_name()), &flipped).unwrap();

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use bowline_core::sync::lock;
 use rusqlite::OptionalExtension as _;
 
-use super::super::anchor::{AnchorFile, AnchorRecord};
-use super::super::audit_row::{AuditRow, AuditRowKind};
-use super::super::chain::{ChainHash, ChainHead};
-use super::super::trail_files::{self, TrailFile};
+use super::super::audit_row::{AuditRow, AuditRowKind, ChainHash, ChainHead};
+use super::super::trail_files::{self, AnchorFile, AnchorRecord, TrailFile};
 use super::super::{AuditError, AuditLimits, UnixClock};
-use super::{DebugClock, OpenTrailFile, TrailShared, TrailWriter, display_path, retention};
+use super::{
+    DebugClock, OpenTrailFile, TrailShared, TrailWriter, display_path, read_evicted_early,
+};
 
 /// End of the existing files, and detected damage.
 #[derive(Debug, Default)]
@@ -48,7 +48,7 @@ impl TrailWriter {
             unreported_lost: 0,
             failure_reason: None,
         };
-        writer.evicted_early = retention::read_evicted_early(&files);
+        writer.evicted_early = read_evicted_early(&files);
         if writer.open_file.is_none() {
             writer.begin_file()?;
         }

@@ -3,7 +3,7 @@
 use bowline_core::error::ExecutionStatus;
 
 use super::*;
-use crate::message_limits::LargeResponseLimits;
+use crate::link::LargeResponseLimits;
 
 /// Feeds and reads on the same thread, so input must be read meanwhile.
 async fn feed_bytes(scene: &mut RpcScene, bytes: &[u8]) {

@@ -3,7 +3,7 @@
 
 use crate::object::{self, is_object};
 use crate::object_editor::{MemberList, ObjectEditor};
-use crate::span::ByteSpan;
+use crate::splice::ByteSpan;
 
 /// Returns the translated definition if different: legacy schemas are object schemas, with objects
 /// as property schemas.

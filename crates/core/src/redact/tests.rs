@@ -1,4 +1,4 @@
-//! Redaction in JSON text, whole and chunked.
+//! Redaction in JSON text, whole and chunked, and in texts for people.
 
 use super::*;
 
@@ -120,4 +120,77 @@ fn clean_text_passes_block_filter() {
     let line = r#"{"type":"text","text":"The quick brown fox: /usr/lib/secret-things 3.14"},"#;
     let text = line.repeat(1 << 10);
     assert_eq!(filter.redact_json(text.as_bytes()), None);
+}
+
+#[test]
+fn longest_secret_is_replaced_by_label() {
+    let redactor = Redactor::new([("A", "secret"), ("B", "secret-two"), ("C", "x")]);
+    assert_eq!(
+        redactor.redact_text("a secret, secret-two, x"),
+        "a ‹A›, ‹B›, x"
+    );
+    assert!(matches!(redactor.redact_text("nothing"), Cow::Borrowed(_)));
+    assert!(matches!(
+        Redactor::default().redact_text("secret"),
+        Cow::Borrowed(_)
+    ));
+    assert_eq!(format!("{redactor:?}"), "Redactor(2)");
+}
+#[test]
+fn escaped_secret_is_redacted() {
+    let redactor = Redactor::new([("KEY", "line one\n\"two\"")]);
+    assert_eq!(redactor.redact_text("a line one\n\"two\" b"), "a ‹KEY› b");
+    let logged = format!("{:?}", "a line one\n\"two\" b");
+    assert_eq!(redactor.redact_text(&logged), "\"a ‹KEY› b\"");
+}
+
+#[test]
+fn truncated_secret_is_redacted() {
+    let redactor = Redactor::new([("KEY", "hunter2222"), ("LONG", "x-hunter2222")]);
+    assert_eq!(redactor.redact_text("it is hunter2…"), "it is ‹KEY›…");
+    assert_eq!(redactor.redact_text("it is x-hunter2…"), "it is ‹LONG›…");
+    // Too short a prefix is not redacted.
+    assert_eq!(redactor.redact_text("it is hunte…"), "it is hunte…");
+    assert_eq!(redactor.redact_text("it is hunter2"), "it is hunter2");
+    let shared = |text: &str| redactor.redact_shared(&Arc::from(text)).to_string();
+    assert_eq!(shared("hunter2222 or hunter2"), "‹KEY› or ‹KEY›…");
+    assert_eq!(shared("nothing"), "nothing");
+}
+
+#[test]
+fn added_secret_is_shared_and_oldest_evicted() {
+    let redactor = Redactor::new([("A", "secret-one")]);
+    let copy = redactor.clone();
+    redactor.add_secret("B", "secret-two");
+    redactor.add_secret("B", "tiny");
+    redactor.add_secret("C", "secret-one");
+    assert_eq!(
+        redactor.redact_text("secret-one secret-two tiny"),
+        "‹A› ‹B› tiny"
+    );
+    assert_eq!(copy.redact_text("secret-two"), "secret-two");
+    for number in 0..ADDED_SECRETS_MAX {
+        redactor.add_secret("D", &format!("rotated-{number:04}"));
+    }
+    assert_eq!(
+        redactor.redact_text("secret-two secret-one"),
+        "secret-two ‹A›"
+    );
+    assert_eq!(redactor.redact_text("rotated-0000 rotated-0255"), "‹D› ‹D›");
+    assert_eq!(format!("{redactor:?}"), "Redactor(257)");
+    let fresh = Redactor::default();
+    fresh.add_secret("E", "another-secret");
+    assert_eq!(
+        Redactor::from_union([&fresh]).redact_text("another-secret"),
+        "‹E›"
+    );
+}
+
+#[test]
+fn union_redacts_all_secrets() {
+    let one = Redactor::new([("A", "secret-one")]);
+    let two = Redactor::new([("B", "secret-two"), ("C", "secret-one")]);
+    let all = Redactor::from_union([&one, &Redactor::default(), &two]);
+    assert_eq!(all.redact_text("secret-one secret-two"), "‹A› ‹B›");
+    assert_eq!(format!("{:?}", Redactor::from_union([])), "Redactor(0)");
 }
