@@ -14,6 +14,7 @@ mod check;
 mod codex_process;
 mod crash_test;
 mod deny;
+mod embed_cost;
 mod endurance;
 mod examples;
 mod executor_chaos;
@@ -43,8 +44,12 @@ use anyhow::{Result, bail};
 const USAGE: &str = "\
 usage: cargo xtask COMMAND
 
-  check    formatting, clippy with warnings denied, tidy, licences and sources of dependencies
+  check    formatting, clippy with warnings denied, the library with each feature alone, tidy,
+           licences and sources of dependencies
   examples build and run examples/ outside the workspace, as its users would
+  embed-cost
+           crates and processor time to build the smallest embedding program, without a feature
+           and with HTTP; over the limits it fails
   tidy     the house rules that no lint knows
   peers    fetch the pinned test peers into target/peers [--list] [--json]
   peers lock
@@ -109,6 +114,7 @@ fn run_command(command: &str, rest: &[String]) -> Result<ExitCode> {
     match command {
         "check" => reject_options(rest).and_then(|()| check::run(&root)),
         "examples" => reject_options(rest).and_then(|()| examples::run(&root)),
+        "embed-cost" => reject_options(rest).and_then(|()| embed_cost::run(&root)),
         "tidy" => reject_options(rest).and_then(|()| tidy::run(&root)),
         "peers" => peers::run(&root, rest),
         "roundtrip" => roundtrip::run(&root, rest),

@@ -123,10 +123,20 @@ pub(crate) fn thread_cpu_us(pid: u32) -> u64 {
 
 /// Returns the CPU time of a process including exited threads, in the kernel's ticks of 10 ms.
 pub(crate) fn process_cpu_us(pid: u32) -> u64 {
+    stat_cpu_us(pid, 11)
+}
+
+/// Returns the CPU time of the ended children of this process, and of theirs.
+pub(crate) fn children_cpu_us() -> u64 {
+    stat_cpu_us(std::process::id(), 13)
+}
+
+/// Returns the sum of user and system time, at the first of their fields after the name.
+fn stat_cpu_us(pid: u32, first_field: usize) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     // The program name is in parentheses and may contain any character.
     let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
-    let ticks = fields.split_whitespace().skip(11).take(2);
+    let ticks = fields.split_whitespace().skip(first_field).take(2);
     let ticks = ticks.filter_map(|tick| tick.parse::<u64>().ok());
     ticks.sum::<u64>() * 10_000
 }

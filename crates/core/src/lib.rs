@@ -40,6 +40,7 @@ pub mod secret_header;
 pub mod session_identity;
 pub mod shares;
 pub mod subscriptions;
+#[cfg(feature = "suggest")]
 pub mod suggest;
 pub mod sync;
 pub mod task_table;

@@ -3,26 +3,29 @@
 //! An [`AuditEntry`] shares the data of its call. The audit trail's thread formats, hashes and
 //! redacts entries with [`row_renderer`].
 
+#[cfg(feature = "journal-sqlite")]
+mod file_trail;
 mod render;
+#[cfg(feature = "journal-sqlite")]
 mod rings;
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::path::Path;
 use std::sync::Arc;
 
 use bowline_core::BoxFuture;
 use bowline_core::call::{CallReply, CallRequest, CallSubject, EndpointScope, Principal, Route};
 use bowline_core::error::{CallError, ExecutionStatus, FailureClass, FailureOrigin};
-use bowline_journal::audit::{self, AuditError, AuditLimits, AuditRowKind};
-use bowline_runtime::Clock;
+use bowline_journal::audit::{self, AuditRowKind};
 use bytes::Bytes;
 
-pub use render::{PAYLOAD_BYTES_MAX, RedactFn, RenderOptions, row_renderer};
-pub use rings::{AuditRings, REFUSED_TEXT_BYTES_MAX, RingOptions};
-
-/// The audit trail on disk.
-pub type AuditTrail = audit::FileAuditTrail<AuditEntry>;
+#[cfg(feature = "journal-sqlite")]
+pub use file_trail::{AuditTrail, open_trail};
+pub use render::{
+    PAYLOAD_BYTES_MAX, REFUSED_TEXT_BYTES_MAX, RedactFn, RenderOptions, row_renderer,
+};
+#[cfg(feature = "journal-sqlite")]
+pub use rings::{AuditRings, RingOptions};
 
 /// The audit trail in memory.
 pub type MemoryAuditTrail = audit::MemoryAuditTrail<AuditEntry>;
@@ -60,39 +63,10 @@ impl AuditSink for NullAuditSink {
     fn record(&self, _: AuditEntry) {}
 }
 
-impl AuditSink for AuditTrail {
-    fn has_room(&self) -> bool {
-        Self::has_room(self)
-    }
-
-    fn wait_room(&self) -> BoxFuture<'_, ()> {
-        Box::pin(Self::wait_for_room(self))
-    }
-
-    fn record(&self, note: AuditEntry) {
-        let bytes = note.held_bytes();
-        Self::append_note(self, note, bytes);
-    }
-}
-
 impl AuditSink for MemoryAuditTrail {
     fn record(&self, note: AuditEntry) {
         Self::append_note(self, &note);
     }
-}
-
-/// Opens the audit trail in a directory used exclusively.
-///
-/// # Errors
-/// The files cannot be created or written.
-pub fn open_trail(
-    directory: &Path,
-    limits: AuditLimits,
-    clock: Arc<dyn Clock>,
-    options: RenderOptions,
-) -> Result<AuditTrail, AuditError> {
-    let wall = Arc::new(move || clock.unix_ms());
-    AuditTrail::open(directory, limits, wall, row_renderer(options))
 }
 
 /// An audit entry.
@@ -229,15 +203,15 @@ impl AuditEntry {
         }
     }
 
-    /// Returns the number of bytes kept alive.
-    fn held_bytes(&self) -> usize {
-        let response_bytes = match &self.outcome {
-            AuditOutcome::Reply(reply) => reply.response.bytes.len(),
-            AuditOutcome::Cancelled
-            | AuditOutcome::Failed(_)
-            | AuditOutcome::Refused { .. }
-            | AuditOutcome::Word(_) => 0,
-        };
-        size_of::<Self>() + self.params.len() + response_bytes
+    /// True if the entry records a refusal before execution.
+    fn is_refusal(&self) -> bool {
+        match (&self.kind, &self.outcome) {
+            (AuditRowKind::Denied | AuditRowKind::Unauthenticated, _) => true,
+            (AuditRowKind::Call, AuditOutcome::Failed(error)) => {
+                error.execution_status() == ExecutionStatus::NotStarted
+            }
+            (AuditRowKind::Call, AuditOutcome::Refused { .. }) => true,
+            _ => false,
+        }
     }
 }

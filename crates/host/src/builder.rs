@@ -5,17 +5,20 @@ use std::sync::Arc;
 
 use bowline_core::lane::KeyScope;
 use bowline_core::policy::Policy;
+#[cfg(feature = "executor")]
 use bowline_executor::{ExecutorRegistry, ExecutorRegistryOptions};
 use bowline_journal::{Journal, MemoryJournal};
-use bowline_link::http::HttpLimits;
-use bowline_link::http::http1::{Http1Client, HttpClientLimits};
 use bowline_link::{ClientInfo, StdioLimits};
 use bowline_runtime::{Clock, SystemClock, TaskTracker};
 use thiserror::Error;
 
 use crate::access_guard::{AccessGuard, GuardDecision};
 use crate::audit::{AuditSink, NullAuditSink};
-use crate::dial::{EraCache, RealDial};
+#[cfg(feature = "executor")]
+use crate::dial::ExecutorDial;
+#[cfg(feature = "http")]
+use crate::dial::HttpDial;
+use crate::dial::{EraCache, MissingFeature, RealDial, TransportDial};
 use crate::host::{Host, HostLimits, HostPorts};
 use crate::manifest::{ManifestStore, NullManifestStore};
 use crate::pins::{NullPinStore, PinStore};
@@ -32,6 +35,9 @@ pub enum BuildError {
     /// TLS setup failed.
     #[error("cannot set up TLS")]
     Tls(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The transport of a server needs a feature that is not built in.
+    #[error(transparent)]
+    MissingFeature(#[from] MissingFeature),
     /// A server without a name.
     #[error("a server needs a name")]
     NoName,
@@ -65,7 +71,7 @@ pub struct HostBuilder {
     clock: Option<Arc<dyn Clock>>,
     tasks: TaskTracker,
     dial: Option<Arc<dyn Dial>>,
-    executors: Option<ExecutorRegistry>,
+    executors: Option<Arc<dyn TransportDial>>,
     notifications: Arc<dyn NotificationSink>,
     manifests: Arc<dyn ManifestStore>,
     pins: Arc<dyn PinStore>,
@@ -159,15 +165,17 @@ impl HostBuilder {
         self
     }
 
-    /// Sets the connector; defaults to child processes and HTTP. In-process servers are not dialed.
+    /// Sets the connector; defaults to child processes, and HTTP with the feature `http`.
+    /// In-process servers are not dialed.
     pub fn dial(mut self, dial: Arc<dyn Dial>) -> Self {
         self.dial = Some(dial);
         self
     }
 
     /// Sets the executors used by servers; defaults to none.
+    #[cfg(feature = "executor")]
     pub fn executors(mut self, executors: ExecutorRegistry) -> Self {
-        self.executors = Some(executors);
+        self.executors = Some(Arc::new(ExecutorDial::new(executors)));
         self
     }
 
@@ -229,7 +237,8 @@ impl HostBuilder {
     /// Builds the host within a Tokio runtime.
     ///
     /// # Errors
-    /// No runtime, TLS setup failed, a server refused by the guard, or a duplicate or empty name.
+    /// No runtime, TLS setup failed, a server refused by the guard, a transport that is not built
+    /// in, or a duplicate or empty name.
     /// Nothing is started then.
     pub fn build(self) -> Result<Host, BuildError> {
         tokio::runtime::Handle::try_current().map_err(|_| BuildError::NoRuntime)?;
@@ -237,14 +246,20 @@ impl HostBuilder {
         let clock = self.clock.unwrap_or_else(|| Arc::new(SystemClock::start()));
         let dial = match self.dial {
             Some(dial) => dial,
-            None => {
-                let executors = self.executors.unwrap_or_else(|| {
-                    let (tasks, clock) = (self.tasks.clone(), Arc::clone(&clock));
-                    ExecutorRegistry::new(tasks, clock, ExecutorRegistryOptions::default())
-                });
-                Arc::new(new_real_dial(self.tasks.clone(), self.client, executors)?)
-            }
+            None => Arc::new(RealDial {
+                executors: self.executors.or_else(|| no_executors(&self.tasks, &clock)),
+                tasks: self.tasks.clone(),
+                client: self.client,
+                http: http_dial()?,
+                stdio_limits: StdioLimits::default(),
+                eras: EraCache::default(),
+                launcher: None,
+                instance: None,
+            }),
         };
+        for spec in &self.servers {
+            dial.check_transport(spec)?;
+        }
         let ports = HostPorts {
             dial,
             clock,
@@ -289,25 +304,29 @@ fn check_servers(
     Ok(())
 }
 
-/// Creates the connector for child processes and HTTP.
-fn new_real_dial(
-    spawner: TaskTracker,
-    client: ClientInfo,
-    executors: ExecutorRegistry,
-) -> Result<RealDial<TaskTracker>, BuildError> {
-    let http = Http1Client::new(HttpClientLimits::default());
-    let http = http.map_err(|error| BuildError::Tls(Box::new(error)))?;
-    Ok(RealDial {
-        spawner,
-        client,
-        http: Arc::new(http),
-        executors,
-        stdio_limits: StdioLimits::default(),
-        http_limits: HttpLimits::default(),
-        eras: EraCache::default(),
-        launcher: None,
-        instance: None,
-    })
+/// Returns the connector to servers over HTTP.
+#[cfg(feature = "http")]
+fn http_dial() -> Result<Option<Arc<dyn TransportDial>>, BuildError> {
+    let dial = HttpDial::new().map_err(BuildError::Tls)?;
+    Ok(Some(Arc::new(dial)))
+}
+
+#[cfg(not(feature = "http"))]
+const fn http_dial() -> Result<Option<Arc<dyn TransportDial>>, BuildError> {
+    Ok(None)
+}
+
+/// Returns the connector through executors of which none is connected.
+#[cfg(feature = "executor")]
+fn no_executors(tasks: &TaskTracker, clock: &Arc<dyn Clock>) -> Option<Arc<dyn TransportDial>> {
+    let (tasks, clock) = (tasks.clone(), Arc::clone(clock));
+    let registry = ExecutorRegistry::new(tasks, clock, ExecutorRegistryOptions::default());
+    Some(Arc::new(ExecutorDial::new(registry)))
+}
+
+#[cfg(not(feature = "executor"))]
+fn no_executors(_: &TaskTracker, _: &Arc<dyn Clock>) -> Option<Arc<dyn TransportDial>> {
+    None
 }
 
 #[cfg(test)]

@@ -1,53 +1,105 @@
-//! Connects to real servers: child processes and HTTP.
+//! Connects to real servers: child processes, and with the features `http` and `executor` servers
+//! over HTTP and in other networks.
 
+use std::fmt;
 use std::sync::Arc;
 
 use bowline_core::BoxFuture;
 use bowline_core::client_handle::ClientHandle;
-use bowline_core::era::{Era, EraSetting};
-use bowline_link::http::http_client::HttpClient;
-use bowline_link::http::{self, HttpLimits, HttpSpec};
+use bowline_core::era::Era;
 use bowline_link::sandbox::ReaperLauncher;
 use bowline_link::stderr::StderrLog;
 use bowline_link::stdio::{
-    self, ClientInfo, EraNegotiation, LinkConnectError, ReaperCommand, StdioLimits, StdioOptions,
-    StdioSpec,
+    self, ClientInfo, EraNegotiation, LinkConnectError, ReaperCommand, StdioLimits, StdioSpec,
 };
 use bowline_link::{GatewayInstance, LARGE_BYTES_MAX, LargeResponseLimits, LinkError};
-use bowline_runtime::TaskSpawner;
+use bowline_runtime::TaskTracker;
+use thiserror::Error;
 use tokio::time::Instant;
 
 mod era_cache;
-
-use bowline_executor::ExecutorRegistry;
+#[cfg(feature = "executor")]
+mod executor_dial;
+#[cfg(feature = "http")]
+mod http_dial;
 
 use crate::in_process_link;
-use crate::spec::{ChildSpec, ExecutorProcessSpec, RemoteSpec, ServerSpec, ServerTransport};
+use crate::spec::{ChildSpec, ServerSpec, ServerTransport};
 use crate::supervisor::{Dial, DialedLink};
 
 pub use era_cache::EraCache;
+#[cfg(feature = "executor")]
+pub use executor_dial::ExecutorDial;
+#[cfg(feature = "http")]
+pub use http_dial::HttpDial;
 
-/// Starts child processes over stdio, and connects to HTTP servers.
+/// A server needs a feature of this crate that the program was built without.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("server `{server}` needs the feature `{feature}` of bowline-host, which is not built in")]
+pub struct MissingFeature {
+    /// The server.
+    pub server: Arc<str>,
+    /// The feature.
+    pub feature: &'static str,
+}
+
+/// Starts child processes over stdio, and connects to the servers of two optional transports.
 #[derive(Debug)]
-pub struct RealDial<S> {
+pub struct RealDial {
     /// Spawns the tasks of links.
-    pub spawner: S,
+    pub tasks: TaskTracker,
     /// Client name and version sent to servers.
     pub client: ClientInfo,
-    /// HTTP client for direct requests.
-    pub http: Arc<dyn HttpClient>,
-    /// Executors for indirect requests.
-    pub executors: ExecutorRegistry,
+    /// Connects to servers over HTTP: [`HttpDial`]. `None` refuses such servers.
+    pub http: Option<Arc<dyn TransportDial>>,
+    /// Connects to servers through executors: [`ExecutorDial`]. `None` refuses such servers.
+    pub executors: Option<Arc<dyn TransportDial>>,
     /// Limits of stdio links.
     pub stdio_limits: StdioLimits,
-    /// Limits of HTTP links.
-    pub http_limits: HttpLimits,
     /// Eras spoken by servers.
     pub eras: EraCache,
     /// Starts children without access to the gateway's ports; `None` without ports.
     pub launcher: Option<ReaperLauncher>,
     /// Identifies this run in all children; `None` if no later run looks for leftovers.
     pub instance: Option<GatewayInstance>,
+}
+
+/// Connects to the servers of one optional transport.
+pub trait TransportDial: fmt::Debug + Send + Sync {
+    /// Connects to the server of the attempt.
+    fn connect<'a>(
+        &'a self,
+        attempt: DialAttempt<'a>,
+    ) -> BoxFuture<'a, Result<DialedLink, LinkConnectError>>;
+
+    /// Waits until the lost path to an executor is back.
+    fn wait_reconnected<'a>(&'a self, executor: &'a str) -> BoxFuture<'a, ()> {
+        let _unused = executor;
+        Box::pin(std::future::pending())
+    }
+
+    /// True if the path to an executor is open.
+    fn is_connected(&self, executor: &str) -> bool {
+        let _unused = executor;
+        true
+    }
+}
+
+/// One attempt to connect.
+#[derive(Debug)]
+pub struct DialAttempt<'a> {
+    /// The server.
+    pub spec: &'a ServerSpec,
+    /// Receives the server's standard error.
+    pub log: &'a Arc<StderrLog>,
+    /// The session that owns the link; `None` for a shared link.
+    pub owner: Option<Arc<dyn ClientHandle>>,
+    /// Which handshakes are tried.
+    pub negotiation: EraNegotiation,
+    /// When the attempt ends.
+    pub deadline: Instant,
+    /// The connector, with what all transports share.
+    pub dial: &'a RealDial,
 }
 
 /// Additional requests in flight besides calls: lists, pings, subscriptions, log levels.
@@ -58,51 +110,37 @@ fn in_flight_max(limit: usize, spec: &ServerSpec) -> usize {
     limit.max(spec.calls_max.saturating_add(EXTRA_REQUESTS_MAX))
 }
 
-/// One attempt to connect.
-struct DialAttempt {
-    /// The session that owns the link; `None` for a shared link.
-    owner: Option<Arc<dyn ClientHandle>>,
-    negotiation: EraNegotiation,
-    deadline: Instant,
-}
-
-impl<S: TaskSpawner> RealDial<S> {
-    async fn connect(
-        &self,
-        spec: &ServerSpec,
-        log: &Arc<StderrLog>,
-        attempt: DialAttempt,
-    ) -> Result<DialedLink, LinkConnectError> {
+impl RealDial {
+    async fn connect(&self, attempt: DialAttempt<'_>) -> Result<DialedLink, LinkConnectError> {
+        let spec = attempt.spec;
+        let refused = |reason: String| LinkConnectError::Refused {
+            server: Arc::clone(&spec.name),
+            source: LinkError::Unreachable(reason.into()),
+        };
         match &spec.transport {
-            ServerTransport::Child(child) => {
-                let log = Arc::clone(log);
-                self.connect_child(spec, child, log, attempt).await
+            ServerTransport::Child(child) => self.connect_child(child, attempt).await,
+            ServerTransport::Executor(_) | ServerTransport::Remote(_) => {
+                match self.transport_dial(spec) {
+                    Ok(transport) => transport.connect(attempt).await,
+                    Err(missing) => Err(refused(missing.to_string())),
+                }
             }
-            ServerTransport::Executor(placed) => {
-                let log = Arc::clone(log);
-                self.connect_executor_process(spec, placed, log, attempt)
-                    .await
-            }
-            ServerTransport::Remote(remote) => self.connect_http(spec, remote, attempt).await,
             ServerTransport::InProcess(inside) => Ok(in_process_link::connect_in_process(inside)),
             // The host connects peers, because it has a clock.
-            ServerTransport::Peer(peer) => Err(LinkConnectError::Refused {
-                server: Arc::clone(&spec.name),
-                source: LinkError::Unreachable(format!("{} is away", peer.display_target()).into()),
-            }),
+            ServerTransport::Peer(peer) => {
+                Err(refused(format!("{} is away", peer.display_target())))
+            }
         }
     }
 
     async fn connect_child(
         &self,
-        server: &ServerSpec,
         child: &ChildSpec,
-        log: Arc<StderrLog>,
-        attempt: DialAttempt,
+        attempt: DialAttempt<'_>,
     ) -> Result<DialedLink, LinkConnectError> {
         let reaper = child.reaper.clone();
         let spec = StdioSpec {
-            server: Arc::clone(&server.name),
+            server: Arc::clone(&attempt.spec.name),
             command: child.command.clone(),
             args: child.args.clone(),
             env: child.env.clone(),
@@ -114,39 +152,10 @@ impl<S: TaskSpawner> RealDial<S> {
             instance: self.instance.clone(),
             owner: attempt.owner,
             negotiation: attempt.negotiation,
-            limits: self.stdio_limits(server),
+            limits: self.stdio_limits(attempt.spec),
         };
-        let (client, deadline) = (self.client.clone(), attempt.deadline);
-        stdio::connect(&spec, log, client, deadline, &self.spawner).await
-    }
-
-    async fn connect_executor_process(
-        &self,
-        server: &ServerSpec,
-        placed: &ExecutorProcessSpec,
-        log: Arc<StderrLog>,
-        attempt: DialAttempt,
-    ) -> Result<DialedLink, LinkConnectError> {
-        let options = StdioOptions {
-            server: Arc::clone(&server.name),
-            owner: attempt.owner,
-            negotiation: attempt.negotiation,
-            limits: self.stdio_limits(server),
-        };
-        let deadline = attempt.deadline;
-        let (process_spawner, client) = (
-            self.executors.spawner(&placed.executor, &placed.server),
-            self.client.clone(),
-        );
-        stdio::connect_process(
-            &process_spawner,
-            &options,
-            log,
-            client,
-            deadline,
-            &self.spawner,
-        )
-        .await
+        let (log, client) = (Arc::clone(attempt.log), self.client.clone());
+        stdio::connect(&spec, log, client, attempt.deadline, &self.tasks).await
     }
 
     fn stdio_limits(&self, server: &ServerSpec) -> StdioLimits {
@@ -157,40 +166,21 @@ impl<S: TaskSpawner> RealDial<S> {
         }
     }
 
-    async fn connect_http(
-        &self,
-        server: &ServerSpec,
-        remote: &RemoteSpec,
-        attempt: DialAttempt,
-    ) -> Result<DialedLink, LinkConnectError> {
-        // Support for a second era is detected at run time.
-        let speaks = match attempt.negotiation {
-            EraNegotiation::Remembered(Era::Legacy) => EraSetting::Only(Era::Legacy),
-            _ => server.era,
+    /// Returns the connector to a server over HTTP or through an executor.
+    fn transport_dial(&self, spec: &ServerSpec) -> Result<&dyn TransportDial, MissingFeature> {
+        let (dial, feature) = match spec.transport.executor() {
+            Some(_) => (&self.executors, "executor"),
+            None => (&self.http, "http"),
         };
-        let spec = HttpSpec {
-            server: Arc::clone(&server.name),
-            url: remote.url.clone(),
-            transport: remote.transport,
-            credentials: Arc::clone(&remote.credentials),
-            era_setting: speaks,
-            owner: attempt.owner,
-            limits: HttpLimits {
-                in_flight_max: in_flight_max(self.http_limits.in_flight_max, server),
-                large: large_limits(server),
-                ..self.http_limits
-            },
-        };
-        let client = match &remote.via {
-            None => Arc::clone(&self.http),
-            Some(via) => {
-                let fills = via.fills.clone();
-                self.executors
-                    .http_client(&via.executor, &server.name, fills)
-            }
-        };
-        let (info, deadline) = (self.client.clone(), attempt.deadline);
-        http::connect(&spec, client, info, deadline, &self.spawner).await
+        dial.as_deref().ok_or_else(|| MissingFeature {
+            server: Arc::clone(spec.display_name()),
+            feature,
+        })
+    }
+
+    /// Returns the executor of a server, with the connector that knows it.
+    fn executor_of<'a>(&'a self, spec: &'a ServerSpec) -> Option<(&'a str, &'a dyn TransportDial)> {
+        spec.transport.executor().zip(self.executors.as_deref())
     }
 }
 
@@ -203,7 +193,7 @@ const fn large_limits(server: &ServerSpec) -> LargeResponseLimits {
     }
 }
 
-impl<S: TaskSpawner + std::fmt::Debug> Dial for RealDial<S> {
+impl Dial for RealDial {
     fn dial<'a>(
         &'a self,
         spec: &'a ServerSpec,
@@ -215,11 +205,14 @@ impl<S: TaskSpawner + std::fmt::Debug> Dial for RealDial<S> {
             let mut opening = self.eras.opening(spec);
             loop {
                 let attempt = DialAttempt {
+                    spec,
+                    log,
                     owner: owner.clone(),
                     negotiation: opening,
                     deadline,
+                    dial: self,
                 };
-                let dialled = self.connect(spec, log, attempt).await;
+                let dialled = self.connect(attempt).await;
                 match self.eras.record_handshake(spec, opening, &dialled) {
                     Some(other) => opening = other,
                     None => return dialled,
@@ -228,24 +221,34 @@ impl<S: TaskSpawner + std::fmt::Debug> Dial for RealDial<S> {
         })
     }
 
+    fn check_transport(&self, spec: &ServerSpec) -> Result<(), MissingFeature> {
+        match &spec.transport {
+            ServerTransport::Executor(_) | ServerTransport::Remote(_) => {
+                self.transport_dial(spec).map(|_| ())
+            }
+            ServerTransport::Child(_)
+            | ServerTransport::InProcess(_)
+            | ServerTransport::Peer(_) => Ok(()),
+        }
+    }
+
     fn restore_era(&self, spec: &ServerSpec, era: Era) {
         self.eras.restore(spec, era);
     }
 
     fn wait_reachable<'a>(&'a self, spec: &'a ServerSpec) -> BoxFuture<'a, ()> {
-        Box::pin(async {
-            match spec.transport.executor() {
-                Some(executor) => self.executors.wait_reconnected(executor).await,
-                None => std::future::pending().await,
-            }
-        })
+        match self.executor_of(spec) {
+            Some((executor, dial)) => dial.wait_reconnected(executor),
+            None => Box::pin(std::future::pending()),
+        }
     }
 
     fn is_unreachable(&self, spec: &ServerSpec) -> bool {
-        let via = spec.transport.executor();
-        via.is_some_and(|executor| !self.executors.is_connected(executor))
+        let via = self.executor_of(spec);
+        via.is_some_and(|(executor, dial)| !dial.is_connected(executor))
     }
 }
 
 #[cfg(test)]
+#[cfg(feature = "executor")]
 mod tests;

@@ -22,16 +22,6 @@ pub struct EventBus {
     ended: Arc<watch::Sender<bool>>,
 }
 
-impl bowline_executor::ExecutorEvents for EventBus {
-    fn on_executor_state(&self, name: &Arc<str>, state: &'static str, reason: Option<Arc<str>>) {
-        self.publish(EventKind::Executor {
-            name: Arc::clone(name),
-            state: state.into(),
-            reason,
-        });
-    }
-}
-
 impl PinEvents for EventBus {
     fn on_pin(&self, event: PinEvent<'_>) {
         self.publish(EventKind::Pin {

@@ -9,6 +9,7 @@ mod exposure;
 mod host_limits;
 mod host_status;
 mod measure;
+#[cfg(feature = "broker")]
 mod peer_servers;
 mod principal_view;
 mod refresh;
@@ -69,6 +70,7 @@ pub use bowline_api::reload::{FailedList, RefreshReport};
 pub use bowline_api::tools::{DiscoveryEntry, DiscoveryError};
 pub use discovery::{DISCOVER_MAX, FRESH_LIST_WAIT, ServerDiscovery};
 pub use host_limits::HostLimits;
+#[cfg(feature = "broker")]
 pub use peer_servers::{AdoptError, AdoptReport, PEER_SERVERS_MAX};
 
 /// All supervised servers of a gateway. Cheap to clone.

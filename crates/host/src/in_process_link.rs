@@ -25,6 +25,7 @@ use bytes::Bytes;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout_at};
 
+use crate::dial::MissingFeature;
 use crate::spec::{InProcessSpec, ServerSpec, ServerTransport};
 use crate::supervisor::{Dial, DialedLink};
 
@@ -77,6 +78,10 @@ impl Dial for DialRouter {
             | ServerTransport::Executor(_)
             | ServerTransport::Remote(_) => self.dial.dial(spec, log, owner, deadline),
         }
+    }
+
+    fn check_transport(&self, spec: &ServerSpec) -> Result<(), MissingFeature> {
+        self.dial.check_transport(spec)
     }
 
     fn restore_era(&self, spec: &ServerSpec, era: Era) {

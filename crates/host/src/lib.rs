@@ -4,9 +4,11 @@ pub mod access_guard;
 pub mod allowlist;
 pub mod audit;
 mod authorizer;
+#[cfg(feature = "broker")]
 pub mod broker;
 pub mod builder;
 pub mod callpath;
+#[cfg(feature = "policy-cel")]
 pub mod conditions;
 mod denials;
 pub mod dial;
@@ -31,10 +33,12 @@ pub use bowline_catalog::{catalog, manifest, pins, server_card, spec};
 pub use bowline_tools::ToolOutput;
 pub use builder::{BuildError, HostBuilder};
 pub use callpath::output_schema::UncheckedTool;
+pub use dial::MissingFeature;
+#[cfg(feature = "broker")]
+pub use host::{AdoptError, AdoptReport};
 pub use host::{
-    AdoptError, AdoptReport, ApplyReport, ChangedServer, DISCOVER_MAX, DiscoveryEntry,
-    DiscoveryError, FRESH_LIST_WAIT, FailedList, Host, HostLimits, HostPorts, RefreshReport,
-    ServerDiscovery,
+    ApplyReport, ChangedServer, DISCOVER_MAX, DiscoveryEntry, DiscoveryError, FRESH_LIST_WAIT,
+    FailedList, Host, HostLimits, HostPorts, RefreshReport, ServerDiscovery,
 };
 pub use router::Router;
 pub use spawn_options::{SpawnError, SpawnOptions};
@@ -48,6 +52,7 @@ pub use bowline_core::accounts;
 pub use bowline_core::call::{ContextSet, Principal, Role};
 pub use bowline_core::error::CallError;
 pub use bowline_core::policy::{DefaultAction, FeaturePattern, Policy, RoleAllowlist, RoleRules};
+#[cfg(feature = "executor")]
 pub use bowline_executor as executor;
 pub use bowline_runtime::{
     Clock, ClockReading, CredentialSource, SystemClock, TaskSpawner, TaskTracker,

@@ -65,6 +65,7 @@ impl Drop for AttachedSink {
 
 impl Host {
     /// Sets the sink of remote sessions, replacing the previous sink.
+    #[cfg(feature = "broker")]
     pub(crate) fn set_remote_sink(&self, sink: &Arc<dyn NotificationSink>) {
         *lock(&self.notification_fanout().remote) = Some(Arc::downgrade(sink));
     }

@@ -15,6 +15,7 @@ use tokio::time::Instant;
 
 use self::redacting_client::RedactingClient;
 use self::redacting_link::RedactingLink;
+use crate::dial::MissingFeature;
 use crate::spec::ServerSpec;
 use crate::supervisor::{Dial, DialedLink};
 
@@ -40,6 +41,10 @@ impl Dial for RedactingDial {
             let (link, events) = self.0.dial(spec, log, owner, deadline).await?;
             Ok((RedactingLink::wrap(link, secrets), events))
         })
+    }
+
+    fn check_transport(&self, spec: &ServerSpec) -> Result<(), MissingFeature> {
+        self.0.check_transport(spec)
     }
 
     fn restore_era(&self, spec: &ServerSpec, era: Era) {

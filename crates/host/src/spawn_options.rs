@@ -6,6 +6,7 @@ use std::time::Duration;
 use bowline_core::error::FailureClass;
 use thiserror::Error;
 
+use crate::dial::MissingFeature;
 use crate::server_card::{ServerCard, ServerCardError};
 use crate::spec::{NameClash, ServerSpec};
 
@@ -48,6 +49,9 @@ pub enum SpawnError {
         /// The guard's reason.
         reason: Arc<str>,
     },
+    /// The transport needs a feature that is not built in; nothing was started.
+    #[error(transparent)]
+    MissingFeature(#[from] MissingFeature),
     /// A server of this name runs.
     #[error("server `{0}` runs already")]
     InUse(Arc<str>),

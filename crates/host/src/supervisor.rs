@@ -40,6 +40,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::{Instant, timeout_at};
 
 use crate::catalog::PerList;
+use crate::dial::MissingFeature;
 use crate::events::EventBus;
 use crate::manifest;
 use crate::pins::PinRegistry;
@@ -81,6 +82,15 @@ pub trait Dial: fmt::Debug + Send + Sync {
         owner: Option<Arc<dyn ClientHandle>>,
         deadline: Instant,
     ) -> BoxFuture<'a, Result<DialedLink, LinkConnectError>>;
+
+    /// Checks that this program can connect to the kind of server that `spec` describes.
+    ///
+    /// # Errors
+    /// The program was built without the feature for the transport.
+    fn check_transport(&self, spec: &ServerSpec) -> Result<(), MissingFeature> {
+        let _any = spec;
+        Ok(())
+    }
 
     /// Passes on the era spoken by the server of `spec` in an earlier run of this program.
     fn restore_era(&self, spec: &ServerSpec, era: Era) {

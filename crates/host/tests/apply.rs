@@ -74,6 +74,7 @@ async fn only_changed_servers_restart() {
         removed: to_names(&["c"]),
         kept: to_names(&["a"]),
         clashes: Vec::new(),
+        unsupported: Vec::new(),
     };
     assert_eq!(applied, expected);
     assert_eq!(host.servers(), to_names(&["a", "b", "d"]));

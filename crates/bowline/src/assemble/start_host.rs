@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bowline_core::lane::KeyScope;
 use bowline_host::accounts::PrincipalAccounts;
 use bowline_host::audit::AuditSink;
-use bowline_host::dial::{EraCache, RealDial};
+use bowline_host::dial::{EraCache, ExecutorDial, HttpDial, RealDial};
 use bowline_host::executor::ExecutorRegistry;
 use bowline_host::spec::ServerSpec;
 use bowline_host::{Host, HostLimits, HostPorts};
@@ -51,12 +51,14 @@ pub(super) fn start_host(
         version: env!("CARGO_PKG_VERSION").into(),
     };
     let dial = RealDial {
-        spawner: host_deps.tasks.clone(),
+        tasks: host_deps.tasks.clone(),
         client,
-        http: create_http_client()?,
-        executors: host_deps.executors,
+        http: Some(Arc::new(HttpDial {
+            client: create_http_client()?,
+            limits: HttpLimits::default(),
+        })),
+        executors: Some(Arc::new(ExecutorDial::new(host_deps.executors))),
         stdio_limits: StdioLimits::default(),
-        http_limits: HttpLimits::default(),
         eras: EraCache::default(),
         launcher: Some(host_deps.launcher),
         instance: Some(host_deps.instance),

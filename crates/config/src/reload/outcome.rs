@@ -113,6 +113,8 @@ impl ReloadReport {
             kept: _,
             // The config parser already rejects clashing server names.
             clashes: _,
+            // A gateway is built with every feature.
+            unsupported: _,
         } = &self.applied;
         let mut lines: Vec<_> = added.iter().map(|name| format!("  + {name}")).collect();
         lines.extend(

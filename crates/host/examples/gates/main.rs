@@ -21,8 +21,7 @@ use bowline_core::call::{CallRequest, CallSubject, EndpointScope, Principal, Rol
 use bowline_core::era::{Era, EraSetting};
 use bowline_core::policy::{DefaultAction, FeaturePattern, Policy, RoleRules};
 use bowline_host::audit::{self, AuditSink, NullAuditSink, RenderOptions};
-use bowline_host::dial::{EraCache, RealDial};
-use bowline_host::executor::{ExecutorRegistry, ExecutorRegistryOptions};
+use bowline_host::dial::{EraCache, HttpDial, RealDial};
 use bowline_host::expose::FIND_TOOLS;
 use bowline_host::manifest::NullManifestStore;
 use bowline_host::pins::NullPinStore;
@@ -31,8 +30,6 @@ use bowline_host::spec::{ChildSpec, ServerSpec, ServerTransport};
 use bowline_host::supervisor::{Dial, ServerState};
 use bowline_host::{Host, HostLimits, HostPorts};
 use bowline_journal::audit::AuditLimits;
-use bowline_link::http::HttpLimits;
-use bowline_link::http::http1::{Http1Client, HttpClientLimits};
 use bowline_link::{ClientInfo, Link, LinkRequest, ParamRename, StdioLimits};
 use bowline_runtime::{Clock, SystemClock, TaskTracker};
 use bytes::Bytes;
@@ -335,21 +332,16 @@ fn open_trail(clock: &SystemClock) -> std::io::Result<Arc<dyn AuditSink>> {
 }
 
 fn real_dial(tasks: &TaskTracker) -> std::io::Result<Arc<dyn Dial>> {
-    let http = Http1Client::new(HttpClientLimits::default()).map_err(std::io::Error::other)?;
+    let http = HttpDial::new().map_err(std::io::Error::other)?;
     Ok(Arc::new(RealDial {
-        spawner: tasks.clone(),
+        tasks: tasks.clone(),
         client: ClientInfo {
             name: "gates".into(),
             version: "1".into(),
         },
-        http: Arc::new(http),
-        executors: ExecutorRegistry::new(
-            tasks.clone(),
-            Arc::new(SystemClock::start()),
-            ExecutorRegistryOptions::default(),
-        ),
+        http: Some(Arc::new(http)),
+        executors: None,
         stdio_limits: StdioLimits::default(),
-        http_limits: HttpLimits::default(),
         eras: EraCache::default(),
         launcher: None,
         instance: None,

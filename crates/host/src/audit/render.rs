@@ -10,10 +10,13 @@ use bowline_journal::audit::{AuditPayload, AuditRow, RowRenderer};
 use bowline_wire::object;
 use sha2::{Digest as _, Sha256};
 
-use super::{AuditEntry, AuditOutcome, AuditTarget, REFUSED_TEXT_BYTES_MAX};
+use super::{AuditEntry, AuditOutcome, AuditTarget};
 
 /// Maximum bytes of recorded arguments and results; truncation is marked.
 pub const PAYLOAD_BYTES_MAX: usize = 16 * 1024;
+
+/// Maximum bytes of a name or reason in a refusal.
+pub const REFUSED_TEXT_BYTES_MAX: usize = 256;
 
 /// Maximum bytes of other texts: names and URIs are chosen by callers.
 const TEXT_BYTES_MAX: usize = 1_024;

@@ -13,7 +13,7 @@ use bowline_core::BoxFuture;
 use bowline_core::coalesce::{
     CoalesceLimits, CoalesceOutcome, Coalescer, FlushScope, MergedEvents,
 };
-use bowline_core::error::{CallError, ExecutionStatus, FailureOrigin};
+use bowline_core::error::{CallError, FailureOrigin};
 use bowline_core::sync::lock;
 use bowline_journal::audit::{self, AuditError, AuditLimits, AuditRowKind};
 use bowline_runtime::Clock;
@@ -21,11 +21,8 @@ use bytes::Bytes;
 use foldhash::fast::RandomState;
 use tokio::sync::Notify;
 
-use super::render::{RenderOptions, row_renderer, target_names};
+use super::render::{REFUSED_TEXT_BYTES_MAX, RenderOptions, row_renderer, target_names};
 use super::{AuditEntry, AuditOutcome, AuditSink, AuditTarget, AuditTrail, RepeatCount};
-
-/// Maximum bytes of a name or reason in a refusal.
-pub const REFUSED_TEXT_BYTES_MAX: usize = 256;
 
 /// Maximum bytes of the parameters held for hashing in a refused call.
 const REFUSED_PARAMS_BYTES_MAX: usize = 64 * 1024;
@@ -221,18 +218,6 @@ impl fmt::Debug for AuditRings {
 }
 
 impl AuditEntry {
-    /// True if the entry records a refusal before execution.
-    pub(super) fn is_refusal(&self) -> bool {
-        match (&self.kind, &self.outcome) {
-            (AuditRowKind::Denied | AuditRowKind::Unauthenticated, _) => true,
-            (AuditRowKind::Call, AuditOutcome::Failed(error)) => {
-                error.execution_status() == ExecutionStatus::NotStarted
-            }
-            (AuditRowKind::Call, AuditOutcome::Refused { .. }) => true,
-            _ => false,
-        }
-    }
-
     /// Returns the reduced form of a counted refusal, with short names and reasons.
     fn to_short(&self) -> Self {
         let (server, name) = target_names(self);

@@ -1,8 +1,14 @@
 //! Validates structured content against the tool's declared output schema.
 
+#[cfg(feature = "schema")]
 mod compiled_schema;
+#[cfg(not(feature = "schema"))]
+#[path = "output_schema/no_schema.rs"]
+mod compiled_schema;
+#[cfg(feature = "schema")]
 mod schema_outline;
 #[cfg(test)]
+#[cfg(feature = "schema")]
 mod tests;
 
 use std::collections::HashMap;
@@ -30,14 +36,14 @@ const SCHEMA_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Maximum number of reported tools with an unusable schema.
 const UNCHECKED_MAX: usize = 256;
 
-/// A tool with an unusable output schema; its results pass unchecked.
+/// A tool with an output schema that is not used; its results pass unchecked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UncheckedTool {
     /// The server.
     pub server: Arc<str>,
     /// The tool.
     pub tool: Arc<str>,
-    /// Why the schema is unusable.
+    /// Why the schema is not used.
     pub reason: Arc<str>,
 }
 
@@ -124,7 +130,7 @@ impl OutputValidator {
             Some(Ok(schema)) => Some(Arc::new(schema)),
             None => None,
         };
-        cache.bytes += schema.as_ref().map_or(0, |schema| schema.bytes);
+        cache.bytes += schema.as_ref().map_or(0, |schema| schema.bytes());
         cache.schemas.insert(route.definition_hash, schema.clone());
         schema
     }

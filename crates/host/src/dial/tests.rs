@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-use bowline_core::era::Era;
-use bowline_executor::ExecutorRegistryOptions;
+use bowline_core::era::{Era, EraSetting};
+use bowline_executor::{ExecutorRegistry, ExecutorRegistryOptions};
 use bowline_link::http::HttpTransport;
 use bowline_link::http::endpoint::HttpEndpoint;
-use bowline_link::http::http1::{Http1Client, HttpClientLimits};
 use bowline_link::http::upstream_credentials::NoCredentials;
 use bowline_link::{LogSequencer, StderrLimits};
 use bowline_runtime::{SystemClock, TaskTracker};
 
 use super::*;
+use crate::spec::RemoteSpec;
 
 #[test]
 fn link_limit_exceeds_call_limit() {
@@ -59,7 +59,7 @@ fn scripted_server(discover: &str, initialize: &str) -> ServerSpec {
 }
 
 struct DialRig {
-    dial: RealDial<TaskTracker>,
+    dial: RealDial,
     log: Arc<StderrLog>,
 }
 
@@ -67,19 +67,19 @@ impl DialRig {
     fn new() -> Self {
         let tasks = TaskTracker::default();
         let clock = Arc::new(SystemClock::start());
-        let http = Http1Client::new(HttpClientLimits::default()).unwrap();
+        let options = ExecutorRegistryOptions::default();
+        let registry = ExecutorRegistry::new(tasks.clone(), clock, options);
         let client = ClientInfo {
             name: "probe".into(),
             version: "1".into(),
         };
         Self {
             dial: RealDial {
-                spawner: tasks.clone(),
+                tasks,
                 client,
-                http: Arc::new(http),
-                executors: ExecutorRegistry::new(tasks, clock, ExecutorRegistryOptions::default()),
+                http: Some(Arc::new(HttpDial::new().unwrap())),
+                executors: Some(Arc::new(ExecutorDial::new(registry))),
                 stdio_limits: StdioLimits::default(),
-                http_limits: HttpLimits::default(),
                 eras: EraCache::default(),
                 launcher: None,
                 instance: None,

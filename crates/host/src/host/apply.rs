@@ -11,6 +11,7 @@ use tokio::time::timeout_at;
 
 use super::{Host, HostLimits};
 use crate::callpath::ServerMap;
+use crate::dial::MissingFeature;
 use crate::events::EventKind;
 use crate::spec::{NameClash, ServerSpec, resolve_names};
 use crate::supervisor::Supervisor;
@@ -31,6 +32,8 @@ pub struct ApplyReport {
     pub kept: Vec<Arc<str>>,
     /// Servers omitted because another server has the same slug.
     pub clashes: Vec<NameClash>,
+    /// Servers omitted because their transport needs a feature that is not built in.
+    pub unsupported: Vec<MissingFeature>,
 }
 
 /// A server with a changed entry.
@@ -99,7 +102,8 @@ impl Host {
         if self.call_path.closing.load(Ordering::Relaxed) {
             return applied;
         }
-        let specs = resolve_names(specs, &mut applied.clashes);
+        let mut specs = resolve_names(specs, &mut applied.clashes);
+        applied.unsupported = self.omit_unsupported(&mut specs);
         self.deps.pins.register_servers(&specs);
         let old = self.call_path.servers.load_full();
         let mut new = ServerMap::with_capacity_and_hasher(specs.len(), old.hasher().clone());
@@ -167,6 +171,29 @@ impl Host {
         applied.sort_names();
         self.emit_config_event(&applied);
         applied
+    }
+
+    /// Removes and returns the servers whose transport is not built in.
+    fn omit_unsupported(&self, specs: &mut Vec<ServerSpec>) -> Vec<MissingFeature> {
+        let mut unsupported = Vec::new();
+        specs.retain(|spec| {
+            let checked = self.deps.dial.check_transport(spec);
+            checked.map_err(|missing| unsupported.push(missing)).is_ok()
+        });
+        unsupported
+    }
+
+    /// Detaches a peer's server in favour of a configured server of the same name.
+    fn displace_peer_server(&self, server: &Supervisor) {
+        let name = &server.spec().name;
+        tracing::warn!(
+            server = %name,
+            peer = server.spec().transport.display_target(),
+            "configured server takes the name; the peer's server is not served"
+        );
+        server.detach();
+        self.call_path.catalog.withdraw_server(name);
+        self.call_path.cache.forget_server(name);
     }
 
     /// Changes the limits. Calls in flight beyond a new limit continue.

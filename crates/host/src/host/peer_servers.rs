@@ -152,19 +152,6 @@ impl Host {
         }
     }
 
-    /// Detaches a peer's server in favour of a configured server of the same name.
-    pub(super) fn displace_peer_server(&self, server: &Supervisor) {
-        let name = &server.spec().name;
-        tracing::warn!(
-            server = %name,
-            peer = server.spec().transport.display_target(),
-            "configured server takes the name; the peer's server is not served"
-        );
-        server.detach();
-        self.call_path.catalog.withdraw_server(name);
-        self.call_path.cache.forget_server(name);
-    }
-
     /// Checks whether to adopt a server; `false` if already adopted.
     fn check_adopt(
         &self,

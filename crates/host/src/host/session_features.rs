@@ -90,6 +90,7 @@ impl Host {
     }
 
     /// Checks whether a principal may subscribe to a resource.
+    #[cfg(feature = "broker")]
     pub(crate) async fn check_subscribe(
         &self,
         principal: &Principal,

@@ -57,6 +57,7 @@ impl Host {
             let reason = refusal.reason;
             return Err(SpawnError::Denied { server, reason });
         }
+        self.deps.dial.check_transport(&spec)?;
         let spec = options.apply_to(spec).await?;
         let mut guard = SpawnGuard {
             server: self.insert_server(spec, options.replace)?,

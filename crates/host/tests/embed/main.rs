@@ -8,6 +8,7 @@
 )]
 
 mod in_process;
+mod missing_features;
 mod routing;
 mod shared_process;
 mod spawning;

@@ -63,7 +63,7 @@ pub(super) struct CompiledSchema {
     validator: Validator,
     outline: SchemaOutline,
     /// Size of the schema text.
-    pub(super) bytes: usize,
+    bytes: usize,
 }
 
 impl CompiledSchema {
@@ -88,6 +88,11 @@ impl CompiledSchema {
             outline,
             bytes: text.len(),
         })
+    }
+
+    /// Returns the size of the schema text.
+    pub(super) const fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// Validates structured content. Content over the cost limit passes unchecked.
