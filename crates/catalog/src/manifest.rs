@@ -38,7 +38,7 @@ impl ServerManifest {
                 // A cache hint is valid only on a current link.
                 let plain = read
                     .iter()
-                    .map(|page| rendered_list::strip_era_members(kind, page));
+                    .map(|page| rendered_list::to_legacy_page(kind, page));
                 *self.pages.get_mut(kind) = Some(plain.collect());
             }
         }

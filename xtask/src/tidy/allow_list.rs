@@ -21,6 +21,14 @@ struct AllowEntry {
     reason: String,
 }
 
+/// Returns the reason that excuses a finding, if any.
+pub(super) fn find_excuse(tree: &SourceTree, finding: &TidyFinding) -> Option<String> {
+    let list: AllowList = toml::from_str(&tree.file(ALLOW_FILE)?.text).ok()?;
+    let mut entries = list.allow.into_iter();
+    let entry = entries.find(|entry| entry.rule == finding.rule && entry.path == finding.path);
+    Some(entry?.reason)
+}
+
 /// Removes excused errors; an unused entry or an entry without a reason is an error.
 pub(super) fn apply_allow_list(tree: &SourceTree, found: Vec<TidyFinding>) -> Vec<TidyFinding> {
     let Some(file) = tree.file(ALLOW_FILE) else {

@@ -14,7 +14,7 @@ pub(super) fn check_tree(tree: &SourceTree) -> Vec<TidyFinding> {
 }
 
 /// The load generator, which shares no code with what it measures.
-const LOAD_GENERATOR: &str = "crates/bench/";
+pub(super) const LOAD_GENERATOR: &str = "crates/bench/";
 
 /// Product code only: tests spell messages on purpose, and `testing/` has their corpora.
 fn is_checked(source: &SourceFile) -> bool {

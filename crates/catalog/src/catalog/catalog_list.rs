@@ -92,7 +92,7 @@ impl CatalogList {
             [page]
                 if withheld + unusable.len() == 0 && rendered_list::is_single_page(kind, page) =>
             {
-                Some(rendered_list::strip_era_members(kind, page))
+                Some(rendered_list::to_legacy_page(kind, page))
             }
             _ => None,
         };

@@ -147,9 +147,9 @@ pub(super) fn pages_era(pages: &[Bytes]) -> Era {
     }
 }
 
-/// Removes era-specific members from a page: the client may use a different era, and the hint must
-/// hold for all servers.
-pub fn strip_era_members(kind: ListKind, page: &Bytes) -> Bytes {
+/// Translates a page to the legacy era, without members of the modern era: the client may use a
+/// different era, and the hint must hold for all servers.
+pub fn to_legacy_page(kind: ListKind, page: &Bytes) -> Bytes {
     // In a legacy result these members belong to the server.
     if object::field(page, "resultType").is_none() {
         return page.clone();

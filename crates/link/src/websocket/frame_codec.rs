@@ -9,6 +9,7 @@ use thiserror::Error;
 use tokio_tungstenite::tungstenite::protocol::frame::FrameHeader;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::{Control, Data, OpCode};
 
+use super::close_codes::NO_CODE;
 use super::{MessageFormat, WebSocketRole};
 
 /// Largest control frame payload, from RFC 6455.
@@ -17,9 +18,6 @@ pub(super) const CONTROL_BYTES_MAX: usize = 125;
 /// Payloads up to this size are copied out of the read buffer: a small queued message must not keep
 /// a large buffer alive.
 const COPY_OUT_BYTES_MAX: usize = 16 * 1024;
-
-/// Close code that means "no code".
-const NO_CODE: u16 = 1005;
 
 /// A received frame.
 #[derive(Debug, PartialEq, Eq)]
