@@ -1,34 +1,31 @@
-//! Wrappers of a client's stream: strict request framing, and a timeout of writes.
+//! A client's stream with strict request framing and a timeout of writes.
 //!
 //! hyper is lenient: a bare line feed ends a line, and two framing fields in a head are accepted, a
-//! source of request smuggling. [`StrictFraming`] spoils a byte of such a message, so that hyper's
+//! source of request smuggling. [`ClientStream`] spoils a byte of such a message, so that hyper's
 //! parser rejects the message in turn, responds 400 after the responses still owed to earlier
-//! requests, and closes. [`WriteTimeout`] ends the stream of a client that does not read.
+//! requests, and closes. The stream of a client that does not read ends.
 
 mod request_framing;
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod write_timeout_tests;
+mod write_timeout;
 
-use std::future::Future as _;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::Sleep;
 use tracing::debug;
 
 pub use request_framing::{
     BODY_BYTES_MAX, EXTENSION_BYTES_MAX, FramingError, RequestFraming, SIZE_DIGITS_MAX,
     StreamPosition,
 };
+use write_timeout::WriteTimeout;
 
 /// Bytes delivered after a rejected message: hyper parses heads and trailers only when complete,
 /// and a client that stops at the spoiled byte must not keep hyper waiting.
@@ -40,9 +37,9 @@ const SMALL_HEAD_BYTES_MAX: usize = 8 * 1024;
 /// Maximum number of concurrent larger heads of unauthenticated connections.
 pub const LARGE_HEADS_MAX: usize = 256;
 
-/// A client stream, read through [`RequestFraming`] and written unchanged.
+/// A client stream, read through [`RequestFraming`] and written with a [`WriteTimeout`].
 #[derive(Debug)]
-pub struct StrictFraming<S> {
+pub struct ClientStream<S> {
     /// The accepted stream.
     stream: S,
     /// Framing state of the request stream.
@@ -57,6 +54,8 @@ pub struct StrictFraming<S> {
     head_bytes: usize,
     /// Permit held by the current large head.
     large_head_permit: Option<OwnedSemaphorePermit>,
+    /// Ends the stream of a client that does not read.
+    write_timeout: WriteTimeout,
 }
 
 /// Stream state shared by the stream with its connection task.
@@ -125,7 +124,7 @@ impl StreamActivity {
     }
 }
 
-impl<S> StrictFraming<S> {
+impl<S> ClientStream<S> {
     /// Wraps a stream positioned before its first request.
     pub fn new(stream: S) -> Self {
         Self {
@@ -139,6 +138,7 @@ impl<S> StrictFraming<S> {
             large_heads: None,
             head_bytes: 0,
             large_head_permit: None,
+            write_timeout: WriteTimeout::default(),
         }
     }
 
@@ -185,7 +185,7 @@ impl<S> StrictFraming<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for StrictFraming<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for ClientStream<S> {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -218,7 +218,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for StrictFraming<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for StrictFraming<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for ClientStream<S> {
     fn poll_write(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -226,133 +226,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for StrictFraming<S> {
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let written = Pin::new(&mut this.stream).poll_write(context, bytes);
+        let written = this.write_timeout.check(context, bytes.len(), written);
         this.activity.note_write(written)
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        slices: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let this = self.get_mut();
-        let written = Pin::new(&mut this.stream).poll_write_vectored(context, slices);
-        this.activity.note_write(written)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_shutdown(context)
-    }
-}
-
-/// Time until the progress of a slow reader is checked.
-pub const STALL_MAX: Duration = Duration::from_secs(30);
-
-/// Minimum read rate of a slow reader over [`STALL_MAX`]. Without a minimum, a client that reads a
-/// little now and then would keep its connection and all queued data.
-pub const DRAIN_BYTES_PER_S_MIN: u64 = 8 * 1024;
-
-/// Minimum number of bytes between checks.
-const DRAIN_BYTES_MIN: u64 = DRAIN_BYTES_PER_S_MIN * STALL_MAX.as_secs();
-
-/// A client stream, read unchanged and written with a timeout.
-#[derive(Debug)]
-pub struct WriteTimeout<S> {
-    /// The accepted stream.
-    stream: S,
-    /// Set while the client is behind.
-    slow_reader: Option<SlowReader>,
-}
-
-/// A client that has not accepted all written bytes.
-#[derive(Debug)]
-struct SlowReader {
-    /// Time of the next check.
-    deadline: Pin<Box<Sleep>>,
-    /// Bytes accepted since the last check.
-    read_bytes: u64,
-}
-
-impl<S> WriteTimeout<S> {
-    /// Wraps a stream.
-    pub const fn new(stream: S) -> Self {
-        Self {
-            stream,
-            slow_reader: None,
-        }
-    }
-
-    /// Returns the inner stream for readiness checks; do not read from the result.
-    pub const fn get_ref(&self) -> &S {
-        &self.stream
-    }
-
-    /// Returns the inner stream.
-    pub fn into_inner(self) -> S {
-        self.stream
-    }
-
-    /// Returns the result of writing `wanted` bytes, or a timeout.
-    fn check_progress(
-        &mut self,
-        context: &mut Context<'_>,
-        requested_bytes: usize,
-        written: Poll<io::Result<usize>>,
-    ) -> Poll<io::Result<usize>> {
-        match written {
-            Poll::Ready(Ok(bytes)) if bytes < requested_bytes => {
-                if let Some(behind) = &mut self.slow_reader {
-                    behind.read_bytes = behind.read_bytes.saturating_add(bytes as u64);
-                }
-                return written;
-            }
-            Poll::Ready(_) => {
-                self.slow_reader = None;
-                return written;
-            }
-            Poll::Pending => {}
-        }
-        let behind = self.slow_reader.get_or_insert_with(|| SlowReader {
-            deadline: Box::pin(tokio::time::sleep(STALL_MAX)),
-            read_bytes: 0,
-        });
-        loop {
-            ready!(behind.deadline.as_mut().poll(context));
-            if behind.read_bytes < DRAIN_BYTES_MIN {
-                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
-            }
-            behind.read_bytes = 0;
-            behind.deadline = Box::pin(tokio::time::sleep(STALL_MAX));
-        }
-    }
-}
-
-impl<S: AsyncRead + Unpin> AsyncRead for WriteTimeout<S> {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_read(context, buffer)
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for WriteTimeout<S> {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        let this = self.get_mut();
-        let written = Pin::new(&mut this.stream).poll_write(context, bytes);
-        this.check_progress(context, bytes.len(), written)
     }
 
     fn poll_write_vectored(
@@ -363,7 +238,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for WriteTimeout<S> {
         let this = self.get_mut();
         let written = Pin::new(&mut this.stream).poll_write_vectored(context, slices);
         let requested_bytes = slices.iter().map(|slice| slice.len()).sum();
-        this.check_progress(context, requested_bytes, written)
+        let written = this.write_timeout.check(context, requested_bytes, written);
+        this.activity.note_write(written)
     }
 
     fn is_write_vectored(&self) -> bool {

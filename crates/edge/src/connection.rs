@@ -22,7 +22,7 @@ use tokio::time::MissedTickBehavior;
 
 use super::Edge;
 use super::auth::LocalAddress;
-use super::client_stream::{StreamActivity, StrictFraming, WriteTimeout};
+use super::client_stream::{ClientStream, StreamActivity};
 use super::connection_registry::ClientConnection;
 use super::event_stream::StreamGuard;
 use super::http_listener::route_request;
@@ -52,7 +52,7 @@ const EAGER_REQUESTS_MAX: u32 = 8;
 /// A connection is closed after this many wake-ups that brought bytes but no request.
 const EMPTY_READS_MAX: u32 = 4;
 
-type ConnectionStream = StrictFraming<WriteTimeout<TcpStream>>;
+type ConnectionStream = ClientStream<TcpStream>;
 
 /// Request counters of a connection, updated by the service.
 #[derive(Debug, Default)]
@@ -119,7 +119,7 @@ async fn run_http(
     let _ = stream.set_nodelay(true);
     let local = stream.local_addr().ok()?;
     let heads = Arc::clone(&edge.large_heads);
-    let mut stream = StrictFraming::new(WriteTimeout::new(stream)).with_head_limit(heads);
+    let mut stream = ClientStream::new(stream).with_head_limit(heads);
     let pulse = stream.activity();
     let server = ConnectionServer {
         edge: Arc::clone(edge),
@@ -209,7 +209,7 @@ impl ConnectionServer {
     ) -> bool {
         tokio::select! {
             biased;
-            readable = stream.get_ref().get_ref().readable() => readable.is_ok(),
+            readable = stream.get_ref().readable() => readable.is_ok(),
             () = wait_shutdown(stop) => false,
             () = tokio::time::sleep(patience) => false,
         }
@@ -290,8 +290,7 @@ impl ConnectionServer {
         &self,
         parts: http1::Parts<TokioIo<ConnectionStream>, S>,
     ) -> ConnectionOutcome {
-        let stream = parts.io.into_inner().into_inner();
-        let Some(stream) = stream.map(WriteTimeout::into_inner) else {
+        let Some(stream) = parts.io.into_inner().into_inner() else {
             return ConnectionOutcome::Closed;
         };
         match self.connection.take_upgrade() {

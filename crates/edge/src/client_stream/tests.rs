@@ -93,7 +93,7 @@ async fn exchange(listener: &TcpListener, sent: &[u8], cut: ReadCut) -> String {
     let address = listener.local_addr().unwrap();
     let server = async {
         let (stream, _) = listener.accept().await.unwrap();
-        let guarded = StrictFraming::new(CutStream { stream, cut });
+        let guarded = ClientStream::new(CutStream { stream, cut });
         // The client judges the end of the connection.
         let _ended = http1::Builder::new()
             .serve_connection(TokioIo::new(guarded), service_fn(echo))

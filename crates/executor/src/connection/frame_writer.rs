@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bowline_core::sync::lock;
-use bowline_link::websocket::{DisconnectReason, WebSocketSender};
+use bowline_link::websocket::{DisconnectReason, WebSocketSender, close_codes};
 use bowline_runtime::TaskSpawner;
 
 use crate::frames::{self, ExecutorFrame};
@@ -15,9 +15,6 @@ use tokio::sync::Notify;
 /// Small frames allowed to wait for room: two credits and a cancel for each stream of a connection,
 /// doubled.
 const OVERFLOW_MAX: usize = 8_192;
-
-/// Close code: the peer does not read.
-const CLOSE_STUCK: u16 = 1013;
 
 /// Writes frames to an executor. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -99,7 +96,7 @@ impl FrameWriter {
         }
         if queue.len() >= OVERFLOW_MAX {
             drop(queue);
-            return self.close(CLOSE_STUCK, "nothing is read");
+            return self.close(close_codes::TRY_AGAIN_LATER, "nothing is read");
         }
         queue.push_back(message);
         drop(queue);

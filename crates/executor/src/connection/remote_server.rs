@@ -28,7 +28,7 @@ use super::frame_writer::FrameWriter;
 mod remote_process;
 mod start_server;
 
-pub use remote_process::{RemoteProcess, RemoteStderr, RemoteStdin, RemoteStdout};
+pub use remote_process::{RemoteOutput, RemoteProcess, RemoteStdin};
 
 /// Unread bytes of stderr; more is dropped.
 const STDERR_BYTES_MAX: usize = 256 * 1024;

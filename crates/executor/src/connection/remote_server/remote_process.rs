@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bowline_link::stdio::{ProcessIdentity, ProcessStreams, ServerProcess, StdioLimits};
 use bowline_link::{LinkExit, ProcessSet};
-use bytes::{Buf as _, Bytes};
+use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::timeout;
 
@@ -47,16 +47,23 @@ impl Drop for RemoteProcess {
 
 impl ServerProcess for RemoteProcess {
     type RemoteStdin = RemoteStdin;
-    type RemoteStdout = RemoteStdout;
-    type RemoteStderr = RemoteStderr;
+    type RemoteStdout = RemoteOutput;
+    type RemoteStderr = RemoteOutput;
 
-    fn take_streams(&mut self) -> ProcessStreams<RemoteStdin, RemoteStdout, RemoteStderr> {
+    fn take_streams(&mut self) -> ProcessStreams<RemoteStdin, RemoteOutput, RemoteOutput> {
         let were_taken = std::mem::replace(&mut self.streams_taken, true);
-        let running = || (!were_taken).then(|| Arc::clone(&self.server));
+        let server = || (!were_taken).then(|| Arc::clone(&self.server));
+        let output = |poll_chunk| {
+            server().map(|server| RemoteOutput {
+                server,
+                poll_chunk,
+                rest: Bytes::new(),
+            })
+        };
         ProcessStreams {
-            stdin: running().map(RemoteStdin),
-            stdout: running().map(|running| RemoteStdout(running, Bytes::new())),
-            stderr: running().map(|running| RemoteStderr(running, Bytes::new())),
+            stdin: server().map(RemoteStdin),
+            stdout: output(RemoteServer::poll_stdout),
+            stderr: output(RemoteServer::poll_stderr),
         }
     }
 
@@ -138,44 +145,29 @@ impl Drop for RemoteStdin {
     }
 }
 
-/// Stdout of a remote process, and the rest of a partly read chunk.
+/// Output of a remote process: stdout or stderr.
 #[derive(Debug)]
-pub struct RemoteStdout(Arc<RemoteServer>, Bytes);
+pub struct RemoteOutput {
+    server: Arc<RemoteServer>,
+    poll_chunk: PollChunk,
+    /// The rest of a partly read chunk.
+    rest: Bytes,
+}
 
-impl AsyncRead for RemoteStdout {
+/// Polls for the next chunk of an output; `None` at the end.
+type PollChunk = fn(&RemoteServer, &Context<'_>) -> Poll<Option<Bytes>>;
+
+impl AsyncRead for RemoteOutput {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         out: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.1.is_empty() {
-            self.1 = ready!(self.0.poll_stdout(cx)).unwrap_or_default();
+        if self.rest.is_empty() {
+            self.rest = ready!((self.poll_chunk)(&self.server, cx)).unwrap_or_default();
         }
-        fill_read_buf(&mut self.1, out);
+        let count = self.rest.len().min(out.remaining());
+        out.put_slice(&self.rest.split_to(count));
         Poll::Ready(Ok(()))
     }
-}
-
-/// Stderr of a remote process, and the rest of a partly read chunk.
-#[derive(Debug)]
-pub struct RemoteStderr(Arc<RemoteServer>, Bytes);
-
-impl AsyncRead for RemoteStderr {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        out: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        if self.1.is_empty() {
-            self.1 = ready!(self.0.poll_stderr(cx)).unwrap_or_default();
-        }
-        fill_read_buf(&mut self.1, out);
-        Poll::Ready(Ok(()))
-    }
-}
-
-fn fill_read_buf(piece: &mut Bytes, out: &mut ReadBuf<'_>) {
-    let count = piece.len().min(out.remaining());
-    out.put_slice(piece.get(..count).unwrap_or_default());
-    piece.advance(count);
 }
