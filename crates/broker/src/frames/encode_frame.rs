@@ -20,18 +20,18 @@ pub(super) fn write_frame(frame: &BrokerFrame, out: &mut Vec<u8>) {
             .end(),
         BrokerFrame::Error(refusal) => write_error(refusal, out),
         BrokerFrame::Deliver { to, message } => {
-            out.reserve(FRAME_OVERHEAD_BYTES + message.raw.len());
+            out.reserve(FRAME_OVERHEAD_BYTES + message.text_capacity());
             let object = ObjectWriter::begin_frame("deliver", out).text("to", to);
-            object.raw("message", &message.raw).end();
+            object.value_with("message", |out| message.write(out)).end();
         }
         BrokerFrame::Delivered { id } => ObjectWriter::begin_frame("delivered", out)
             .text("id", id)
             .end(),
         BrokerFrame::Subscribe => ObjectWriter::begin_frame("subscribe", out).end(),
         BrokerFrame::Message(message) => {
-            out.reserve(FRAME_OVERHEAD_BYTES + message.raw.len());
+            out.reserve(FRAME_OVERHEAD_BYTES + message.text_capacity());
             ObjectWriter::begin_frame("message", out)
-                .raw("message", &message.raw)
+                .value_with("message", |out| message.write(out))
                 .end();
         }
         BrokerFrame::Ack { .. }

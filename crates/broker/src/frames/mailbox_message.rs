@@ -25,8 +25,8 @@ pub struct MessageSender {
 }
 
 /// A message: `{id, from, kind, body, created_at, correlation_id?, ttl_ms?}`. Unknown members stay
-/// in `raw` and pass through.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// in `raw` and pass through. Equal messages have equal text.
+#[derive(Clone, Debug)]
 pub struct MailboxMessage {
     /// The id, unique per sender, for deduplication.
     pub id: Arc<str>,
@@ -40,9 +40,16 @@ pub struct MailboxMessage {
     pub correlation_id: Option<Arc<str>>,
     /// Lifetime of the message.
     pub ttl_ms: Option<u64>,
-    /// The whole object as received.
+    /// The whole object as received; [`write`](Self::write) puts the newer members in.
     pub raw: Bytes,
+    /// Whether the sender is newer than `raw`.
+    is_sender_new: bool,
+    /// Whether the lifetime is newer than `raw`.
+    is_ttl_new: bool,
 }
+
+/// Bytes of a sender and a lifetime; names are short.
+const STAMP_BYTES: usize = 1024;
 
 /// The kind of a request.
 pub const REQUEST_KIND: &str = "mcp_request";
@@ -134,6 +141,8 @@ impl MailboxMessage {
             correlation_id: draft.correlation_id.map(Into::into),
             ttl_ms: draft.ttl_ms,
             raw,
+            is_sender_new: false,
+            is_ttl_new: false,
         }
     }
 
@@ -149,6 +158,8 @@ impl MailboxMessage {
             correlation_id: None,
             ttl_ms: request.ttl_ms,
             raw: Bytes::new(),
+            is_sender_new: false,
+            is_ttl_new: false,
         }
     }
 
@@ -177,40 +188,73 @@ impl MailboxMessage {
             correlation_id: members.optional_text("correlation_id")?,
             ttl_ms: members.optional_number("ttl_ms")?,
             raw: slice_bytes(text, at),
+            is_sender_new: false,
+            is_ttl_new: false,
         })
     }
 
-    /// Returns the message with this sender instead of any claimed sender; the remaining bytes are
-    /// unchanged.
+    /// Returns the message with this sender instead of any claimed sender.
     #[must_use]
-    pub fn with_sender(&self, from: &MessageSender) -> Self {
-        let mut sender = Vec::new();
-        encode_frame::write_sender(from, &mut sender);
+    pub fn with_sender(self, from: MessageSender) -> Self {
         Self {
-            sender: Some(from.clone()),
-            raw: self.with_member("from", &sender),
-            ..self.clone()
+            sender: Some(from),
+            is_sender_new: true,
+            ..self
         }
     }
 
-    /// Returns the message with this lifetime; the remaining bytes are unchanged.
+    /// Returns the message with this lifetime.
     #[must_use]
-    pub fn with_ttl(&self, ttl_ms: u64) -> Self {
-        let mut digits = itoa::Buffer::new();
+    pub fn with_ttl(self, ttl_ms: u64) -> Self {
         Self {
             ttl_ms: Some(ttl_ms),
-            raw: self.with_member("ttl_ms", digits.format(ttl_ms).as_bytes()),
-            ..self.clone()
+            is_ttl_new: true,
+            ..self
         }
     }
 
-    /// Returns the object with this member added or replaced.
-    fn with_member(&self, name: &str, json: &[u8]) -> Bytes {
+    /// Appends the message as text: the received bytes, with a newer sender or lifetime in place.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        let sender = self.sender.as_ref().filter(|_| self.is_sender_new);
+        let ttl_ms = self.ttl_ms.filter(|_| self.is_ttl_new);
+        if sender.is_none() && ttl_ms.is_none() {
+            return out.extend_from_slice(&self.raw);
+        }
         let mut editor = ObjectEditor::new(&self.raw);
-        editor.set_first(editor.whole(), &[name], json);
-        editor.finish().into()
+        let whole = editor.whole();
+        if let Some(sender) = sender {
+            let mut text = Vec::new();
+            encode_frame::write_sender(sender, &mut text);
+            editor.set_first(whole, &["from"], text);
+        }
+        if let Some(ttl_ms) = ttl_ms {
+            editor.set_first(whole, &["ttl_ms"], ttl_ms.to_string().into_bytes());
+        }
+        editor.edited().write(out);
+    }
+
+    /// Returns the message as text.
+    #[must_use]
+    pub fn to_bytes(&self) -> Bytes {
+        let mut text = Vec::with_capacity(self.text_capacity());
+        self.write(&mut text);
+        text.into()
+    }
+
+    /// Returns the room that the text takes at most, unless a name is very long.
+    #[must_use]
+    pub(crate) const fn text_capacity(&self) -> usize {
+        self.raw.len() + STAMP_BYTES
     }
 }
+
+impl PartialEq for MailboxMessage {
+    fn eq(&self, other: &Self) -> bool {
+        self.to_bytes() == other.to_bytes()
+    }
+}
+
+impl Eq for MailboxMessage {}
 
 /// Formats a time in UTC (RFC 3339), as in existing brokers.
 fn format_timestamp(since_1970_ms: u64) -> String {

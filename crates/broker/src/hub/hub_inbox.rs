@@ -236,7 +236,7 @@ pub(super) async fn store_hub_reply(
             ttl_ms: None,
             created_at_ms: shared.clock().unix_ms(),
         };
-        MailboxMessage::new(&draft).with_sender(&hub_stamp(alias))
+        MailboxMessage::new(&draft).with_sender(hub_stamp(alias))
     };
     let reply = message(&reply_id(to.as_str(), request));
     // A reply is charged like a delivery.

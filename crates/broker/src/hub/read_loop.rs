@@ -292,7 +292,7 @@ impl<'a> PeerReader<'a> {
         // A refused message costs as much as a stored message.
         let principal = &self.peer.admitted.principal;
         self.shared.throttle_delivery(principal, size).await;
-        let (to, message) = match self.check_message(to, &message) {
+        let (to, message) = match self.check_message(to, message) {
             Ok(checked) => checked,
             Err(refusal) => return self.refuse_frame(refusal).await,
         };
@@ -335,7 +335,7 @@ impl<'a> PeerReader<'a> {
     fn check_message(
         &self,
         to: &str,
-        message: &MailboxMessage,
+        message: MailboxMessage,
     ) -> Result<(MessageAddress, MailboxMessage), BrokerRefusal> {
         let bad =
             |name: crate::mailbox::MailboxNameError, id| refusal("bad_name", &name.to_string(), id);
@@ -351,7 +351,7 @@ impl<'a> PeerReader<'a> {
         match admitted.matches_sender(message.sender.as_ref())
             && admitted.can_send(&to.mailbox, &message.kind)
         {
-            true => Ok((to, message.with_sender(&self.peer.stamp))),
+            true => Ok((to, message.with_sender(self.peer.stamp.clone()))),
             false => Err(not_allowed(id)),
         }
     }

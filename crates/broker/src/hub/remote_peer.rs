@@ -211,7 +211,7 @@ impl HubRemotePeer {
             ttl_ms: Some(to_millis(shared.now().duration_until(call.deadline))),
             created_at_ms: shared.clock().unix_ms(),
         };
-        let message = MailboxMessage::new(&draft).with_sender(&hub_sender(call.sender));
+        let message = MailboxMessage::new(&draft).with_sender(hub_sender(call.sender));
         let (reply, response) = oneshot::channel();
         let client = WaitingClient::new(call.client);
         let extension = Arc::clone(&client.extension);

@@ -102,9 +102,10 @@ pub(super) fn encode_message(
     };
     // Strings and string lists always serialize, and JSON escapes line ends.
     let mut out = serde_json::to_vec(&head).unwrap_or_default();
-    out.reserve_exact(message.raw.len() + 1);
+    out.reserve_exact(message.text_capacity() + 1);
     out.push(b'\n');
-    out.extend_from_slice(&message.raw);
+    message.write(&mut out);
+    out.shrink_to_fit();
     out.into()
 }
 
@@ -138,7 +139,7 @@ mod tests {
             ttl_ms: Some(5),
             created_at_ms: 0,
         };
-        MailboxMessage::new(&draft).with_sender(&MessageSender {
+        MailboxMessage::new(&draft).with_sender(MessageSender {
             session_id: "w".into(),
             ..MessageSender::default()
         })
@@ -158,7 +159,7 @@ mod tests {
             let stored = encode_message(&principal, &sample_message(), alias.as_ref());
             let read = decode_message(&stored).unwrap();
             assert_eq!((read.principal, read.alias), (principal, alias));
-            assert_eq!(read.message.raw, sample_message().raw);
+            assert_eq!(read.message, sample_message());
         }
         assert!(decode_message(&Bytes::from_static(b"{}\n{}")).is_none());
         assert!(decode_message(&Bytes::from_static(b"none")).is_none());
@@ -184,7 +185,10 @@ mod tests {
     #[test]
     fn digest_covers_kind_correlation_and_body() {
         let one = sample_message();
-        assert_eq!(message_digest(&one), message_digest(&one.with_ttl(9)));
+        assert_eq!(
+            message_digest(&one),
+            message_digest(&one.clone().with_ttl(9))
+        );
         let mut other = sample_message();
         other.body = Bytes::from_static(b"{}");
         assert_ne!(message_digest(&one), message_digest(&other));

@@ -212,7 +212,7 @@ impl ScriptedBrokerPeer {
             session_id: from.into(),
             ..MessageSender::default()
         };
-        self.send_frame(&BrokerFrame::Message(letter.with_sender(&from)))
+        self.send_frame(&BrokerFrame::Message(letter.with_sender(from)))
             .await;
     }
 

@@ -116,7 +116,7 @@ fn mailbox_message(from: &str, id: &str, kind: &str, body: &[u8]) -> BrokerFrame
         ttl_ms: Some(60_000),
         created_at_ms: 0,
     });
-    BrokerFrame::Message(letter.with_sender(&MessageSender {
+    BrokerFrame::Message(letter.with_sender(MessageSender {
         session_id: from.into(),
         role: None,
         principal: None,

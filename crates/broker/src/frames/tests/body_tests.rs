@@ -321,7 +321,7 @@ fn largest_result_fits_frame_in_both_forms() {
             ttl_ms: None,
             created_at_ms: 0,
         });
-        let frame = BrokerFrame::Message(letter.with_sender(&sender())).to_bytes();
+        let frame = BrokerFrame::Message(letter.with_sender(sender())).to_bytes();
         assert!(frame.len() <= FRAME_BYTES_MAX);
         let Ok(BrokerFrame::Message(came)) = BrokerFrame::parse(&frame) else {
             panic!("no message");
