@@ -4,8 +4,10 @@ use std::future::Future;
 use std::sync::Arc;
 
 use bowline_core::BoxFuture;
-use tokio::sync::watch;
 use tracing::Instrument as _;
+
+use crate::lifecycle::LifecycleState;
+use crate::{Service, Shutdown};
 
 /// The port for tasks: a component spawns through it and does not know who waits for the tasks.
 pub trait TaskSpawner: Send + Sync {
@@ -14,42 +16,17 @@ pub trait TaskSpawner: Send + Sync {
 }
 
 /// Spawns tasks and waits for all of them. Cheap to clone.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct TaskTracker {
-    /// Number of live tasks.
-    live: Arc<watch::Sender<usize>>,
-}
-
-impl Default for TaskTracker {
-    fn default() -> Self {
-        Self {
-            live: Arc::new(watch::Sender::new(0)),
-        }
-    }
-}
-
-/// Counts a live task until dropped.
-#[derive(Debug)]
-struct TaskGuard(Arc<watch::Sender<usize>>);
-
-impl TaskGuard {
-    fn new(live: &Arc<watch::Sender<usize>>) -> Self {
-        live.send_modify(|count| *count += 1);
-        Self(Arc::clone(live))
-    }
-}
-
-impl Drop for TaskGuard {
-    fn drop(&mut self) {
-        self.0.send_modify(|count| *count = count.saturating_sub(1));
-    }
+    /// Its activities are the live tasks.
+    live: Arc<LifecycleState>,
 }
 
 impl TaskTracker {
     /// Spawns `task` under `name`.
     #[expect(clippy::disallowed_methods, reason = "the one place that starts tasks")]
     pub fn spawn(&self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
-        let living = TaskGuard::new(&self.live);
+        let living = self.live.start_activity();
         let task = async move {
             let _living = living;
             task.await;
@@ -57,10 +34,18 @@ impl TaskTracker {
         tokio::spawn(task.instrument(tracing::debug_span!("task", name)));
     }
 
+    /// Spawns a service, as an activity of the component that `shutdown` ends.
+    pub fn start<S: Service>(&self, service: S, shutdown: &Shutdown) {
+        let (activity, shutdown) = (shutdown.start_activity(), shutdown.clone());
+        self.spawn(S::NAME, async move {
+            let _activity = activity;
+            service.run(shutdown).await;
+        });
+    }
+
     /// Waits until no task is left.
     pub async fn wait_finished(&self) {
-        // This struct owns the sender, so the channel stays open.
-        let _ = self.live.subscribe().wait_for(|count| *count == 0).await;
+        self.live.wait_idle().await;
     }
 }
 

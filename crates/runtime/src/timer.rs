@@ -1,8 +1,11 @@
-//! The only clock access of network code.
+//! Timers, and the only clock access of network code.
 
 use std::time::Duration;
 
+use bowline_core::time::MonotonicTime;
 use tokio::time::Instant;
+
+use crate::Clock;
 
 /// Returns the deadline after `wait`, for operations without a deadline of their caller.
 pub fn deadline_after(wait: Duration) -> Instant {
@@ -16,4 +19,12 @@ pub fn deadline_after(wait: Duration) -> Instant {
 )]
 pub fn now() -> Instant {
     Instant::now()
+}
+
+/// Sleeps until `due`; forever without a time.
+pub async fn sleep_until_due(clock: &dyn Clock, due: Option<MonotonicTime>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(clock.instant(due)).await,
+        None => std::future::pending().await,
+    }
 }
