@@ -2,14 +2,14 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 
 use bowline_core::sync::lock;
+use bowline_runtime::{Lifecycle, Work};
 use bytes::Bytes;
 use tokio::io::AsyncRead;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Semaphore;
 
 use super::close_codes;
 use super::{DisconnectReason, WebSocketLimits};
@@ -22,7 +22,8 @@ pub(super) type ByteSource = Box<dyn AsyncRead + Send + Unpin>;
 
 /// One connection.
 pub(super) struct WebSocketShared {
-    state: Mutex<WebSocketState>,
+    /// Worked off by the writer task.
+    state: Work<WebSocketState>,
     /// Free message slots of the queue.
     message_permits: Semaphore,
     /// Free bytes of the queue.
@@ -31,10 +32,8 @@ pub(super) struct WebSocketShared {
     bytes_max: u32,
     /// Largest accepted message.
     message_bytes_max: AtomicUsize,
-    /// Wakes the writer task.
-    wake: Notify,
-    /// Wakes tasks that wait for the end.
-    closed: Notify,
+    /// Closed at the end of the connection.
+    lifecycle: Lifecycle,
 }
 
 #[derive(Default)]
@@ -84,14 +83,13 @@ impl WebSocketShared {
         let bytes_max = u32::try_from(bytes_max).unwrap_or(u32::MAX);
         let queue_max = limits.queue_max.clamp(1, Semaphore::MAX_PERMITS);
         Self {
-            state: Mutex::default(),
+            state: Work::default(),
             message_permits: Semaphore::new(queue_max),
             byte_permits: Semaphore::new(usize::try_from(bytes_max).unwrap_or(usize::MAX)),
             messages_max: u32::try_from(queue_max).unwrap_or(u32::MAX),
             bytes_max,
             message_bytes_max: AtomicUsize::new(limits.message_bytes_max),
-            wake: Notify::new(),
-            closed: Notify::new(),
+            lifecycle: Lifecycle::default(),
         }
     }
 
@@ -178,7 +176,7 @@ impl WebSocketShared {
         }
         state.queue.extend(messages);
         drop(state);
-        self.wake.notify_one();
+        self.state.wake();
         true
     }
 
@@ -195,7 +193,7 @@ impl WebSocketShared {
 
     pub(super) fn queue_pong(&self, payload: Bytes) {
         lock(&self.state).pong = Some(payload);
-        self.wake.notify_one();
+        self.state.wake();
     }
 
     pub(super) fn close(&self, code: u16, reason: &str) {
@@ -228,14 +226,14 @@ impl WebSocketShared {
         state.queue = VecDeque::new();
         drop(state);
         self.close_queue();
-        self.closed.notify_waiters();
+        self.lifecycle.close();
     }
 
     /// Wakes all tasks that wait for queue room.
     fn close_queue(&self) {
         self.message_permits.close();
         self.byte_permits.close();
-        self.wake.notify_one();
+        self.state.wake();
     }
 
     pub(super) fn on_senders_dropped(&self) {
@@ -258,7 +256,7 @@ impl WebSocketShared {
             state.closing = Some((close_codes::NORMAL, "".into()));
         }
         drop(state);
-        self.wake.notify_one();
+        self.state.wake();
     }
 
     /// Waits until the reader is dropped, and takes its input stream.
@@ -270,7 +268,7 @@ impl WebSocketShared {
                     return state.source.take();
                 }
             }
-            self.wake.notified().await;
+            self.state.wait().await;
         }
     }
 
@@ -296,7 +294,7 @@ impl WebSocketShared {
 
     /// Waits for the next wake-up.
     pub(super) async fn wait_wake(&self) {
-        self.wake.notified().await;
+        self.state.wait().await;
     }
 
     pub(super) fn disconnect_reason(&self) -> Option<DisconnectReason> {
@@ -314,13 +312,7 @@ impl WebSocketShared {
     }
 
     pub(super) async fn wait_closed(&self) -> DisconnectReason {
-        loop {
-            let mut closed = pin!(self.closed.notified());
-            closed.as_mut().enable();
-            if let Some(reason) = self.disconnect_reason() {
-                return reason;
-            }
-            closed.await;
-        }
+        self.lifecycle.shutdown().wait_closing().await;
+        self.disconnect_reason().unwrap_or(DisconnectReason::Local)
     }
 }
