@@ -19,7 +19,7 @@ use bowline_core::sync::lock;
 use bowline_core::time::MonotonicTime;
 use bowline_link::http::endpoint::{EndpointError, HttpEndpoint};
 use bowline_link::websocket::{DialError, DisconnectReason, WebSocketLimits};
-use bowline_runtime::{Clock, CredentialSource, SystemClock, TaskTracker};
+use bowline_runtime::{Clock, CredentialSource, Lifecycle, SystemClock, TaskTracker};
 use bytes::Bytes;
 use thiserror::Error;
 use tokio::sync::{Notify, watch};
@@ -31,6 +31,7 @@ use crate::mailbox::MailboxName;
 use bowline_link::endpoint_address;
 
 use self::hub_connection::HubConnection;
+use self::reconnect::HubConnector;
 use self::stored_calls::StoredCallWaiter;
 
 pub use self::hub_connection::DeliverError;
@@ -200,8 +201,8 @@ impl BrokerConnectError {
 #[derive(Clone, Debug)]
 pub struct BrokerClient {
     shared: Arc<BrokerClientShared>,
-    /// Stops the client when the last clone is dropped.
-    _guard: Arc<BrokerClientGuard>,
+    /// Closes when the last clone is dropped.
+    lifecycle: Arc<Lifecycle>,
 }
 
 /// State shared by all clones and tasks of a client.
@@ -225,7 +226,6 @@ struct BrokerClientShared {
     called_peers: Mutex<BTreeSet<Arc<str>>>,
     /// The offered servers, with the revision of the offer.
     offer: Mutex<(u64, Option<Bytes>)>,
-    stop: watch::Sender<bool>,
 }
 
 /// Snapshot of connection and manifest.
@@ -249,16 +249,6 @@ enum BrokerClientState {
     BackingOff(BrokerConnectError),
     /// Closed for good.
     Closed(BrokerConnectError),
-}
-
-/// Stops the client on drop.
-#[derive(Debug)]
-struct BrokerClientGuard(Arc<BrokerClientShared>);
-
-impl Drop for BrokerClientGuard {
-    fn drop(&mut self) {
-        self.0.stop.send_replace(true);
-    }
 }
 
 impl BrokerClient {
@@ -294,15 +284,12 @@ impl BrokerClient {
             stored_calls: Mutex::default(),
             called_peers: Mutex::default(),
             offer: Mutex::default(),
-            stop: watch::Sender::new(false),
             options,
         });
-        let reconnect = reconnect::keep_connected(Arc::clone(&shared));
-        shared.options.tasks.spawn("broker client", reconnect);
-        Ok(Self {
-            _guard: Arc::new(BrokerClientGuard(Arc::clone(&shared))),
-            shared,
-        })
+        let lifecycle = Arc::new(Lifecycle::default());
+        let connector = HubConnector(Arc::clone(&shared));
+        shared.options.tasks.start(connector, lifecycle.shutdown());
+        Ok(Self { shared, lifecycle })
     }
 
     /// Waits until the client is connected and has the hub's manifest.
@@ -426,7 +413,7 @@ impl BrokerClient {
 
     /// Closes the connection gracefully and stops the client. Pending calls fail.
     pub fn close(&self) {
-        self.shared.stop.send_replace(true);
+        self.lifecycle.close();
     }
 }
 

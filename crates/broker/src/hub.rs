@@ -33,19 +33,21 @@ use bowline_core::budget::{CallAllowance, RateRule, SpendingAccounts};
 use bowline_core::byte_rate::{ByteRate, ByteRateLimiter};
 use bowline_core::call::Principal;
 use bowline_core::policy::FeaturePattern;
-use bowline_core::sync::lock;
 use bowline_core::time::MonotonicTime;
 use bowline_journal::{Journal, JournalError, Timestamps};
 use bowline_link::websocket::WebSocketConnection;
-use bowline_runtime::{Clock, TaskTracker};
-use tokio::sync::{Notify, OnceCell, Semaphore, watch};
+use bowline_runtime::{Clock, Lifecycle, Shutdown, TaskTracker, Work};
+use tokio::sync::{Notify, OnceCell, Semaphore};
+use tokio::time::timeout;
 
 use self::hub_counts::HubCounters;
+use self::hub_inbox::HubInbox;
 use self::inbox_scheduler::InboxScheduler;
-use self::offer_store::OfferStore;
+use self::offer_store::{OfferStore, OfferWriter};
 use self::peer_registry::{ConnectedPeer, PeerRegistry};
 use self::quota::StoredBytes;
 use self::remote_peer::ReplyWaiters;
+use self::sweep::{ChangeAnnouncer, HubSweep};
 use crate::frames::{BrokerHello, BrokerRefusal};
 use crate::mailbox::MailboxName;
 use crate::{RemotePeer, ServeEngine};
@@ -189,17 +191,9 @@ pub trait PeerAuthenticator: fmt::Debug + Send + Sync {
 #[derive(Clone, Debug)]
 pub struct Hub {
     shared: Arc<HubShared>,
-    _guard: Arc<HubGuard>,
-}
-
-/// Stops a hub that was dropped without `close`.
-#[derive(Debug)]
-struct HubGuard(Arc<HubShared>);
-
-impl Drop for HubGuard {
-    fn drop(&mut self) {
-        self.0.closing.send_replace(true);
-    }
+    /// Its activities are the services, the connected peers, the returns of their messages, and the
+    /// requests in flight.
+    lifecycle: Arc<Lifecycle>,
 }
 
 /// State shared by connections, pumps and sweeps.
@@ -227,9 +221,7 @@ struct HubShared {
     /// Signalled when a delivery permit is released.
     room_freed: Notify,
     /// Messages of the hub's own mailbox in flight.
-    inbox: Mutex<InboxScheduler>,
-    /// Wakes the inbox task.
-    inbox_wake: Notify,
+    inbox: Work<InboxScheduler>,
     /// Waiters for replies to the hub's stored calls.
     reply_waiters: Mutex<ReplyWaiters>,
     /// Identity of the store; read from the journal once.
@@ -239,10 +231,7 @@ struct HubShared {
     /// Numbers connections and forwarded requests.
     next_number: AtomicU64,
     counters: HubCounters,
-    /// Disconnected peers whose messages are not all returned yet.
-    returning_peers: watch::Sender<usize>,
-    /// Set once on shutdown.
-    closing: watch::Sender<bool>,
+    shutdown: Shutdown,
 }
 
 impl Hub {
@@ -288,6 +277,8 @@ impl Hub {
             offer_handler,
             aliases,
         } = options;
+        let lifecycle = Lifecycle::default();
+        let shutdown = lifecycle.shutdown();
         let shared = Arc::new(HubShared {
             gateway: Arc::new(gateway.clone()),
             journal,
@@ -302,24 +293,22 @@ impl Hub {
             byte_rates: Mutex::new(ByteRateLimiter::new(byte_rate(&limits))),
             stored_bytes: Mutex::default(),
             room_freed: Notify::new(),
-            inbox: Mutex::default(),
-            inbox_wake: Notify::new(),
+            inbox: Work::default(),
             reply_waiters: Mutex::default(),
             identity: OnceCell::new(),
             handshakes: Semaphore::new(HANDSHAKES_MAX),
             next_number: AtomicU64::new(1),
             counters: HubCounters::default(),
-            returning_peers: watch::Sender::new(0),
-            closing: watch::Sender::new(false),
+            shutdown: shutdown.clone(),
         });
         let tasks = gateway.tasks();
-        tasks.spawn("hub mailbox", hub_inbox::run_inbox(Arc::clone(&shared)));
-        tasks.spawn("hub sweep", sweep::run_sweeps(Arc::clone(&shared)));
-        tasks.spawn("hub offers", offer_store::run_writer(Arc::clone(&shared)));
-        tasks.spawn("hub changes", sweep::notify_changes(Arc::clone(&shared)));
+        tasks.start(HubInbox(Arc::clone(&shared)), shutdown);
+        tasks.start(HubSweep(Arc::clone(&shared)), shutdown);
+        tasks.start(OfferWriter(Arc::clone(&shared)), shutdown);
+        tasks.start(ChangeAnnouncer(Arc::clone(&shared)), shutdown);
         Self {
-            _guard: Arc::new(HubGuard(Arc::clone(&shared))),
             shared,
+            lifecycle: Arc::new(lifecycle),
         }
     }
 
@@ -355,17 +344,8 @@ impl Hub {
     /// Notifies every peer of the shutdown, returns leased messages, and waits briefly for running
     /// requests.
     pub async fn close(&self) {
-        self.shared.closing.send_replace(true);
-        let idle = async {
-            // The sender lives in `self`, so the channel cannot close.
-            let mut counts = lock(&self.shared.peers).watch_count();
-            let _ = counts.wait_for(|connected| *connected == 0).await;
-            let mut returning = self.shared.returning_peers.subscribe();
-            let _ = returning.wait_for(|left| *left == 0).await;
-            let mut counts = lock(&self.shared.inbox).watch_in_flight();
-            let _ = counts.wait_for(|running| *running == 0).await;
-        };
-        if tokio::time::timeout(SHUTDOWN_WAIT + SHUTDOWN_WAIT, idle)
+        let closed = self.lifecycle.close_and_wait();
+        if timeout(SHUTDOWN_WAIT + SHUTDOWN_WAIT, closed)
             .await
             .is_err()
         {
@@ -398,17 +378,6 @@ impl HubShared {
             now: self.now(),
             unix_ms: self.clock().unix_ms(),
         }
-    }
-
-    fn is_closing(&self) -> bool {
-        *self.closing.borrow()
-    }
-
-    /// Waits for shutdown.
-    async fn wait_closing(&self) {
-        let mut closing = self.closing.subscribe();
-        // The sender lives in `self`, so the channel cannot close.
-        let _ = closing.wait_for(|closing| *closing).await;
     }
 
     fn take_number(&self) -> u64 {

@@ -9,7 +9,7 @@ use bowline_core::error::ExecutionStatus;
 use bowline_core::pending_table::{PendingTable, SendState};
 use bowline_core::sync::lock;
 use bowline_link::websocket::{DisconnectReason, WebSocketSender};
-use bowline_runtime::TaskTracker;
+use bowline_runtime::{Lifecycle, TaskTracker};
 use bytes::Bytes;
 use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::time::{Instant, timeout, timeout_at};
@@ -41,8 +41,8 @@ pub(super) struct HubConnection {
     pending: std::sync::Mutex<HubConnectionTable>,
     /// Permits for live calls in flight.
     live_permits: Semaphore,
-    /// Whether the connection ended.
-    is_ended: watch::Sender<bool>,
+    /// Closed at the end of the connection.
+    lifecycle: Lifecycle,
     tasks: TaskTracker,
 }
 
@@ -111,7 +111,7 @@ impl HubConnection {
             manifest_revision: watch::Sender::new(0),
             pending: std::sync::Mutex::new(table),
             live_permits: Semaphore::new(requests_max),
-            is_ended: watch::Sender::new(false),
+            lifecycle: Lifecycle::default(),
             tasks: tasks.clone(),
         }
     }
@@ -123,8 +123,7 @@ impl HubConnection {
 
     /// Waits for the end of the connection.
     pub(super) async fn wait_end(&self) -> HubConnectionEnd {
-        // The sender lives in `self`, so the channel cannot close.
-        let _ = self.is_ended.subscribe().wait_for(|done| *done).await;
+        self.lifecycle.shutdown().wait_closing().await;
         self.connection_end().unwrap_or_else(|| HubConnectionEnd {
             reason: "the connection is over".into(),
             fenced: false,
@@ -267,7 +266,7 @@ impl HubConnection {
         drop(receipts);
         self.server_requests.close();
         self.live_permits.close();
-        self.is_ended.send_replace(true);
+        self.lifecycle.close();
     }
 
     fn end_reason(&self) -> Arc<str> {

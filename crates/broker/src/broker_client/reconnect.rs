@@ -6,8 +6,11 @@ use std::time::Duration;
 use bowline_core::backoff::Backoff;
 use bowline_core::retry::{JitterSource, Retry};
 use bowline_core::sync::lock;
+use bowline_core::time::MonotonicTime;
 use bowline_link::websocket::close_codes;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use bowline_runtime::timer::sleep_until_due;
+use bowline_runtime::{Service, Shutdown};
+use tokio::time::{sleep, timeout};
 
 use super::hub_connection::{HubConnection, HubConnectionEnd};
 use super::{
@@ -18,23 +21,29 @@ use crate::frames::BrokerFrame;
 /// Timeout for closing a connection.
 const CLOSE_WAIT: Duration = Duration::from_secs(1);
 
-/// Keeps a client connected until stopped or fenced.
-pub(super) async fn keep_connected(shared: Arc<BrokerClientShared>) {
-    let mut stop = shared.stop.subscribe();
-    let last = tokio::select! {
-        biased;
-        _ = stop.wait_for(|stop| *stop) => BrokerConnectError::Closed,
-        fenced = connect_loop(&shared) => fenced,
-    };
-    let before = shared.snapshot.load_full();
-    shared.publish_snapshot(BrokerClientState::Closed(last.clone()), None);
-    if let BrokerClientState::Connected(connection) = &before.state {
-        connection.outgoing.close(close_codes::NORMAL, "");
-        let _ = timeout(CLOSE_WAIT, connection.outgoing.wait_closed()).await;
-        connection.finish(HubConnectionEnd {
-            reason: last.display_chain(),
-            fenced: false,
-        });
+/// Keeps a client connected until closed or fenced.
+pub(super) struct HubConnector(pub(super) Arc<BrokerClientShared>);
+
+impl Service for HubConnector {
+    const NAME: &'static str = "broker client";
+
+    async fn run(self, shutdown: Shutdown) {
+        let Self(shared) = self;
+        let last = tokio::select! {
+            biased;
+            () = shutdown.wait_closing() => BrokerConnectError::Closed,
+            fenced = connect_loop(&shared) => fenced,
+        };
+        let before = shared.snapshot.load_full();
+        shared.publish_snapshot(BrokerClientState::Closed(last.clone()), None);
+        if let BrokerClientState::Connected(connection) = &before.state {
+            connection.outgoing.close(close_codes::NORMAL, "");
+            let _ = timeout(CLOSE_WAIT, connection.outgoing.wait_closed()).await;
+            connection.finish(HubConnectionEnd {
+                reason: last.display_chain(),
+                fenced: false,
+            });
+        }
     }
 }
 
@@ -171,14 +180,15 @@ async fn watch_manifest(
     // A change announced during the first fetch may be newer than the fetched manifest.
     revisions.mark_changed();
     let mut retry = shared.new_retry(shared.options.reconnect.backoff);
-    let mut retry_at: Option<Instant> = None;
+    let mut retry_at: Option<MonotonicTime> = None;
+    let clock = &*shared.options.clock;
     loop {
         tokio::select! {
             biased;
             end = connection.wait_end() => return end,
             // The sender lives in `connection`, so the channel cannot close.
             _ = revisions.changed() => {}
-            () = sleep_until_some(retry_at) => {}
+            () = sleep_until_due(clock, retry_at) => {}
         }
         retry_at = None;
         let current = shared.snapshot.load().manifest.revision;
@@ -186,11 +196,7 @@ async fn watch_manifest(
         if !shared.options.wants_manifest || newest == 0 || newest == current {
             continue;
         }
-        let until = shared
-            .options
-            .clock
-            .now()
-            .plus(shared.options.connect_timeout);
+        let until = clock.now().plus(shared.options.connect_timeout);
         match shared
             .fetch_manifest(connection, shared.live_deadline(until))
             .await
@@ -209,18 +215,10 @@ async fn watch_manifest(
                     reason = %error.display_chain(),
                     "manifest kept"
                 );
-                let clock = &shared.options.clock;
                 let now = clock.now();
-                retry_at = Some(clock.instant(now.plus(retry.next_wait(now))));
+                retry_at = Some(now.plus(retry.next_wait(now)));
             }
         }
-    }
-}
-
-async fn sleep_until_some(at: Option<Instant>) {
-    match at {
-        Some(at) => sleep_until(at).await,
-        None => std::future::pending().await,
     }
 }
 

@@ -12,11 +12,11 @@ use std::time::Duration;
 use bowline_core::BoxFuture;
 use bowline_core::error::ExecutionStatus;
 use bowline_core::sync::lock;
-use bowline_core::time::MonotonicTime;
 use bowline_journal::{
     Duplicate, Journal, JournalError, JournalFuture, LeaseOrder, LeaseReceipt, LeasedMessage,
     MessageId, PublishOutcome, Timestamps,
 };
+use bowline_runtime::{ActivityGuard, Service, Shutdown};
 
 use super::inbox_scheduler::InboxScan;
 use super::live_requests::PeerClientHandle;
@@ -35,27 +35,25 @@ const REQUEST_LEASE: Duration = Duration::from_secs(65 * 60);
 /// Wait after a journal error.
 const JOURNAL_RETRY_WAIT: Duration = Duration::from_secs(1);
 
-/// Runs the inbox until shutdown.
-pub(super) async fn run_inbox(shared: Arc<HubShared>) {
-    load_pending(&shared).await;
-    let closed = shared.wait_closing();
-    tokio::pin!(closed);
-    loop {
-        let due = lock(&shared.inbox).promote_due(shared.now());
-        start_scans(&shared);
-        tokio::select! {
-            biased;
-            () = &mut closed => break,
-            () = shared.inbox_wake.notified() => {}
-            () = sleep_until_due(&shared, due), if due.is_some() => {}
-        }
-    }
-    shared.engine.close(SHUTDOWN_WAIT).await;
-}
+/// Starts the requests in the hub's own mailbox.
+pub(super) struct HubInbox(pub(super) Arc<HubShared>);
 
-async fn sleep_until_due(shared: &HubShared, due: Option<MonotonicTime>) {
-    if let Some(due) = due {
-        tokio::time::sleep_until(shared.clock().instant(due)).await;
+impl Service for HubInbox {
+    const NAME: &'static str = "hub mailbox";
+
+    async fn run(self, shutdown: Shutdown) {
+        let Self(shared) = self;
+        load_pending(&shared).await;
+        loop {
+            let due = lock(&shared.inbox).promote_due(shared.now());
+            start_scans(&shared);
+            tokio::select! {
+                biased;
+                () = shutdown.wait_closing() => break,
+                () = shared.inbox.wait_until(&**shared.clock(), due) => {}
+            }
+        }
+        shared.engine.close(SHUTDOWN_WAIT).await;
     }
 }
 
@@ -99,7 +97,7 @@ fn start_scans(shared: &Arc<HubShared>) {
         shared.tasks().spawn("hub inbox scan", async move {
             let scan = scan_sender(&owned, &sender, max).await;
             lock(&owned.inbox).finish_scan(&sender, scan);
-            owned.inbox_wake.notify_one();
+            owned.inbox.wake();
         });
     }
 }
@@ -174,6 +172,7 @@ async fn handle_delivery(shared: &Arc<HubShared>, sender: &Arc<str>, delivery: L
                 alias,
                 is_first: delivery.attempts == 1,
                 is_settled: AtomicBool::new(false),
+                _activity: shared.shutdown.start_activity(),
             };
             let tasks = shared.tasks();
             tasks.spawn("hub request", async move {
@@ -263,6 +262,8 @@ struct InboxRequest {
     is_first: bool,
     /// Whether the journal recorded the outcome.
     is_settled: AtomicBool,
+    /// The hub closes after the request.
+    _activity: ActivityGuard,
 }
 
 impl Drop for InboxRequest {
@@ -270,7 +271,7 @@ impl Drop for InboxRequest {
         let shared = &self.shared;
         let receipt = self.current_receipt();
         lock(&shared.inbox).finish_message(self.message);
-        shared.inbox_wake.notify_one();
+        shared.inbox.wake();
         let Some(receipt) = receipt.filter(|_| !self.is_settled.load(Ordering::Relaxed)) else {
             return;
         };
@@ -375,7 +376,7 @@ impl ReplySink for InboxRequest {
                 .await;
             let due = self.shared.now().plus(delay);
             lock(&self.shared.inbox).schedule_retry(&self.sender, due);
-            self.shared.inbox_wake.notify_one();
+            self.shared.inbox.wake();
         })
     }
 

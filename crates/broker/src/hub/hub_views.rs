@@ -200,7 +200,7 @@ fn peer_view(peer: &super::peer_registry::ConnectedPeer) -> PeerView {
         mailbox: peer.mailbox().clone(),
         role: peer.admitted.role.clone(),
         since_unix_ms: peer.since_unix_ms,
-        subscribed: state.is_subscribed && !state.is_over,
+        subscribed: state.is_subscribed && !peer.is_over(),
         offers: state.offered_servers.clone(),
         unacked: state.pushed.len(),
         events_dropped: peer.events_dropped.load(Ordering::Relaxed),

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use bowline_core::time::MonotonicTime;
 use bowline_journal::{LeaseReceipt, MessageId};
 use foldhash::fast::RandomState;
-use tokio::sync::watch;
 
 /// Requests of one sender in flight.
 const SENDER_IN_FLIGHT_MAX: usize = 256;
@@ -52,7 +51,6 @@ pub(super) struct InboxScheduler {
     cancelled: HashSet<Arc<str>, RandomState>,
     /// Insertion order of `cancelled`, oldest first; may name requests that arrived since.
     cancelled_order: VecDeque<Arc<str>>,
-    count: watch::Sender<usize>,
 }
 
 /// A message in flight.
@@ -170,7 +168,6 @@ impl InboxScheduler {
                 .principal_bytes
                 .entry(sender_principal(sender).into())
                 .or_default() += bytes;
-            self.count.send_replace(self.in_flight.len());
         }
         is_new
     }
@@ -195,7 +192,6 @@ impl InboxScheduler {
         if !self.scans.contains_key(&sender) && self.deferred.remove(&sender) {
             self.mark_pending(&sender);
         }
-        self.count.send_replace(self.in_flight.len());
     }
 
     /// Releases bytes of a principal; when the principal drops below the limit, deferred mailboxes
@@ -254,11 +250,6 @@ impl InboxScheduler {
     /// Returns whether a request was cancelled before arrival, and forgets the cancellation.
     pub(super) fn take_cancelled(&mut self, name: &str) -> bool {
         self.cancelled.remove(name)
-    }
-
-    /// Watches the number of messages in flight.
-    pub(super) fn watch_in_flight(&self) -> watch::Receiver<usize> {
-        self.count.subscribe()
     }
 }
 

@@ -215,7 +215,7 @@ pub(super) async fn request_peer(
         let (response_sender, response) = oneshot::channel();
         {
             let mut peer_state = lock(&peer.state);
-            if peer_state.is_over {
+            if peer.is_over() {
                 return Err(BrokerCallError::NotSent("the peer is gone".into()));
             }
             peer_state.pending.insert(

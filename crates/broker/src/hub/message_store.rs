@@ -95,9 +95,9 @@ impl HubShared {
     pub(super) fn wake_mailbox(&self, to: &MailboxName, from: &str) {
         if to.principal() == HUB {
             lock(&self.inbox).mark_pending(from);
-            self.inbox_wake.notify_one();
+            self.inbox.wake();
         } else if let Some(peer) = lock(&self.peers).subscriber(to) {
-            peer.pump_wake.notify_one();
+            peer.state.wake();
         }
     }
 

@@ -4,17 +4,17 @@
 //! the worker's servers, after the retention time of an absent worker.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_core::call::Principal;
 use bowline_core::sync::lock;
 use bowline_core::time::MonotonicTime;
 use bowline_journal::{ExpectedRevision, JournalError};
+use bowline_runtime::{Service, Shutdown, Work};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
-use tokio::sync::Notify;
 
 use super::{AdmittedPeer, HubShared, PeerRights, peer_offers};
 use crate::mailbox::MailboxName;
@@ -35,9 +35,7 @@ const FORMAT_VERSION: u32 = 1;
 /// Stored offers and pending writes.
 #[derive(Debug, Default)]
 pub(super) struct OfferStore {
-    state: Mutex<OfferStoreState>,
-    /// Wakes the writer task.
-    wake: Notify,
+    state: Work<OfferStoreState>,
 }
 
 #[derive(Debug, Default)]
@@ -87,7 +85,7 @@ impl OfferStore {
         let previous = state.offers.insert(mailbox.clone(), stored);
         if previous.is_none_or(|previous| previous.digest != digest) {
             state.unwritten.insert(mailbox.clone(), Some(bytes));
-            self.wake.notify_one();
+            self.state.wake();
         }
     }
 
@@ -113,7 +111,7 @@ impl OfferStore {
     fn forget_offer(&self, state: &mut OfferStoreState, mailbox: &MailboxName) {
         if state.offers.remove(mailbox).is_some() {
             state.unwritten.insert(mailbox.clone(), None);
-            self.wake.notify_one();
+            self.state.wake();
         }
     }
 
@@ -131,15 +129,20 @@ impl OfferStore {
 }
 
 /// Writes pending offers until the hub shuts down.
-pub(super) async fn run_writer(shared: Arc<HubShared>) {
-    let closed = shared.wait_closing();
-    tokio::pin!(closed);
-    loop {
-        write_pending(&shared).await;
-        tokio::select! {
-            biased;
-            () = shared.offer_store.wake.notified() => {}
-            () = &mut closed => return,
+pub(super) struct OfferWriter(pub(super) Arc<HubShared>);
+
+impl Service for OfferWriter {
+    const NAME: &'static str = "hub offers";
+
+    async fn run(self, shutdown: Shutdown) {
+        let Self(shared) = self;
+        loop {
+            write_pending(&shared).await;
+            tokio::select! {
+                biased;
+                () = shared.offer_store.state.wait() => {}
+                () = shutdown.wait_closing() => return,
+            }
         }
     }
 }

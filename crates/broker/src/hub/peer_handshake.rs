@@ -1,14 +1,15 @@
 //! Handshake of one peer connection, and the lifetime of the connection after it.
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex};
 
 use bowline_core::BoxFuture;
 use bowline_core::sync::lock;
 use bowline_core::time::to_millis;
 use bowline_link::websocket::close_codes;
 use bowline_link::websocket::{WebSocketConnection, WebSocketReceiver, WebSocketSender};
-use tokio::sync::{Notify, Semaphore};
+use bowline_runtime::{ActivityGuard, Lifecycle, Work};
+use tokio::sync::Semaphore;
 
 use super::hub_counts::increment;
 use super::peer_registry::{ConnectedPeer, PeerState};
@@ -53,6 +54,7 @@ pub(super) async fn serve_peer(
     let guard = ConnectedPeerGuard {
         shared: Arc::clone(shared),
         peer: Arc::clone(&peer),
+        _activity: shared.shutdown.start_activity(),
     };
     if !send_welcome(shared, &peer).await {
         return;
@@ -65,7 +67,7 @@ pub(super) async fn serve_peer(
             authenticator.on_refused(Some(&peer.admitted), &refusal);
             peer.close_with(close_codes::CREDENTIAL_ENDED, refusal);
         }
-        () = shared.wait_closing() => {
+        () = shared.shutdown.wait_closing() => {
             let refusal = refusal("shutting_down", "the hub goes down", None);
             peer.close_with(close_codes::GOING_AWAY, refusal);
         }
@@ -142,17 +144,17 @@ fn register_peer(
         admitted,
         outgoing: out.clone(),
         since_unix_ms: shared.clock().unix_ms(),
-        pump_wake: Notify::new(),
         live_permits: Semaphore::new(shared.limits.requests_max),
         server_requests: Arc::default(),
         events_dropped: AtomicU64::new(0),
-        state: Mutex::new(PeerState {
+        lifecycle: Lifecycle::default(),
+        state: Work::new(PeerState {
             catalog_fingerprint,
             ..PeerState::default()
         }),
     });
     let is_inserted = lock(&shared.peers).insert(&peer, shared.limits.peers_max);
-    match is_inserted && !shared.is_closing() {
+    match is_inserted && !shared.shutdown.is_closing() {
         true => Ok(peer),
         false => {
             lock(&shared.peers).remove(&peer);
@@ -186,6 +188,7 @@ async fn send_welcome(shared: &HubShared, peer: &ConnectedPeer) -> bool {
 struct ConnectedPeerGuard {
     shared: Arc<HubShared>,
     peer: Arc<ConnectedPeer>,
+    _activity: ActivityGuard,
 }
 
 impl Drop for ConnectedPeerGuard {

@@ -2,16 +2,17 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 
 use bowline_core::client_handle::ClientHandle;
 use bowline_core::sync::lock;
 use bowline_core::time::MonotonicTime;
 use bowline_journal::LeaseReceipt;
 use bowline_link::websocket::WebSocketSender;
+use bowline_runtime::{Lifecycle, Work};
 use bytes::Bytes;
 use foldhash::fast::RandomState;
-use tokio::sync::{Notify, Semaphore, oneshot, watch};
+use tokio::sync::{Semaphore, oneshot};
 
 use super::AdmittedPeer;
 use super::remote_peer::HubRemotePeer;
@@ -32,22 +33,21 @@ pub(super) struct ConnectedPeer {
     pub(super) stamp: MessageSender,
     pub(super) outgoing: WebSocketSender,
     pub(super) since_unix_ms: u64,
-    /// Wakes the delivery pump.
-    pub(super) pump_wake: Notify,
     /// Permits for live requests to the peer.
     pub(super) live_permits: Semaphore,
     /// Server requests of the peer's servers, relayed to waiting clients.
     pub(super) server_requests: Arc<IncomingServerRequests>,
     /// Notifications dropped because the peer read too slowly.
     pub(super) events_dropped: AtomicU64,
-    pub(super) state: Mutex<PeerState>,
+    /// Open until the peer disconnects or is fenced; closed under the lock of `state`.
+    pub(super) lifecycle: Lifecycle,
+    /// Worked off by the mailbox pump.
+    pub(super) state: Work<PeerState>,
 }
 
 /// Mutable state of a connected peer.
 #[derive(Debug, Default)]
 pub(super) struct PeerState {
-    /// Set when the peer disconnected or was fenced: no more pushes.
-    pub(super) is_over: bool,
     /// Whether the peer receives messages.
     pub(super) is_subscribed: bool,
     /// Unacknowledged pushed messages, by message id.
@@ -115,6 +115,11 @@ impl ConnectedPeer {
     pub(super) const fn mailbox(&self) -> &MailboxName {
         &self.admitted.mailbox
     }
+
+    /// Whether the peer disconnected or was fenced: no more pushes.
+    pub(super) fn is_over(&self) -> bool {
+        self.lifecycle.shutdown().is_closing()
+    }
 }
 
 /// All connected peers.
@@ -124,7 +129,6 @@ pub(super) struct PeerRegistry {
     mailboxes: HashMap<MailboxName, MailboxSlot, RandomState>,
     /// Peers as call targets of the hub, while referenced.
     pub(super) remotes: HashMap<MailboxName, Weak<HubRemotePeer>, RandomState>,
-    count: watch::Sender<usize>,
 }
 
 /// A mailbox with a subscriber or with scheduled redeliveries.
@@ -151,14 +155,12 @@ impl PeerRegistry {
             return false;
         }
         self.connected.insert(peer.number, Arc::clone(peer));
-        self.count.send_replace(self.connected.len());
         true
     }
 
     /// Makes a peer the subscriber of its mailbox, replacing the former subscriber.
     pub(super) fn subscribe(&mut self, peer: &Arc<ConnectedPeer>) -> SubscribeOutcome {
-        let is_over = lock(&peer.state).is_over;
-        if is_over || !self.connected.contains_key(&peer.number) {
+        if peer.is_over() || !self.connected.contains_key(&peer.number) {
             return SubscribeOutcome::Unchanged;
         }
         let slot = self.mailboxes.entry(peer.mailbox().clone()).or_default();
@@ -178,7 +180,6 @@ impl PeerRegistry {
             slot.subscriber.take_if(own);
         }
         self.prune_mailbox(peer.mailbox());
-        self.count.send_replace(self.connected.len());
     }
 
     /// Returns the subscriber of a mailbox.
@@ -249,11 +250,6 @@ impl PeerRegistry {
             slot.subscriber.is_some() || is_due_later
         });
         self.remotes.retain(|_, remote| remote.strong_count() > 0);
-    }
-
-    /// Watches the number of connected peers.
-    pub(super) fn watch_count(&self) -> watch::Receiver<usize> {
-        self.count.subscribe()
     }
 }
 

@@ -7,6 +7,7 @@ use bowline_core::sync::lock;
 use bowline_core::time::{MonotonicTime, to_millis};
 use bowline_journal::{LaneName, LeaseOrder, LeaseReceipt, LeasedMessage};
 use bowline_link::websocket::close_codes;
+use bowline_runtime::{Service, Shutdown};
 
 use super::HubShared;
 use super::hub_counts::increment;
@@ -49,36 +50,34 @@ pub(super) fn subscribe_peer(shared: &Arc<HubShared>, peer: &Arc<ConnectedPeer>)
         old.close_with(close_codes::FENCED, refusal("fenced", reason, None));
     }
     super::remote_peer::notify_connection_change(shared, peer.mailbox());
-    let (shared, peer) = (Arc::clone(shared), Arc::clone(peer));
-    let tasks = shared.tasks().clone();
-    tasks.spawn("mailbox pump", async move {
-        run_pump(&shared, &peer, &lane).await
-    });
+    let pump = MailboxPump {
+        shared: Arc::clone(shared),
+        peer: Arc::clone(peer),
+        lane,
+    };
+    shared.tasks().start(pump, peer.lifecycle.shutdown());
 }
 
 /// Stops pushing to a peer and returns the unacknowledged messages.
 pub(super) fn stop_delivery(shared: &Arc<HubShared>, peer: &Arc<ConnectedPeer>) {
     let pushed = {
         let mut state = lock(&peer.state);
-        state.is_over = true;
+        peer.lifecycle.close();
         state.pending.clear();
         std::mem::take(&mut state.pushed)
     };
     peer.server_requests.cancel_all();
-    peer.pump_wake.notify_one();
     if pushed.is_empty() {
         return;
     }
     let (shared, mailbox) = (Arc::clone(shared), peer.mailbox().clone());
     let tasks = shared.tasks().clone();
-    shared.returning_peers.send_modify(|left| *left += 1);
+    let activity = shared.shutdown.start_activity();
     tasks.spawn("mailbox return", async move {
         for one in pushed.values() {
             return_message(&shared, one.receipt, Duration::ZERO).await;
         }
-        shared
-            .returning_peers
-            .send_modify(|left| *left = left.saturating_sub(1));
+        drop(activity);
         // A newer subscriber gets the returned messages.
         shared.wake_mailbox(&mailbox, "");
     });
@@ -94,7 +93,27 @@ async fn return_message(shared: &HubShared, receipt: LeaseReceipt, delay: Durati
     }
 }
 
-async fn run_pump(shared: &HubShared, peer: &Arc<ConnectedPeer>, lane: &LaneName) {
+/// Delivers one mailbox to its subscriber, until the subscriber leaves or is fenced.
+struct MailboxPump {
+    shared: Arc<HubShared>,
+    peer: Arc<ConnectedPeer>,
+    lane: LaneName,
+}
+
+impl Service for MailboxPump {
+    const NAME: &'static str = "mailbox pump";
+
+    async fn run(self, shutdown: Shutdown) {
+        run_pump(&self.shared, &self.peer, &self.lane, &shutdown).await;
+    }
+}
+
+async fn run_pump(
+    shared: &HubShared,
+    peer: &Arc<ConnectedPeer>,
+    lane: &LaneName,
+    shutdown: &Shutdown,
+) {
     // Messages with the same id as an unacknowledged message: ids are unique only per sender, and
     // an ack names only the id.
     let mut deferred = Vec::new();
@@ -110,7 +129,7 @@ async fn run_pump(shared: &HubShared, peer: &Arc<ConnectedPeer>, lane: &LaneName
             let now = shared.now();
             state.pushed.retain(|_, one| one.lease_until > now);
             let unacked = state.pushed.len().saturating_add(deferred.len());
-            (!state.is_over).then(|| shared.limits.unacked_max.saturating_sub(unacked))
+            (!shutdown.is_closing()).then(|| shared.limits.unacked_max.saturating_sub(unacked))
         };
         let Some(room) = room else {
             break;
@@ -131,8 +150,9 @@ async fn run_pump(shared: &HubShared, peer: &Arc<ConnectedPeer>, lane: &LaneName
         }
         let due = next_wakeup(shared, peer);
         tokio::select! {
-            () = peer.pump_wake.notified() => {}
-            () = sleep_until_due(shared, due), if due.is_some() => {}
+            biased;
+            () = shutdown.wait_closing() => {}
+            () = peer.state.wait_until(&**shared.clock(), due) => {}
         }
     }
     for (pushed, _) in deferred {
@@ -140,12 +160,6 @@ async fn run_pump(shared: &HubShared, peer: &Arc<ConnectedPeer>, lane: &LaneName
     }
     // Messages leased during the disconnect may be the only work for a newer subscriber.
     shared.wake_mailbox(peer.mailbox(), "");
-}
-
-async fn sleep_until_due(shared: &HubShared, due: Option<MonotonicTime>) {
-    if let Some(due) = due {
-        tokio::time::sleep_until(shared.clock().instant(due)).await;
-    }
 }
 
 /// Returns the next time when a push may be possible.
@@ -266,7 +280,7 @@ async fn push_message(
     let step = {
         let mut state = lock(&peer.state);
         match state.pushed.get(&message.id) {
-            _ if state.is_over => PushStep::GiveBack,
+            _ if peer.is_over() => PushStep::GiveBack,
             Some(other) if other.receipt.id != pushed.receipt.id => PushStep::Wait,
             Some(_) | None => {
                 state.pushed.insert(Arc::clone(&message.id), pushed);
@@ -301,7 +315,7 @@ pub(super) async fn ack_message(shared: &HubShared, peer: &ConnectedPeer, id: &s
         .journal
         .ack(pushed.receipt, None, shared.timestamps())
         .await;
-    peer.pump_wake.notify_one();
+    peer.state.wake();
     match result {
         Ok(()) => AckOutcome::Removed,
         Err(bowline_journal::JournalError::LeaseLost) => AckOutcome::Unknown,
@@ -326,7 +340,7 @@ pub(super) async fn nak_message(shared: &HubShared, peer: &ConnectedPeer, id: &s
         }
         NakMode::Dead(reason) => dead_letter_message(shared, pushed.receipt, reason).await,
     }
-    peer.pump_wake.notify_one();
+    peer.state.wake();
 }
 
 /// What a nak does with the message.

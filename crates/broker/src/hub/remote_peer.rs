@@ -286,7 +286,7 @@ impl ReplyWaitGuard {
         client: WaitingClient,
     ) -> Result<Self, BrokerCallError> {
         let mut waiting = lock(&shared.reply_waiters);
-        if waiting.0.len() >= REPLY_WAITERS_MAX || shared.is_closing() {
+        if waiting.0.len() >= REPLY_WAITERS_MAX || shared.shutdown.is_closing() {
             return Err(BrokerCallError::NotSent(
                 "the hub asks too much already".into(),
             ));

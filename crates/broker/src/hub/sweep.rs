@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bowline_core::sync::lock;
 use bowline_journal::MessageView;
+use bowline_runtime::{Service, Shutdown};
 
 use super::hub_counts::increment;
 use super::peer_registry::ConnectedPeer;
@@ -14,22 +15,27 @@ use crate::frames::{BrokerFrame, BrokerResponse, MessageBody, REQUEST_KIND};
 use crate::mailbox::MailboxName;
 use crate::{PeerManifest, request_expired};
 
-/// Runs expiry sweeps until shutdown.
-pub(super) async fn run_sweeps(shared: Arc<HubShared>) {
-    let closed = shared.wait_closing();
-    tokio::pin!(closed);
-    loop {
-        let next = shared.now().plus(shared.limits.sweep_interval);
-        tokio::select! {
-            () = &mut closed => return,
-            () = tokio::time::sleep_until(shared.clock().instant(next)) => {}
+/// Runs expiry sweeps.
+pub(super) struct HubSweep(pub(super) Arc<HubShared>);
+
+impl Service for HubSweep {
+    const NAME: &'static str = "hub sweep";
+
+    async fn run(self, shutdown: Shutdown) {
+        let Self(shared) = self;
+        loop {
+            let next = shared.now().plus(shared.limits.sweep_interval);
+            tokio::select! {
+                () = shutdown.wait_closing() => return,
+                () = tokio::time::sleep_until(shared.clock().instant(next)) => {}
+            }
+            lock(&shared.peers).prune_all(shared.now());
+            if let Some(keep) = shared.offer_handler.retention() {
+                shared.offer_store.sweep(shared.now(), keep);
+            }
+            // Each pass expires a bounded number of messages.
+            while expire_messages(&shared).await > 0 {}
         }
-        lock(&shared.peers).prune_all(shared.now());
-        if let Some(keep) = shared.offer_handler.retention() {
-            shared.offer_store.sweep(shared.now(), keep);
-        }
-        // Each pass expires a bounded number of messages.
-        while expire_messages(&shared).await > 0 {}
     }
 }
 
@@ -78,28 +84,33 @@ async fn reply_expired(shared: &HubShared, entry: &MessageView) {
     }
 }
 
-/// Notifies peers whose view of the catalog changed, until shutdown.
-pub(super) async fn notify_changes(shared: Arc<HubShared>) {
-    let (mut catalog, mut policy) = (
-        shared.gateway.catalog_changes(),
-        shared.gateway.policy_changes(),
-    );
-    let closed = shared.wait_closing();
-    tokio::pin!(closed);
-    loop {
-        tokio::select! {
-            () = &mut closed => return,
-            changed = catalog.changed() => if changed.is_err() { return },
-            changed = policy.changed() => if changed.is_err() { return },
-        }
-        let peers: Vec<_> = lock(&shared.peers)
-            .iter_connected()
-            .map(Arc::clone)
-            .collect();
-        // Peers with equal views share a manifest.
-        let mut revisions = HashMap::new();
-        for peer in peers {
-            notify_peer(&shared, &peer, &mut revisions).await;
+/// Announces changes of the catalog to the peers whose view changed.
+pub(super) struct ChangeAnnouncer(pub(super) Arc<HubShared>);
+
+impl Service for ChangeAnnouncer {
+    const NAME: &'static str = "hub changes";
+
+    async fn run(self, shutdown: Shutdown) {
+        let Self(shared) = self;
+        let (mut catalog, mut policy) = (
+            shared.gateway.catalog_changes(),
+            shared.gateway.policy_changes(),
+        );
+        loop {
+            tokio::select! {
+                () = shutdown.wait_closing() => return,
+                changed = catalog.changed() => if changed.is_err() { return },
+                changed = policy.changed() => if changed.is_err() { return },
+            }
+            let peers: Vec<_> = lock(&shared.peers)
+                .iter_connected()
+                .map(Arc::clone)
+                .collect();
+            // Peers with equal views share a manifest.
+            let mut revisions = HashMap::new();
+            for peer in peers {
+                notify_peer(&shared, &peer, &mut revisions).await;
+            }
         }
     }
 }

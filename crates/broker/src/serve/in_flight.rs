@@ -5,6 +5,7 @@ use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex};
 
 use bowline_core::sync::lock;
+use bowline_runtime::Lifecycle;
 use tokio::sync::watch;
 
 use crate::frames::BrokerResponse;
@@ -32,8 +33,8 @@ struct InFlightTable {
 struct InFlightSlot {
     /// How the request ended, if ended.
     end: watch::Sender<Option<InFlightEnd>>,
-    /// Whether the request was cancelled.
-    cancelled: watch::Sender<bool>,
+    /// Closed by the cancellation of the request.
+    lifecycle: Lifecycle,
 }
 
 /// How the owner of a request finished.
@@ -89,7 +90,7 @@ impl InFlightRequests {
             Entry::Vacant(free) => {
                 let slot = Arc::new(InFlightSlot {
                     end: watch::Sender::new(None),
-                    cancelled: watch::Sender::new(false),
+                    lifecycle: Lifecycle::default(),
                 });
                 free.insert(Arc::clone(&slot));
                 ClaimOutcome::Claimed(DedupGuard {
@@ -105,7 +106,7 @@ impl InFlightRequests {
     pub(super) fn cancel(&self, key: &RequestKey) -> bool {
         let open = lock(&self.0);
         let slot = open.slots.get(key);
-        slot.map(|slot| slot.cancelled.send_replace(true)).is_some()
+        slot.map(|slot| slot.lifecycle.close()).is_some()
     }
 
     /// Accepts no more requests, and returns waiters for the requests in flight.
@@ -121,7 +122,7 @@ impl InFlightRequests {
     /// Cancels every request.
     pub(super) fn cancel_all(&self) {
         for slot in lock(&self.0).slots.values() {
-            slot.cancelled.send_replace(true);
+            slot.lifecycle.close();
         }
     }
 
@@ -134,9 +135,7 @@ impl InFlightRequests {
 impl DedupGuard<'_> {
     /// Waits for the cancellation of the request.
     pub(super) async fn wait_cancelled(&self) {
-        let mut cancelled = self.slot.cancelled.subscribe();
-        // The sender lives in `self`, so the channel cannot close.
-        let _ = cancelled.wait_for(|cancelled| *cancelled).await;
+        self.slot.lifecycle.shutdown().wait_closing().await;
     }
 
     /// Reports the end to waiting duplicates.
