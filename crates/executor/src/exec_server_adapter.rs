@@ -13,7 +13,7 @@ use bowline_link::websocket::close_codes;
 use bowline_link::websocket::{
     DisconnectReason, WebSocketConnection, WebSocketReceiver, WebSocketSender,
 };
-use bowline_runtime::{SystemClock, TaskTracker};
+use bowline_runtime::{Lifecycle, SystemClock, TaskTracker};
 
 use crate::connection::exec_server_limits;
 use crate::execserver::{
@@ -22,7 +22,7 @@ use crate::execserver::{
 };
 use bytes::Bytes;
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use self::adapter_request::AdapterRequest;
@@ -109,7 +109,7 @@ impl ConnectionHandler for ExecServerAdapter {
             sessions: Arc::clone(&self.sessions),
             tasks: self.service.tasks().clone(),
             request_permits: Arc::new(Semaphore::new(streams_max.min(Semaphore::MAX_PERMITS))),
-            stop: watch::Sender::default(),
+            lifecycle: Lifecycle::default(),
             phase: AdapterPhase::New,
         };
         Box::pin(async move {
@@ -154,8 +154,8 @@ struct AdapterConnection {
     tasks: TaskTracker,
     /// Permits for concurrent requests.
     request_permits: Arc<Semaphore>,
-    /// Stops the requests on drop.
-    stop: watch::Sender<()>,
+    /// Its drop stops the requests.
+    lifecycle: Lifecycle,
     phase: AdapterPhase,
 }
 
@@ -323,12 +323,12 @@ impl AdapterConnection {
             id: id.clone(),
             active,
         };
-        let mut stop = self.stop.subscribe();
+        let shutdown = self.lifecycle.shutdown().clone();
         self.tasks.spawn("exec-server request", async move {
             let _held = (permit, body_permit);
             tokio::select! {
                 biased;
-                _ = stop.changed() => {}
+                () = shutdown.wait_closing() => {}
                 () = request.run(request_head) => {}
             }
         });

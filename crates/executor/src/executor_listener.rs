@@ -157,7 +157,7 @@ impl ExecutorListener {
     /// Waits for the close of the service plus a grace period for the last frames: without a reader
     /// the connection is dropped.
     async fn wait_closed(&self) {
-        self.service.wait_closed().await;
+        self.service.shutdown().wait_closing().await;
         sleep(CLOSE_GRACE).await;
     }
 

@@ -14,7 +14,7 @@ use bowline_link::websocket::close_codes;
 use bowline_link::websocket::{
     DisconnectReason, WebSocketConnection, WebSocketReceiver, WebSocketSender,
 };
-use bowline_runtime::{Clock, TaskTracker};
+use bowline_runtime::{Clock, Lifecycle, Shutdown, TaskTracker};
 
 use crate::connection::FrameWriter;
 use crate::frames::{
@@ -57,6 +57,7 @@ struct ServiceInner {
     egress: Arc<HttpEgress>,
     state: Mutex<ServiceState>,
     status: watch::Sender<ServiceStatus>,
+    lifecycle: Lifecycle,
     tasks: TaskTracker,
 }
 
@@ -68,8 +69,6 @@ struct ServiceState {
     attached: Option<AttachedConnection>,
     /// Number of the last connection.
     last_connection: u64,
-    /// No further connections.
-    is_closed: bool,
 }
 
 /// A connection attached to the session.
@@ -120,6 +119,7 @@ impl ExecutorService {
             egress: Arc::new(HttpEgress::new(&offer, clock)),
             state: Mutex::default(),
             status: watch::Sender::default(),
+            lifecycle: Lifecycle::default(),
             offer,
             tasks,
         }))
@@ -199,7 +199,7 @@ impl ExecutorService {
         let streams = RequestStreams::new(self.0.offer.limits.flow, writer.clone());
         let streams = Arc::new(streams);
         let mut state = lock(&self.0.state);
-        if state.is_closed {
+        if self.shutdown().is_closing() {
             writer.close(close_codes::GOING_AWAY, "");
             return Err(ServiceError::Ended(DisconnectReason::Local));
         }
@@ -246,7 +246,7 @@ impl ExecutorService {
     async fn expire_session(self, session: Arc<ServiceSession>, connection: u64) {
         tokio::select! {
             biased;
-            () = self.wait_closed() => return,
+            () = self.shutdown().wait_closing() => return,
             () = sleep(self.0.offer.limits.session_retention) => {}
         }
         let mut state = lock(&self.0.state);
@@ -276,20 +276,16 @@ impl ExecutorService {
         });
     }
 
-    /// Waits for the close.
-    pub(super) async fn wait_closed(&self) {
-        let mut status = self.status();
-        // The sender lives in `self`, so the channel cannot close.
-        let _ = status
-            .wait_for(|current| *current == ServiceStatus::Closed)
-            .await;
+    pub(super) fn shutdown(&self) -> &Shutdown {
+        self.0.lifecycle.shutdown()
     }
 
     /// Shuts down: ends all servers and requests, and notifies the gateway.
     pub async fn close(&self) {
         let (session, attached) = {
             let mut state = lock(&self.0.state);
-            state.is_closed = true;
+            // Under the lock: no connection attaches after the take.
+            self.0.lifecycle.close();
             (state.session.take(), state.attached.take())
         };
         // No frame can be sent after the close.

@@ -21,18 +21,18 @@ use bowline_link::websocket::close_codes;
 use bowline_link::websocket::{
     DisconnectReason, MessageFormat, WebSocketConnection, WebSocketLimits,
 };
-use bowline_runtime::{Clock, CredentialSource, TaskTracker};
+use bowline_runtime::{Clock, CredentialSource, Lifecycle, TaskTracker};
 
 use crate::connection::{ExecutorTunnel, receive_hello};
 use crate::flow::FlowLimits;
 use crate::frames::{ExecutorHello, FRAME_BYTES_MAX, SecretHeader};
 use crate::refusal::ExecutorRefusal;
-use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::executor_http_client::ExecutorHttpClient;
 use crate::events::ExecutorEvents;
 
+use dial_loop::ExecutorDialer;
 pub(super) use executor_entry::{CurrentConnection, ExecutorEntry};
 pub use executor_status::{DialDirection, ExecutorProtocol, ExecutorStatus};
 use name_claim::NameClaim;
@@ -129,7 +129,7 @@ struct RegistryShared {
     clock: Arc<dyn Clock>,
     options: ExecutorRegistryOptions,
     entries: Mutex<BTreeMap<Arc<str>, Arc<ExecutorEntry>>>,
-    closing: watch::Sender<bool>,
+    lifecycle: Lifecycle,
     /// Receives the events; set after the host is built.
     events: OnceLock<Arc<dyn ExecutorEvents>>,
 }
@@ -148,7 +148,7 @@ impl ExecutorRegistry {
                 clock,
                 options,
                 entries: Mutex::default(),
-                closing: watch::Sender::new(false),
+                lifecycle: Lifecycle::default(),
                 events: OnceLock::new(),
             }),
         }
@@ -213,8 +213,15 @@ impl ExecutorRegistry {
             return;
         };
         if let Some(specs) = entry.start_dialling(&self.shared, spec) {
-            let task = dial_loop::run_dial_loop(Arc::clone(&self.shared), entry, specs);
-            self.shared.tasks.spawn("executor dial", task);
+            let shared = Arc::clone(&self.shared);
+            let dialer = ExecutorDialer {
+                shared,
+                entry,
+                specs,
+            };
+            self.shared
+                .tasks
+                .start(dialer, self.shared.lifecycle.shutdown());
         }
     }
 
@@ -298,7 +305,7 @@ impl ExecutorRegistry {
 
     /// Closes all connections: the gateway shuts down.
     pub fn close(&self) {
-        self.shared.closing.send_replace(true);
+        self.shared.lifecycle.close();
         let entries: Vec<_> = lock(&self.shared.entries).values().cloned().collect();
         for entry in entries {
             entry.stop_dialling();
@@ -339,12 +346,6 @@ impl RegistryShared {
         if let Some(events) = self.events.get() {
             events.on_executor_state(name, state, reason);
         }
-    }
-
-    /// Waits for shutdown.
-    async fn wait_closing(&self) {
-        // The sender lives in `self`, so the channel cannot close.
-        let _ = self.closing.subscribe().wait_for(|closing| *closing).await;
     }
 }
 

@@ -1,16 +1,15 @@
 //! Writing half of a connection with an executor, with and without waiting for room.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 
 use bowline_core::sync::lock;
 use bowline_link::websocket::{DisconnectReason, WebSocketSender, close_codes};
-use bowline_runtime::TaskSpawner;
+use bowline_runtime::{TaskSpawner, Work};
 
 use crate::frames::{self, ExecutorFrame};
 use bytes::Bytes;
-use tokio::sync::Notify;
 
 /// Small frames allowed to wait for room: two credits and a cancel for each stream of a connection,
 /// doubled.
@@ -25,8 +24,7 @@ pub struct FrameWriter {
 
 #[derive(Debug, Default)]
 struct OverflowQueue {
-    queue: Mutex<VecDeque<Bytes>>,
-    wake: Notify,
+    queue: Work<VecDeque<Bytes>>,
     /// Queued body bytes.
     sent_bytes: AtomicU64,
 }
@@ -100,7 +98,7 @@ impl FrameWriter {
         }
         queue.push_back(message);
         drop(queue);
-        self.overflow.wake.notify_one();
+        self.overflow.queue.wake();
     }
 
     /// Sends an optional message if room is free now; returns the message otherwise.
@@ -145,7 +143,7 @@ async fn drain_overflow(outgoing: WebSocketSender, late: Arc<OverflowQueue>) {
             tokio::select! {
                 biased;
                 _ = outgoing.wait_closed() => return,
-                () = late.wake.notified() => continue,
+                () = late.queue.wait() => continue,
             }
         };
         if outgoing.send(message).await.is_err() {

@@ -7,6 +7,7 @@ use std::task::{Context, Poll, Waker};
 use bowline_core::error::ExecutionStatus;
 use bowline_core::sync::lock;
 use bowline_link::http::http_client::{BodyChunks, HttpError};
+use bowline_runtime::Work;
 
 use crate::connection::FrameWriter;
 use crate::flow::{FlowBudget, FlowLimits, SendCredit, StreamWindow};
@@ -15,7 +16,6 @@ use crate::reassembly::{
     ChunkError, ChunkNumbering, OverflowPolicy, ReassemblyBuffer, ReassemblyItem, ReassemblyLimits,
 };
 use bytes::Bytes;
-use tokio::sync::Notify;
 
 /// Buffered chunks of an upload; beyond the limit chunks are joined.
 const PIECES_MAX: usize = 256;
@@ -40,9 +40,8 @@ struct RequestStreamTable {
 #[derive(Debug)]
 pub(super) struct RequestStream {
     pub(super) number: u64,
-    state: Mutex<RequestStreamState>,
     /// Wakes the exchange on a stop.
-    stopped: Notify,
+    state: Work<RequestStreamState>,
 }
 
 #[derive(Debug)]
@@ -125,8 +124,7 @@ impl RequestStreams {
         };
         let stream = Arc::new(RequestStream {
             number,
-            state: Mutex::new(state),
-            stopped: Notify::new(),
+            state: Work::new(state),
         });
         table.live.insert(number, Arc::clone(&stream));
         drop(table);
@@ -163,7 +161,7 @@ impl RequestStreams {
         let mut state = lock(&stream.state);
         state.stop_reason.get_or_insert(reason);
         drop(state);
-        stream.stopped.notify_one();
+        stream.state.wake();
     }
 
     /// Buffers an upload chunk. An invalid chunk ends only this stream.
@@ -306,8 +304,7 @@ impl RequestStream {
             if let Some(reason) = lock(&self.state).stop_reason.clone() {
                 return reason;
             }
-            // `notify_one` keeps a permit, so a stop in between is not missed.
-            self.stopped.notified().await;
+            self.state.wait().await;
         }
     }
 }

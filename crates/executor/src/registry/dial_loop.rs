@@ -6,7 +6,7 @@ use bowline_core::error::display_chain;
 use bowline_core::retry::{JitterSource, Retry};
 use bowline_link::websocket::close_codes;
 use bowline_link::websocket::{self, DialError, DisconnectReason};
-use bowline_runtime::CredentialSource;
+use bowline_runtime::{CredentialSource, Service, Shutdown};
 
 use crate::connection::{
     ExecServerConnection, ExecServerOpenError, ExecutorHandshakeError, exec_server_limits,
@@ -32,11 +32,34 @@ enum DialAttemptError {
     ExecServer(#[from] ExecServerOpenError),
 }
 
-/// Dials until `specs` becomes `None` or the gateway shuts down.
-pub(super) async fn run_dial_loop(
-    shared: Arc<RegistryShared>,
-    entry: Arc<ExecutorEntry>,
-    mut specs: watch::Receiver<Option<DialSpec>>,
+/// Dials one listening executor until `specs` becomes `None` or the gateway shuts down.
+pub(super) struct ExecutorDialer {
+    pub(super) shared: Arc<RegistryShared>,
+    pub(super) entry: Arc<ExecutorEntry>,
+    pub(super) specs: watch::Receiver<Option<DialSpec>>,
+}
+
+impl Service for ExecutorDialer {
+    const NAME: &'static str = "executor dial";
+
+    async fn run(self, shutdown: Shutdown) {
+        let Self {
+            shared,
+            entry,
+            mut specs,
+        } = self;
+        tokio::select! {
+            biased;
+            () = shutdown.wait_closing() => {}
+            () = dial_until_hang_up(&shared, &entry, &mut specs) => {}
+        }
+    }
+}
+
+async fn dial_until_hang_up(
+    shared: &Arc<RegistryShared>,
+    entry: &Arc<ExecutorEntry>,
+    specs: &mut watch::Receiver<Option<DialSpec>>,
 ) {
     let retry = Retry::new(shared.options.backoff, JitterSource::random());
     let mut retry = retry.with_steady_run(shared.options.steady);
@@ -47,9 +70,8 @@ pub(super) async fn run_dial_loop(
         let began = shared.clock.now();
         let result = tokio::select! {
             biased;
-            () = wait_changed(&mut specs, &spec) => continue,
-            () = shared.wait_closing() => return,
-            ended = dial_once(&shared, &entry, &spec) => ended,
+            () = wait_changed(specs, &spec) => continue,
+            ended = dial_once(shared, entry, &spec) => ended,
         };
         match result {
             // Another gateway took over the executor: dial again only after a new spec.
@@ -76,7 +98,6 @@ pub(super) async fn run_dial_loop(
         };
         tokio::select! {
             biased;
-            () = shared.wait_closing() => return,
             changed = specs.changed() => if changed.is_err() { return },
             () = tokio::time::sleep(wait) => {}
         }

@@ -106,7 +106,7 @@ impl NameClaim {
                 expiry = Some(refusal);
                 connection.wait_closed().await
             }
-            () = shared.wait_closing() => {
+            () = shared.lifecycle.shutdown().wait_closing() => {
                 connection.close(close_codes::GOING_AWAY, "the gateway goes down");
                 connection.wait_closed().await
             }
@@ -172,11 +172,12 @@ impl Drop for NameClaim {
             return end_session(entry, self.number, &session);
         }
         let (entry, number) = (Arc::clone(entry), self.number);
-        let (keep, mut closing) = (shared.options.session_retention, shared.closing.subscribe());
+        let keep = shared.options.session_retention;
+        let shutdown = shared.lifecycle.shutdown().clone();
         shared.tasks.spawn("executor session", async move {
             tokio::select! {
                 () = tokio::time::sleep(keep) => {}
-                _ = closing.wait_for(|closing| *closing) => {}
+                () = shutdown.wait_closing() => {}
             }
             end_session(&entry, number, &session);
         });
