@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use bowline_api::events::{EventKind, HostEvent};
-use bowline_runtime::{Clock, TaskTracker};
+use bowline_runtime::{Clock, Lifecycle, Shutdown, TaskTracker};
 use tokio::sync::{broadcast, watch};
 
 use crate::pins::{PinEvent, PinEvents};
@@ -18,8 +18,8 @@ pub struct EventBus {
     sender: broadcast::Sender<HostEvent>,
     seq: Arc<AtomicU64>,
     clock: Arc<dyn Clock>,
-    /// Set once, after the last event.
-    ended: Arc<watch::Sender<bool>>,
+    /// Closed after the last event.
+    lifecycle: Arc<Lifecycle>,
 }
 
 impl PinEvents for EventBus {
@@ -42,7 +42,7 @@ impl EventBus {
             sender: broadcast::Sender::new(BUFFERED_EVENTS_MAX),
             seq: Arc::default(),
             clock,
-            ended: Arc::new(watch::Sender::new(false)),
+            lifecycle: Arc::default(),
         }
     }
 
@@ -62,14 +62,14 @@ impl EventBus {
 
     /// Publishes catalog changes; simultaneous changes are merged.
     pub(crate) fn follow_catalog(&self, mut versions: watch::Receiver<u64>, tasks: &TaskTracker) {
-        let (events, mut ended) = (self.clone(), self.ended.subscribe());
+        let (events, shutdown) = (self.clone(), self.shutdown().clone());
         tasks.spawn("events.catalog", async move {
             loop {
                 tokio::select! {
                     changed = versions.changed() => if changed.is_err() {
                         return;
                     },
-                    _ = ended.wait_for(|ended| *ended) => return,
+                    () = shutdown.wait_closing() => return,
                 }
                 let version = *versions.borrow_and_update();
                 events.publish(EventKind::Catalog { version });
@@ -85,13 +85,13 @@ impl EventBus {
 
     /// Signals the end of the stream to all subscribers.
     pub fn close(&self) {
-        self.ended.send_replace(true);
+        self.lifecycle.close();
     }
 
-    /// Returns a receiver of the end signal.
+    /// Returns the end of the stream.
     #[must_use]
-    pub fn subscribe_end(&self) -> watch::Receiver<bool> {
-        self.ended.subscribe()
+    pub fn shutdown(&self) -> &Shutdown {
+        self.lifecycle.shutdown()
     }
 
     /// Subscribes to all events from now on.

@@ -29,10 +29,11 @@ use bowline_core::retry::JitterSource;
 use bowline_core::sync::lock;
 use bowline_core::time::MonotonicTime;
 use bowline_journal::{Duplicate, Journal, JournalError, LaneName, LeaseReceipt, Timestamps};
-use bowline_runtime::{Clock, TaskTracker};
-use tokio::sync::{Notify, Semaphore, watch};
+use bowline_runtime::{Clock, Lifecycle, Shutdown, TaskTracker, Work};
+use tokio::sync::Semaphore;
 
 use self::delivered_index::DeliveredIndex;
+use self::drain::OutboxDrain;
 use self::key_lock::{KeyGuard, KeyLocks, WriteName};
 use self::notify::WriteNotes;
 use self::parked_calls::{LaneSignal, ParkedCalls};
@@ -69,11 +70,8 @@ const CLOSE_WAIT: Duration = Duration::from_secs(3);
 #[derive(Debug)]
 pub(crate) struct Outbox {
     shared: Arc<OutboxShared>,
-    /// Set once at shutdown; dropped with the host.
-    closing: watch::Sender<bool>,
-    /// True once the drain has ended.
-    ended: watch::Receiver<bool>,
-    end_sender: Mutex<Option<watch::Sender<bool>>>,
+    /// Dropped with the host; its activity is the drain.
+    lifecycle: Lifecycle,
 }
 
 /// State shared by calls, the drain and operators.
@@ -88,9 +86,7 @@ pub(crate) struct OutboxShared {
     sessions: Arc<SessionState>,
     dial: Arc<dyn Dial>,
     /// Schedules the lanes with pending writes.
-    scheduler: Mutex<LaneScheduler>,
-    /// Wakes the drain.
-    drain_wake: Notify,
+    scheduler: Work<LaneScheduler>,
     /// Locks the idempotency keys of writes in progress.
     key_locks: KeyLocks,
     /// In-memory notes about queued writes.
@@ -104,7 +100,7 @@ pub(crate) struct OutboxShared {
     /// A permit for each worker leasing the next messages in order; picking messages from the
     /// middle takes all permits.
     order_permits: Semaphore,
-    closing: watch::Receiver<bool>,
+    shutdown: Shutdown,
 }
 
 /// Result of admitting a call.
@@ -128,8 +124,7 @@ impl Outbox {
         deps: &SupervisorDeps,
         fanout: &Arc<NotificationFanout>,
     ) -> Self {
-        let (closing, closing_receiver) = watch::channel(false);
-        let (end, ended) = watch::channel(false);
+        let lifecycle = Lifecycle::default();
         let shared = OutboxShared {
             journal,
             audit: Arc::clone(audit),
@@ -139,42 +134,36 @@ impl Outbox {
             fanout: Arc::clone(fanout),
             sessions: Arc::clone(&deps.sessions),
             dial: Arc::clone(&deps.dial),
-            scheduler: Mutex::new(LaneScheduler::new(JitterSource::from_owner(LANE_PREFIX))),
-            drain_wake: Notify::new(),
+            scheduler: Work::new(LaneScheduler::new(JitterSource::from_owner(LANE_PREFIX))),
             key_locks: KeyLocks::default(),
             notes: Mutex::default(),
             delivered: DeliveredIndex::default(),
             parked: ParkedCalls::default(),
             signals: Mutex::default(),
             order_permits: Semaphore::new(ORDER_PERMITS),
-            closing: closing_receiver,
+            shutdown: lifecycle.shutdown().clone(),
         };
         Self {
             shared: Arc::new(shared),
-            closing,
-            ended,
-            end_sender: Mutex::new(Some(end)),
+            lifecycle,
         }
     }
 
     /// Starts delivering pending writes through `path`.
     pub(crate) fn start(&self, path: Weak<CallPath>) {
-        let Some(end) = lock(&self.end_sender).take() else {
-            return;
+        let drain = OutboxDrain {
+            shared: Arc::clone(&self.shared),
+            path,
+            events: self.shared.events.subscribe(),
         };
-        let shared = Arc::clone(&self.shared);
-        let watch = shared.events.subscribe();
-        let drain = drain::run_drain(Arc::clone(&shared), path, watch, end);
-        shared.tasks.spawn("outbox", drain);
+        self.shared.tasks.start(drain, self.lifecycle.shutdown());
     }
 
     /// Stops delivering and waits, at most [`CLOSE_WAIT`], for deliveries in flight. Undelivered
     /// writes stay queued.
     pub(crate) async fn close(&self) {
-        self.closing.send_replace(true);
-        let mut ended = self.ended.clone();
-        let ended = ended.wait_for(|ended| *ended);
-        if tokio::time::timeout(CLOSE_WAIT, ended).await.is_err() {
+        let closed = self.lifecycle.close_and_wait();
+        if tokio::time::timeout(CLOSE_WAIT, closed).await.is_err() {
             tracing::warn!("outbox drain did not end in time");
         }
     }
@@ -253,12 +242,12 @@ impl OutboxShared {
         let server = lane_parties(&lane).1.into();
         lock(&self.scheduler).mark_pending(&lane, &server, now);
         self.wake_lane(&lane);
-        self.drain_wake.notify_one();
+        self.scheduler.wake();
         released
     }
 
     fn is_closing(&self) -> bool {
-        *self.closing.borrow()
+        self.shutdown.is_closing()
     }
 
     fn open_lane(&self, lane: &Arc<str>) -> Arc<LaneSignal> {
@@ -275,7 +264,7 @@ impl OutboxShared {
     fn wake_lane(&self, lane: &str) {
         let signal = lock(&self.signals).get(lane).cloned();
         if let Some(signal) = signal {
-            signal.changed.notify_one();
+            signal.wake();
         }
     }
 

@@ -19,7 +19,8 @@ use tokio::sync::{Notify, watch};
 
 mod sync_request;
 
-use bowline_runtime::{Clock, TaskTracker};
+use bowline_runtime::timer::sleep_until_due;
+use bowline_runtime::{Clock, Lifecycle, TaskTracker};
 
 use crate::callpath::{ResponseWait, to_call_error};
 use crate::catalog::initialize_info::declares_capability;
@@ -48,7 +49,7 @@ pub(crate) struct SubscriptionSync {
     clock: Arc<dyn Clock>,
     tasks: TaskTracker,
     syncs: Mutex<HashMap<Arc<str>, Arc<ServerSync>>>,
-    closing: watch::Sender<bool>,
+    lifecycle: Lifecycle,
 }
 
 /// Sync task of a server; lives while any state is wanted.
@@ -142,13 +143,13 @@ impl SubscriptionSync {
             clock,
             tasks,
             syncs: Mutex::default(),
-            closing: watch::Sender::new(false),
+            lifecycle: Lifecycle::default(),
         })
     }
 
     /// Ends every sync at shutdown.
     pub(crate) fn close(&self) {
-        self.closing.send_replace(true);
+        self.lifecycle.close();
     }
 
     /// Has the sync of `server` compare wanted and applied state.
@@ -266,7 +267,6 @@ impl SubscriptionSync {
         let server = sync.server.clone();
         let mut states = server.subscribe_state();
         let mut renewals = server.session_resets();
-        let mut closing = self.closing.subscribe();
         loop {
             drop(states.borrow_and_update());
             let renewed = *renewals.borrow_and_update();
@@ -274,18 +274,18 @@ impl SubscriptionSync {
                 sync.reset_unless_current(ready.generation, renewed);
                 Some((self.next_step(&server, &sync, &ready)?, ready))
             });
-            let retry_at = sync.applied.borrow().retry_at;
+            let (clock, retry_at) = (&*self.clock, sync.applied.borrow().retry_at);
             let done = async {
                 if let Some((step, ready)) = &step {
                     self.apply_step(&server, &sync, step, ready).await;
-                    let now = self.clock.now();
+                    let now = clock.now();
                     sync.applied
                         .send_modify(|applied| applied.schedule_retry(now));
                     return;
                 }
                 tokio::select! {
                     biased;
-                    () = self.sleep_until(retry_at) => sync.applied.send_modify(|told| {
+                    () = sleep_until_due(clock, retry_at) => sync.applied.send_modify(|told| {
                         told.retry_at = None;
                         told.resources.retain(|_, outcome| !is_undecided(outcome));
                     }),
@@ -299,17 +299,9 @@ impl SubscriptionSync {
             }
             tokio::select! {
                 biased;
-                _ = closing.wait_for(|closing| *closing) => return,
+                () = self.lifecycle.shutdown().wait_closing() => return,
                 () = done => {}
             }
-        }
-    }
-
-    /// Sleeps until a time; forever without a time.
-    async fn sleep_until(&self, at: Option<MonotonicTime>) {
-        match at {
-            Some(at) => tokio::time::sleep_until(self.clock.instant(at)).await,
-            None => std::future::pending().await,
         }
     }
 

@@ -34,7 +34,7 @@ use bowline_core::time::MonotonicTime;
 use bowline_link::Link;
 use bowline_link::stderr::StderrLog;
 use bowline_link::stdio::LinkConnectError;
-use bowline_runtime::{Clock, fifo_watch};
+use bowline_runtime::{Clock, Work, fifo_watch};
 use bytes::Bytes;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::{Instant, timeout_at};
@@ -153,9 +153,8 @@ struct SupervisorShared {
     /// The serving link, read on every call.
     shared_link: ArcSwapOption<ReadyLink>,
     state: fifo_watch::FifoSender<ServerState>,
-    breaker: Mutex<Breaker>,
-    /// Signalled when the breaker opens.
-    breaker_opened: Notify,
+    /// Wakes the reachability checks when it opens.
+    breaker: Work<Breaker>,
     /// Limits calls in flight.
     queue: ServerQueue,
     /// Call statistics.
@@ -213,8 +212,7 @@ impl Supervisor {
             false => None,
         };
         let shared = Arc::new(SupervisorShared {
-            breaker: Mutex::new(actor::reachability::new_breaker(&spec)),
-            breaker_opened: Notify::new(),
+            breaker: Work::new(actor::reachability::new_breaker(&spec)),
             queue: ServerQueue::new(&spec),
             load: Mutex::new(ServerLoad::new(deps.clock.now())),
             events: deps.events.clone(),

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use axum::http::StatusCode;
 use bowline_api::VERSION;
 use bowline_api::events::{HelloEvent, HostEvent, MissedEvents};
+use bowline_runtime::Shutdown;
 use bowline_wire::sse;
 use bytes::Bytes;
 use serde::Serialize;
 use tokio::sync::broadcast::error::RecvError;
-use tokio::sync::{broadcast, mpsc, watch};
+use tokio::sync::{broadcast, mpsc};
 use tokio::time::MissedTickBehavior;
 
 use super::ApiError;
@@ -33,7 +34,7 @@ pub(super) async fn open_event_stream(edge: &Arc<Edge>) -> EdgeResponse {
     };
     let events = edge.host.events();
     // Subscribe before the snapshot: an event in between is delivered twice rather than lost.
-    let (subscription, end_signal) = (events.subscribe(), events.subscribe_end());
+    let (subscription, host_shutdown) = (events.subscribe(), events.shutdown().clone());
     let seq = events.last_seq();
     let servers = edge.host.status_with_memory().await;
     let hello = HelloEvent {
@@ -46,7 +47,7 @@ pub(super) async fn open_event_stream(edge: &Arc<Edge>) -> EdgeResponse {
     let pump = EventPump {
         hello: frame_event(Some(seq), "hello", &hello),
         events: subscription,
-        host_ended: end_signal,
+        host_shutdown,
         sender,
     };
     edge.host.tasks().spawn("watcher", pump.run());
@@ -58,7 +59,7 @@ pub(super) async fn open_event_stream(edge: &Arc<Edge>) -> EdgeResponse {
 struct EventPump {
     hello: Bytes,
     events: broadcast::Receiver<HostEvent>,
-    host_ended: watch::Receiver<bool>,
+    host_shutdown: Shutdown,
     sender: mpsc::Sender<Bytes>,
 }
 
@@ -82,8 +83,7 @@ impl EventPump {
                     }
                     Err(RecvError::Closed) => return,
                 },
-                // A dropped sender also means shutdown.
-                _ = self.host_ended.wait_for(|ended| *ended) => return,
+                () = self.host_shutdown.wait_closing() => return,
                 _ = alive.tick() => {
                     let mut comment = Vec::new();
                     sse::encode_comment(&mut comment, "alive");
@@ -93,7 +93,7 @@ impl EventPump {
             alive.reset();
             let sent = tokio::select! {
                 sent = self.sender.send(next) => sent,
-                _ = self.host_ended.wait_for(|ended| *ended) => return,
+                () = self.host_shutdown.wait_closing() => return,
             };
             if sent.is_err() {
                 return;
@@ -137,7 +137,7 @@ mod tests {
         let pump = EventPump {
             hello: frame_event(Some(0), "hello", &json!({})),
             events: events.subscribe(),
-            host_ended: events.subscribe_end(),
+            host_shutdown: events.shutdown().clone(),
             sender,
         };
         let pump = tokio::spawn(pump.run());

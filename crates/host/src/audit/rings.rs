@@ -7,7 +7,7 @@
 use std::fmt;
 use std::hash::BuildHasher as _;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use bowline_core::BoxFuture;
 use bowline_core::coalesce::{
@@ -16,10 +16,9 @@ use bowline_core::coalesce::{
 use bowline_core::error::{CallError, FailureOrigin};
 use bowline_core::sync::lock;
 use bowline_journal::audit::{self, AuditError, AuditLimits, AuditRowKind};
-use bowline_runtime::Clock;
+use bowline_runtime::{Clock, Work};
 use bytes::Bytes;
 use foldhash::fast::RandomState;
-use tokio::sync::Notify;
 
 use super::render::{REFUSED_TEXT_BYTES_MAX, RenderOptions, row_renderer, target_names};
 use super::{AuditEntry, AuditOutcome, AuditSink, AuditTarget, AuditTrail, RepeatCount};
@@ -52,11 +51,10 @@ pub struct RingOptions {
 pub struct AuditRings {
     calls: AuditTrail,
     denials: AuditTrail,
-    refusals: Mutex<Coalescer<AuditEntry>>,
+    /// Wakes the sweep when refusals are counted without a row.
+    refusals: Work<Coalescer<AuditEntry>>,
     keys: RandomState,
     clock: Arc<dyn Clock>,
-    /// Signalled when refusals are counted without a row.
-    counted: Notify,
 }
 
 impl AuditRings {
@@ -93,10 +91,9 @@ impl AuditRings {
                 wall,
                 row_renderer(denials.render),
             )?,
-            refusals: Mutex::new(Coalescer::new(REFUSALS)),
+            refusals: Work::new(Coalescer::new(REFUSALS)),
             keys: RandomState::default(),
             clock,
-            counted: Notify::new(),
         })
     }
 
@@ -114,7 +111,7 @@ impl AuditRings {
 
     /// Waits until refusals are counted without a row.
     pub async fn wait_counted(&self) {
-        self.counted.notified().await;
+        self.refusals.wait().await;
     }
 
     /// Writes the rows of expired windows; `false` if no refusal is pending.
@@ -158,7 +155,7 @@ impl AuditRings {
                 refusals.add_overflow(&source, key, entry.at_ms, keep)
             }
         };
-        self.counted.notify_one();
+        self.refusals.wake();
         if fold == CoalesceOutcome::Separate {
             let is_long = entry.params.len() > REFUSED_PARAMS_BYTES_MAX;
             let entry = if is_long { entry.to_short() } else { entry };

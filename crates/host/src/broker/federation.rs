@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use bowline_core::sync::lock;
 use bowline_core::time::MonotonicTime;
+use bowline_runtime::timer::sleep_until_due;
+use bowline_runtime::{ActivityGuard, Lifecycle, Shutdown};
 use tokio::sync::{broadcast, watch};
-use tokio::time::sleep_until;
 
 use super::{RemotePeer, ServerOffer};
 use crate::events::{EventKind, HostEvent};
@@ -35,7 +36,7 @@ pub struct Federation {
 #[derive(Debug)]
 pub struct FederatedPeer {
     state: Arc<FederationState>,
-    stop: watch::Sender<bool>,
+    lifecycle: Lifecycle,
 }
 
 impl FederatedPeer {
@@ -65,7 +66,7 @@ impl FederatedPeer {
     /// Whether the peer was absent for so long that the servers were removed.
     #[must_use]
     pub fn is_finished(&self) -> bool {
-        self.stop.receiver_count() == 0
+        self.lifecycle.is_idle()
     }
 }
 
@@ -74,7 +75,7 @@ impl Federation {
     /// before this function returns.
     #[must_use]
     pub fn follow_peer(self, remote: Arc<dyn RemotePeer>) -> FederatedPeer {
-        let (stop, stopped) = watch::channel(false);
+        let lifecycle = Lifecycle::default();
         let (changes, events) = (remote.subscribe_changes(), self.host.events().subscribe());
         let tasks = self.host.tasks().clone();
         let state = Arc::new(FederationState {
@@ -85,11 +86,15 @@ impl Federation {
             has_adopted: AtomicBool::new(false),
         });
         state.sync_servers();
-        tasks.spawn(
-            "federation",
-            run_federation(Arc::clone(&state), stopped, changes, events),
-        );
-        FederatedPeer { state, stop }
+        let shutdown = lifecycle.shutdown().clone();
+        let following = FollowedPeer {
+            activity: shutdown.start_activity(),
+            state: Arc::clone(&state),
+            changes,
+            events,
+        };
+        tasks.spawn("federation", following.run(shutdown));
+        FederatedPeer { state, lifecycle }
     }
 }
 
@@ -105,46 +110,46 @@ struct FederationState {
     has_adopted: AtomicBool,
 }
 
-async fn run_federation(
+/// The task of one followed peer.
+struct FollowedPeer {
     state: Arc<FederationState>,
-    mut stopped: watch::Receiver<bool>,
-    mut changes: watch::Receiver<u64>,
-    mut events: broadcast::Receiver<HostEvent>,
-) {
-    let host = &state.federation.host;
-    let mut closing = host.events().subscribe_end();
-    loop {
-        let lost = *lock(&state.lost_since);
-        let until = lost.zip(state.federation.retention);
-        let until = until.map(|(lost, keep)| host.clock().instant(lost.plus(keep)));
-        let expired = async {
-            match until {
-                Some(until) => sleep_until(until).await,
-                None => std::future::pending().await,
+    changes: watch::Receiver<u64>,
+    events: broadcast::Receiver<HostEvent>,
+    /// The task may end before the peer is dropped.
+    activity: ActivityGuard,
+}
+
+impl FollowedPeer {
+    async fn run(mut self, shutdown: Shutdown) {
+        let state = Arc::clone(&self.state);
+        let host = &state.federation.host;
+        loop {
+            let lost = *lock(&state.lost_since);
+            let until = lost.zip(state.federation.retention);
+            let expired = until.map(|(lost, keep)| lost.plus(keep));
+            tokio::select! {
+                biased;
+                () = host.events().shutdown().wait_closing() => return,
+                // A dropped `FederatedPeer` stops the task.
+                () = shutdown.wait_closing() => break,
+                changed = self.changes.changed() => if changed.is_err() { break },
+                () = sleep_until_due(&**host.clock(), expired) => {
+                    tracing::info!(
+                        peer = %state.remote.name(),
+                        "peer absent too long; servers removed"
+                    );
+                    break;
+                }
+                () = wait_config_change(&mut self.events) => {}
             }
-        };
-        tokio::select! {
-            biased;
-            _ = closing.wait_for(|closing| *closing) => return,
-            // A dropped `FederatedPeer` stops the task.
-            _ = stopped.wait_for(|stopped| *stopped) => break,
-            changed = changes.changed() => if changed.is_err() { break },
-            () = expired => {
-                tracing::info!(
-                    peer = %state.remote.name(),
-                    "peer absent too long; servers removed"
-                );
-                break;
+            if state.sync_servers() {
+                host.retry_peer_servers(&state.remote).await;
             }
-            () = wait_config_change(&mut events) => {}
         }
-        if state.sync_servers() {
-            host.retry_peer_servers(&state.remote).await;
-        }
+        // Ended before removing the servers: `is_finished` must not lag behind.
+        drop(self.activity);
+        state.adopt_servers(&[]);
     }
-    // Drop the receiver before removing the servers: `is_finished` must not lag behind.
-    drop(stopped);
-    state.adopt_servers(&[]);
 }
 
 impl FederationState {

@@ -8,8 +8,9 @@ use bowline_core::lane::LaneScheduler;
 use bowline_core::sync::lock;
 use bowline_core::time::MonotonicTime;
 use bowline_journal::audit::AuditRowKind;
+use bowline_runtime::{Service, Shutdown};
+use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
-use tokio::sync::{broadcast, watch};
 use tokio::task::JoinSet;
 
 use super::lane_worker::drain_lane;
@@ -27,47 +28,58 @@ const SWEEP_EVERY: Duration = Duration::from_secs(30);
 const WORKERS_WAIT: Duration = Duration::from_secs(2);
 
 /// Delivers until shutdown or the end of the host.
-pub(super) async fn run_drain(
-    shared: Arc<OutboxShared>,
-    path: Weak<CallPath>,
-    mut events: broadcast::Receiver<HostEvent>,
-    end: watch::Sender<bool>,
-) {
-    let mut workers = JoinSet::new();
-    let mut closing = shared.closing.clone();
-    load_lanes(&shared).await;
-    let mut sweep = shared.clock.now().plus(SWEEP_EVERY);
-    loop {
-        start_workers(&shared, &path, &mut workers);
-        let due = {
-            let servers = configured_servers(&path);
-            let scheduler = lock(&shared.scheduler);
-            let next = scheduler.next_due(&servers);
-            let sweep = (!scheduler.is_empty()).then_some(sweep);
-            next.into_iter().chain(sweep).min()
-        };
-        tokio::select! {
-            biased;
-            gone = closing.wait_for(|closing| *closing) => {
-                drop(gone);
-                break;
+pub(super) struct OutboxDrain {
+    pub(super) shared: Arc<OutboxShared>,
+    pub(super) path: Weak<CallPath>,
+    pub(super) events: broadcast::Receiver<HostEvent>,
+}
+
+impl Service for OutboxDrain {
+    const NAME: &'static str = "outbox";
+
+    async fn run(self, shutdown: Shutdown) {
+        let mut workers = JoinSet::new();
+        load_lanes(&self.shared).await;
+        self.start_due_lanes(&shutdown, &mut workers).await;
+        let all = async { while workers.join_next().await.is_some() {} };
+        let _ = tokio::time::timeout(WORKERS_WAIT, all).await;
+    }
+}
+
+impl OutboxDrain {
+    /// Starts a worker for every lane that becomes due, and sweeps, until shutdown.
+    async fn start_due_lanes(self, shutdown: &Shutdown, workers: &mut JoinSet<()>) {
+        let Self {
+            shared,
+            path,
+            mut events,
+        } = self;
+        let (shared, path) = (&shared, &path);
+        let mut sweep = shared.clock.now().plus(SWEEP_EVERY);
+        loop {
+            start_workers(shared, path, workers);
+            let due = {
+                let servers = configured_servers(path);
+                let scheduler = lock(&shared.scheduler);
+                let next = scheduler.next_due(&servers);
+                let sweep = (!scheduler.is_empty()).then_some(sweep);
+                next.into_iter().chain(sweep).min()
+            };
+            tokio::select! {
+                biased;
+                () = shutdown.wait_closing() => return,
+                () = shared.scheduler.wait_until(&*shared.clock, due) => {}
+                Some(_) = workers.join_next(), if !workers.is_empty() => {}
+                event = events.recv() => on_event(shared, &event),
             }
-            () = shared.drain_wake.notified() => {}
-            Some(_) = workers.join_next(), if !workers.is_empty() => {}
-            event = events.recv() => on_event(&shared, &event),
-            () = sleep_until_due(&shared, due), if due.is_some() => {}
-        }
-        let now = shared.clock.now();
-        if sweep <= now {
-            sweep = now.plus(SWEEP_EVERY);
-            // Each sweep dead-letters a bounded number.
-            while expire_writes(&shared, LANE_PREFIX).await > 0 {}
+            let now = shared.clock.now();
+            if sweep <= now {
+                sweep = now.plus(SWEEP_EVERY);
+                // Each sweep dead-letters a bounded number.
+                while expire_writes(shared, LANE_PREFIX).await > 0 {}
+            }
         }
     }
-    let all = async { while workers.join_next().await.is_some() {} };
-    let _ = tokio::time::timeout(WORKERS_WAIT, all).await;
-    drop(workers);
-    end.send_replace(true);
 }
 
 /// Loads the lanes left by the previous run.
@@ -98,12 +110,6 @@ async fn load_lanes(shared: &OutboxShared) {
 fn configured_servers(path: &Weak<CallPath>) -> impl Fn(&str) -> bool + use<> {
     let servers = path.upgrade().map(|path| path.servers.load_full());
     move |server| servers.as_ref().is_some_and(|all| all.contains_key(server))
-}
-
-async fn sleep_until_due(shared: &OutboxShared, due: Option<MonotonicTime>) {
-    if let Some(due) = due {
-        tokio::time::sleep_until(shared.clock.instant(due)).await;
-    }
 }
 
 /// Starts a worker for every lane due.

@@ -215,7 +215,7 @@ async fn publish_draft(
             }
             drop(flight);
         }
-        task.drain_wake.notify_one();
+        task.scheduler.wake();
     });
     // The task always responds, unless aborted with the program.
     receiver.await.unwrap_or(Err(JournalError::Closed))
@@ -248,7 +248,7 @@ async fn park_and_publish(
             let now = shared.clock.now();
             lock(&shared.scheduler).mark_pending(&lane, server, now);
             shared.wake_lane(&lane);
-            shared.drain_wake.notify_one();
+            shared.scheduler.wake();
             let call = ParkedCall {
                 shared: Arc::clone(shared),
                 name,

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use bowline_core::lane::{LANE_SENDS_MAX, LaneAdmission, LaneWindow, SendAction};
 use bowline_core::sync::lock;
-use bowline_core::time::MonotonicTime;
 use bowline_journal::{JournalError, LaneName, LeaseOrder, LeaseReceipt, LeasedMessage};
+use bowline_runtime::timer::sleep_until_due;
 use tokio::task::JoinSet;
 
 use super::OutboxShared;
@@ -105,10 +105,11 @@ pub(super) async fn drain_lane(shared: Arc<OutboxShared>, path: Arc<CallPath>, n
 
 impl LaneWorker {
     async fn run(&mut self) {
-        let mut closing = self.shared.closing.clone();
-        let signal = Arc::clone(&self.signal);
+        let shutdown = self.shared.shutdown.clone();
+        let (signal, clock) = (Arc::clone(&self.signal), Arc::clone(&self.shared.clock));
         loop {
-            self.window.release_grants(signal.take_returned());
+            self.window
+                .release_grants(std::mem::take(&mut *lock(&signal)));
             self.check_admission();
             if self.stop.is_none() {
                 self.fill_window().await;
@@ -122,7 +123,7 @@ impl LaneWorker {
             let (due, runs) = (self.window.next_due(), self.stop.is_none());
             tokio::select! {
                 biased;
-                _ = closing.wait_for(|closing| *closing), if runs => {
+                () = shutdown.wait_closing(), if runs => {
                     self.stop = Some(LaneStop::Closing);
                 }
                 Some(sent) = self.sends.join_next(), if !self.sends.is_empty() => {
@@ -131,8 +132,8 @@ impl LaneWorker {
                         self.record_outcome(delivery, sent);
                     }
                 }
-                () = signal.changed.notified(), if runs => self.may_have_more = true,
-                () = sleep_until_due(&self.shared, due), if runs && due.is_some() => {}
+                () = signal.wait(), if runs => self.may_have_more = true,
+                () = sleep_until_due(&*clock, due), if runs => {}
             }
         }
     }
@@ -393,11 +394,5 @@ impl LaneWorker {
                 }
             }
         }
-    }
-}
-
-async fn sleep_until_due(shared: &OutboxShared, due: Option<MonotonicTime>) {
-    if let Some(due) = due {
-        tokio::time::sleep_until(shared.clock.instant(due)).await;
     }
 }

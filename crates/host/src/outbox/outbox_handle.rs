@@ -386,7 +386,7 @@ impl OutboxShared {
         board.expedite(lane.as_str(), now);
         drop(board);
         self.wake_lane(lane.as_str());
-        self.drain_wake.notify_one();
+        self.scheduler.wake();
     }
 }
 

@@ -1,14 +1,14 @@
 //! Callers parked until the turn of their stored writes, while earlier writes are delivered.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bowline_core::sync::lock;
 use bowline_core::time::MonotonicTime;
 use bowline_journal::{JournalError, LaneName, LeaseReceipt, MessageId};
-use tokio::sync::{Notify, oneshot};
+use bowline_runtime::Work;
+use tokio::sync::oneshot;
 
 use super::OutboxShared;
 use super::key_lock::{KeyGuard, WriteName};
@@ -55,24 +55,13 @@ pub(super) struct SendGrant {
 #[derive(Debug)]
 pub(super) struct TurnGuard(Arc<LaneSignal>);
 
-/// Wakes the worker of a lane.
-#[derive(Debug, Default)]
-pub(super) struct LaneSignal {
-    pub(super) changed: Notify,
-    /// Callers' writes finished since the last check.
-    returned: AtomicUsize,
-}
-
-impl LaneSignal {
-    pub(super) fn take_returned(&self) -> usize {
-        self.returned.swap(0, Ordering::Relaxed)
-    }
-}
+/// Wakes the worker of a lane: the number of callers' writes finished since its last check.
+pub(super) type LaneSignal = Work<usize>;
 
 impl Drop for TurnGuard {
     fn drop(&mut self) {
-        self.0.returned.fetch_add(1, Ordering::Relaxed);
-        self.0.changed.notify_one();
+        *lock(&self.0) += 1;
+        self.0.wake();
     }
 }
 

@@ -253,7 +253,7 @@ fn report_settled(
     }
     shared.wake_lane(lane.as_str());
     if lock(&shared.scheduler).has_pending(lane.as_str()) {
-        shared.drain_wake.notify_one();
+        shared.scheduler.wake();
     }
 }
 

@@ -70,7 +70,7 @@ impl SupervisorShared {
         let done = act(&mut breaker);
         if let Some(circuit) = breaker.take_transition(now) {
             if circuit == CircuitState::Open {
-                self.breaker_opened.notify_one();
+                self.breaker.wake();
             }
             let circuit = circuit.as_str();
             tracing::info!(server = %self.spec.name, circuit, "breaker changed state");

@@ -1,11 +1,12 @@
 //! Ages of a server's lists, and refreshes requested by callers.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_core::sync::lock;
 use bowline_core::time::MonotonicTime;
-use tokio::sync::{Notify, watch};
+use bowline_runtime::Work;
+use tokio::sync::watch;
 
 use super::list_fetch::ListFetch;
 use crate::catalog::{ListKind, PerList};
@@ -21,9 +22,8 @@ pub(super) const RELIST_WAIT_MAX: Duration = Duration::from_secs(3);
 /// The ages of a server's lists.
 #[derive(Debug)]
 pub(super) struct ListFreshness {
-    lists: Mutex<PerList<ListAge>>,
     /// Wakes the actor for a requested list.
-    requested: Notify,
+    lists: Work<PerList<ListAge>>,
     /// Counts finished list requests.
     completed: watch::Sender<u64>,
 }
@@ -72,8 +72,7 @@ impl Drop for ServingGuard<'_> {
 impl Default for ListFreshness {
     fn default() -> Self {
         Self {
-            lists: Mutex::default(),
-            requested: Notify::new(),
+            lists: Work::default(),
             completed: watch::Sender::new(0),
         }
     }
@@ -115,7 +114,7 @@ impl ListFreshness {
             }
             list.demand.requested_at()
         };
-        self.requested.notify_one();
+        self.lists.wake();
         since
     }
 
@@ -138,7 +137,7 @@ impl ListFreshness {
     /// Waits for requested refreshes and returns the lists.
     pub(super) async fn next_requested(&self) -> Vec<ListKind> {
         loop {
-            self.requested.notified().await;
+            self.lists.wait().await;
             let kinds = self.take_requested();
             if !kinds.is_empty() {
                 return kinds;

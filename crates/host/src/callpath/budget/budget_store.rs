@@ -15,9 +15,9 @@ use bowline_core::budget::{ACCOUNTS_MAX, AccountBalance, BalanceChange, Spending
 use bowline_core::sync::lock;
 use bowline_core::time::MonotonicTime;
 use bowline_journal::{ExpectedRevision, Journal, JournalError};
-use bowline_runtime::{Clock, TaskTracker};
+use bowline_runtime::{Clock, Lifecycle, TaskTracker};
 use bytes::Bytes;
-use tokio::sync::{OnceCell, Semaphore, watch};
+use tokio::sync::{OnceCell, Semaphore};
 use tokio::time::timeout;
 
 /// Key prefix in the journal; the shard number follows.
@@ -54,7 +54,7 @@ pub(super) struct BudgetStore {
     /// Permits a single write at a time.
     write_permit: Semaphore,
     persisted: Mutex<PersistedShards>,
-    closing: watch::Sender<bool>,
+    lifecycle: Lifecycle,
 }
 
 /// Permitted use of the stored values.
@@ -96,7 +96,7 @@ impl BudgetStore {
             write_scheduled: AtomicBool::new(false),
             write_permit: Semaphore::new(1),
             persisted: Mutex::default(),
-            closing: watch::Sender::new(false),
+            lifecycle: Lifecycle::default(),
         }
     }
 
@@ -152,17 +152,16 @@ impl BudgetStore {
         }
         let store = Arc::clone(self);
         self.tasks.spawn("budgets", async move {
-            let mut closing = store.closing.subscribe();
-            let closed = closing.wait_for(|closing| *closing);
             // An orderly stop ends the delay.
-            let _ = timeout(WRITE_EVERY, closed).await;
+            let closing = store.lifecycle.shutdown().wait_closing();
+            let _ = timeout(WRITE_EVERY, closing).await;
             store.write_changes().await;
         });
     }
 
     /// Writes changed accounts, waiting at most [`CLOSE_WAIT`].
     pub(super) async fn close(&self) {
-        self.closing.send_replace(true);
+        self.lifecycle.close();
         if self.access.initialized() && timeout(CLOSE_WAIT, self.write_changes()).await.is_err() {
             tracing::warn!("budgets were not written in time");
         }

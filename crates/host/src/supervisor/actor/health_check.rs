@@ -12,9 +12,8 @@ use bowline_core::sync::lock;
 use bowline_core::task_table::LinkKey;
 use bowline_core::time::{MonotonicTime, to_millis};
 use bowline_link::{Link, LinkError, LinkRequest};
-use bowline_runtime::Clock;
+use bowline_runtime::timer::sleep_until_due;
 use bowline_wire::mcp::method;
-use tokio::time::sleep_until;
 
 use super::super::SupervisorShared;
 use crate::session_state::SessionState;
@@ -237,13 +236,6 @@ impl PingOutcome {
                 | LinkError::Credentials(_),
             ) => Self::Unknown,
         }
-    }
-}
-
-async fn sleep_until_due(clock: &dyn Clock, at: Option<MonotonicTime>) {
-    match at {
-        Some(at) => sleep_until(clock.instant(at)).await,
-        None => pending().await,
     }
 }
 

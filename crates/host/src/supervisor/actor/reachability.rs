@@ -13,7 +13,6 @@ use bowline_core::retry::{JitterSource, Retry};
 use bowline_core::sync::lock;
 use bowline_link::{Link, LinkError, LinkRequest};
 use bowline_wire::mcp::method;
-use tokio::time::sleep_until;
 
 use super::super::SupervisorShared;
 use crate::callpath::{ResponseWait, to_call_error};
@@ -61,17 +60,15 @@ impl ReachabilityProbe {
                     breaker.record_check(checkup, is_reached, now);
                 });
             }
-            let next = lock(&shared.breaker).next_check();
+            let (next, clock) = (lock(&shared.breaker).next_check(), &*shared.clock);
             match next {
-                None => shared.breaker_opened.notified().await,
-                Some(checkup) if checkup.due > shared.clock.now() => tokio::select! {
-                    biased;
-                    () = shared.breaker_opened.notified() => {}
-                    () = sleep_until(shared.clock.instant(checkup.due)) => {}
-                },
-                Some(checkup) => {
+                Some(checkup) if checkup.due <= clock.now() => {
                     let check = send_check(Arc::clone(link), shared);
                     self.in_flight = Some((checkup, check));
+                }
+                next => {
+                    let due = next.map(|checkup| checkup.due);
+                    shared.breaker.wait_until(clock, due).await;
                 }
             }
         }
