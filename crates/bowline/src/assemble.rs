@@ -21,10 +21,9 @@ use bowline_host::spec::ServerSpec;
 use bowline_journal::sqlite::JournalOpenError;
 use bowline_journal::{Journal, JournalError};
 use bowline_link::http::http1::{Http1Client, HttpClientLimits};
-use bowline_runtime::{Clock, SystemClock, TaskTracker};
+use bowline_runtime::{Clock, Lifecycle, Shutdown, SystemClock, TaskTracker};
 use thiserror::Error;
 use tokio::net::TcpListener;
-use tokio::sync::watch;
 
 pub(crate) use self::children::{ChildDefaults, ChildSpecContext, build_child_spec};
 use self::gateway_redactors::GatewayRedactors;
@@ -39,12 +38,14 @@ use bowline_config::secrets::secret_store::SecretStore;
 use bowline_config::secrets::secret_watch::watch_secrets;
 use bowline_config::state::{self, InstanceLock, OwnerCredential, RunRecord, StateDir};
 use bowline_config::{AuditExportConfig, Config, EnvVars};
+use bowline_edge::announcer::Announcer;
 use bowline_edge::audit::{self, GatewayAudit, RedactText};
 use bowline_edge::auth::{AuthMode, Authenticator};
 use bowline_edge::call_tracer::CallTracer;
 use bowline_edge::client_session::ClientSessions;
+use bowline_edge::http_listener::HttpListener;
 use bowline_edge::tokens::TokenStore;
-use bowline_edge::{Edge, EdgeDeps, GatewayInfo, announcer, http_listener};
+use bowline_edge::{Edge, EdgeDeps, GatewayInfo};
 
 /// Reason why a gateway failed to start.
 #[derive(Debug, Error)]
@@ -91,7 +92,8 @@ pub struct Gateway {
     pub run: RunRecord,
     edge: Arc<Edge>,
     state: StateDir,
-    stop_sender: watch::Sender<bool>,
+    /// Closes the services.
+    lifecycle: Lifecycle,
     span_export: SpanExportTask,
     /// Closed last, when no component uses the journal any more.
     journal: Arc<dyn Journal>,
@@ -225,12 +227,12 @@ fn start_audit_export(
     edge: &Arc<Edge>,
     export: Option<AuditExportConfig>,
     telemetry: bowline_config::TelemetryConfig,
-    stopped: watch::Receiver<bool>,
+    shutdown: &Shutdown,
 ) -> Result<(), AssembleError> {
     if let Some(to) = export {
         let audit = edge.info.audit.clone();
         let http = create_http_client()?;
-        let export_task = audit_export::export_rows(audit, to, telemetry, http, stopped);
+        let export_task = audit_export::export_rows(audit, to, telemetry, http, shutdown.clone());
         edge.host.tasks().spawn("audit export", export_task);
     }
     Ok(())
@@ -299,16 +301,16 @@ impl Gateway {
             call_tracing: telemetry.edge_tracing(),
             connections: config.connections,
         });
-        let (stop, stopped) = watch::channel(false);
-        spawn_services(&edge, listeners, config.secrets, &stopped);
-        start_audit_export(&edge, config.audit_export, config.telemetry, stopped)?;
+        let lifecycle = start_services(&edge, listeners, config.secrets);
+        let shutdown = lifecycle.shutdown();
+        start_audit_export(&edge, config.audit_export, config.telemetry, shutdown)?;
         let exporting = telemetry.start_export(create_http_client()?, edge.host.tasks());
         state.write_run(&run)?;
         Ok(Self {
             run,
             edge,
             state,
-            stop_sender: stop,
+            lifecycle,
             span_export: exporting,
             journal: stores.journal,
             _lock: lock,
@@ -340,7 +342,7 @@ impl Gateway {
 
     /// Stops accepting requests, stops every server and removes `run.json`.
     pub async fn stop(self) {
-        self.stop_sender.send_replace(true);
+        self.lifecycle.close();
         self.edge.sessions.close_streams();
         // Peers hear of the end while their requests can still complete.
         self.edge.hub.close().await;
@@ -399,31 +401,35 @@ fn build_run_record(url: &str, state: &StateDir, started_at_ms: u64) -> RunRecor
     }
 }
 
-/// Spawns the listeners and the tasks that watch for changes: announcer, audit, secrets, config.
-fn spawn_services(
+/// Starts the listeners and the tasks that watch for changes: announcer, audit, secrets, config.
+fn start_services(
     edge: &Arc<Edge>,
     listeners: Vec<TcpListener>,
     sources: SecretSources,
-    stopped: &watch::Receiver<bool>,
-) {
+) -> Lifecycle {
+    let lifecycle = Lifecycle::default();
+    let shutdown = lifecycle.shutdown();
     let tasks = edge.host.tasks();
     for listener in listeners {
-        let accept_loop =
-            http_listener::accept_connections(Arc::clone(edge), listener, stopped.clone());
-        tasks.spawn("listener", accept_loop);
+        let edge = Arc::clone(edge);
+        tasks.start(HttpListener { edge, listener }, shutdown);
     }
-    let announcer = announcer::run(Arc::clone(edge), stopped.clone());
-    tasks.spawn("announcer", announcer);
+    tasks.start(Announcer(Arc::clone(edge)), shutdown);
     let audit = edge.info.audit.clone();
-    tasks.spawn("denials", audit.write_counted_denials(stopped.clone()));
+    tasks.spawn("denials", audit.write_counted_denials(shutdown.clone()));
     let (reloader, host) = (&edge.reloader, &edge.host);
-    let secret_watcher =
-        watch_secrets(Arc::clone(reloader), host.clone(), sources, stopped.clone());
+    let secret_watcher = watch_secrets(
+        Arc::clone(reloader),
+        host.clone(),
+        sources,
+        shutdown.clone(),
+    );
     tasks.spawn("secrets", secret_watcher);
     tasks.spawn(
         "config",
-        watch_config_file(Arc::clone(reloader), host.clone(), stopped.clone()),
+        watch_config_file(Arc::clone(reloader), host.clone(), shutdown.clone()),
     );
+    lifecycle
 }
 
 /// Binds every address, or fails.

@@ -14,9 +14,9 @@ use std::time::Duration;
 use bowline_host::audit::AuditRings;
 use bowline_journal::audit::{AuditCursor, AuditError, AuditFilter, MergedPage, RowText};
 use bowline_link::http::http_client::{HttpClient, HttpError};
+use bowline_runtime::Shutdown;
 use http::StatusCode;
 use thiserror::Error;
-use tokio::sync::watch;
 use tokio::time::timeout;
 
 use self::otlp_logs::OtlpLogClient;
@@ -63,19 +63,22 @@ enum AuditExportTarget {
     Collector(OtlpLogClient),
 }
 
-/// Exports the rows of a trail until the stop signal.
+/// Exports the rows of a trail until shutdown. The next gateway continues at the stored position.
 pub(crate) async fn export_rows(
     audit: GatewayAudit,
     config: AuditExportConfig,
     traces: TelemetryConfig,
     http: Arc<dyn HttpClient>,
-    stop: watch::Receiver<bool>,
+    shutdown: Shutdown,
 ) {
     let (Some(rings), Some(counts)) = (audit.rings(), audit.export_counts()) else {
         return;
     };
     match AuditShipper::new(rings, &config, &traces, http, counts) {
-        Some(shipper) => shipper.export_until_stopped(stop).await,
+        Some(mut shipper) => tokio::select! {
+            () = shipper.export_pages() => {}
+            () = shutdown.wait_closing() => {}
+        },
         None => tracing::error!("audit rows are not exported: [telemetry] names no `otlp`"),
     }
 }
@@ -115,15 +118,6 @@ impl AuditShipper {
             target,
             counts: Arc::clone(counts),
         })
-    }
-
-    /// Exports rows until the stop signal. The next gateway continues at the stored position.
-    async fn export_until_stopped(mut self, mut stop: watch::Receiver<bool>) {
-        tokio::select! {
-            () = self.export_pages() => {}
-            // A dropped sender counts as a stop signal.
-            _ = stop.wait_for(|stop| *stop) => {}
-        }
     }
 
     async fn export_pages(&mut self) {

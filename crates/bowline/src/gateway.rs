@@ -10,10 +10,10 @@ use bowline_host::Host;
 use bowline_host::executor::{ExecutorRegistry, ExecutorRegistryOptions};
 use bowline_host::notification_fanout::{AttachedSink, SinkOccupied};
 use bowline_journal::JournalError;
+use bowline_runtime::Lifecycle;
 use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
-use tokio::sync::{oneshot, watch};
 
 use crate::assemble::{Gateway, start_broker};
 use crate::telemetry::Telemetry;
@@ -21,12 +21,14 @@ use bowline_config::is_principal_name;
 use bowline_config::reload::Reloader;
 use bowline_config::state;
 use bowline_config::{BrokerConfig, Config, ConnectionLimits, EnvVars};
+use bowline_edge::announcer::{self, Announcer};
 use bowline_edge::audit::GatewayAudit;
 use bowline_edge::auth::{AuthMode, Authenticator};
 use bowline_edge::call_tracer::CallTracer;
 use bowline_edge::client_session::{ClientSessions, NarrowError};
+use bowline_edge::http_listener::HttpListener;
 use bowline_edge::tokens::{TokenCreateError, TokenRequest, TokenStore};
-use bowline_edge::{Edge, EdgeDeps, GatewayInfo, announcer, http_listener};
+use bowline_edge::{Edge, EdgeDeps, GatewayInfo};
 
 /// Length of the owner token in bytes.
 const TOKEN_BYTES: usize = 32;
@@ -86,8 +88,8 @@ pub struct BoundGateway {
     edge: Arc<Edge>,
     tokens: Arc<TokenStore>,
     runtime: Handle,
-    stop_sender: watch::Sender<bool>,
-    listener_closed: oneshot::Receiver<()>,
+    /// Its activities are the listener and the announcer.
+    lifecycle: Lifecycle,
     /// Held as long as sessions receive notifications of servers.
     _attached: AttachedSink,
 }
@@ -167,16 +169,14 @@ impl Gateway {
             call_tracing: Telemetry::noop().edge_tracing(),
             connections: ConnectionLimits::default(),
         });
-        let (stop, stopped) = watch::channel(false);
-        let (done, closed) = oneshot::channel();
-        let accept_loop =
-            http_listener::accept_connections(Arc::clone(&edge), listener, stopped.clone());
-        let tasks = edge.host.tasks();
-        tasks.spawn("listener", async move {
-            accept_loop.await;
-            let _ = done.send(());
-        });
-        tasks.spawn("announcer", announcer::run(Arc::clone(&edge), stopped));
+        let lifecycle = Lifecycle::default();
+        let (tasks, shutdown) = (edge.host.tasks(), lifecycle.shutdown());
+        let http_listener = HttpListener {
+            edge: Arc::clone(&edge),
+            listener,
+        };
+        tasks.start(http_listener, shutdown);
+        tasks.start(Announcer(Arc::clone(&edge)), shutdown);
         Ok(BoundGateway {
             url,
             port: local.port(),
@@ -184,8 +184,7 @@ impl Gateway {
             edge,
             tokens,
             runtime: Handle::current(),
-            stop_sender: stop,
-            listener_closed: closed,
+            lifecycle,
             _attached: attached,
         })
     }
@@ -266,11 +265,11 @@ impl BoundGateway {
 
     /// Stops accepting requests and closes the streams of sessions. The host keeps running.
     pub async fn stop(self) {
-        self.stop_sender.send_replace(true);
+        self.lifecycle.close();
         self.edge.sessions.close_streams();
         self.edge.hub.close().await;
-        // Completes when the address is free again; fails when the runtime is gone.
-        let _ = self.listener_closed.await;
+        // Completes when the address is free again, or when the runtime is gone.
+        self.lifecycle.close_and_wait().await;
     }
 }
 

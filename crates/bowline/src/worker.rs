@@ -12,8 +12,8 @@ use bowline_host::broker::{
     ServerOffer,
 };
 use bowline_host::spec::PeerRole;
+use bowline_runtime::{Lifecycle, Service, Shutdown};
 use bytes::Bytes;
-use tokio::sync::watch;
 
 use crate::assemble::Gateway;
 use bowline_config::state;
@@ -43,8 +43,7 @@ pub struct Worker {
     /// Keeps the hub's servers in the catalog while alive.
     hub_servers: FederatedPeer,
     serve_engine: Arc<ServeEngine>,
-    /// Set once, at the stop.
-    stop_sender: watch::Sender<bool>,
+    lifecycle: Lifecycle,
 }
 
 impl Worker {
@@ -74,15 +73,18 @@ impl Worker {
             own_offer: Some(offer.clone()),
         };
         let hub_servers = federation.follow_peer(Arc::new(client.clone()));
-        let (stop, stopped) = watch::channel(false);
-        let sync_task = sync_offers(offer, client.clone(), stopped);
-        host.tasks().spawn("offers", sync_task);
+        let lifecycle = Lifecycle::default();
+        let offer_sync = OfferSync {
+            offer,
+            client: client.clone(),
+        };
+        host.tasks().start(offer_sync, lifecycle.shutdown());
         Ok(Self {
             gateway,
             client,
             hub_servers,
             serve_engine,
-            stop_sender: stop,
+            lifecycle,
         })
     }
 
@@ -115,7 +117,7 @@ impl Worker {
 
     /// Leaves the hub in order and stops the gateway.
     pub async fn stop(self) {
-        self.stop_sender.send_replace(true);
+        self.lifecycle.close();
         self.serve_engine.close(END_WAIT).await;
         self.hub_servers.remove_now();
         self.client.close();
@@ -163,27 +165,32 @@ fn connect_hub(
 
 /// Sends the offered servers to the hub, at the start and after every change. An empty offer is
 /// sent too: an earlier run of this worker may have offered servers.
-async fn sync_offers(
-    server_offer: ServerOffer,
+struct OfferSync {
+    offer: ServerOffer,
     client: BrokerClient,
-    mut stopped: watch::Receiver<bool>,
-) {
-    let host = server_offer.host().clone();
-    let mut versions = host.catalog_changes();
-    host.wait_settled().await;
-    let mut last_offer = Bytes::new();
-    loop {
-        versions.borrow_and_update();
-        let servers = server_offer.write_offer();
-        if servers != last_offer {
-            client.offer_servers(servers.clone());
-            last_offer = servers;
+}
+
+impl Service for OfferSync {
+    const NAME: &'static str = "offers";
+
+    async fn run(self, shutdown: Shutdown) {
+        let host = self.offer.host().clone();
+        let mut versions = host.catalog_changes();
+        host.wait_settled().await;
+        let mut last_offer = Bytes::new();
+        loop {
+            versions.borrow_and_update();
+            let servers = self.offer.write_offer();
+            if servers != last_offer {
+                self.client.offer_servers(servers.clone());
+                last_offer = servers;
+            }
+            tokio::select! {
+                changed = versions.changed() => if changed.is_err() { return },
+                () = shutdown.wait_closing() => return,
+            }
+            // Several servers changing at once cause one offer.
+            host.wait_applied().await;
         }
-        tokio::select! {
-            changed = versions.changed() => if changed.is_err() { return },
-            _ = stopped.wait_for(|stopped| *stopped) => return,
-        }
-        // Several servers changing at once cause one offer.
-        host.wait_applied().await;
     }
 }

@@ -15,7 +15,8 @@ use bowline_core::time::to_millis;
 use bowline_host::events::EventKind;
 use bowline_host::spec::ServerSpec;
 use bowline_host::{ApplyReport, Host, HostLimits};
-use tokio::sync::{Semaphore, broadcast, watch as signal};
+use bowline_runtime::Shutdown;
+use tokio::sync::{Semaphore, broadcast};
 
 use self::file_watch::FileWatch;
 pub(crate) use self::file_watch::{FileStamp, file_stamp};
@@ -361,12 +362,8 @@ impl ConfigSource {
     }
 }
 
-/// Reloads whenever the file changes, until the stop signal.
-pub async fn watch_config_file(
-    reloader: Arc<Reloader>,
-    host: Host,
-    mut stop: signal::Receiver<bool>,
-) {
+/// Reloads whenever the file changes, until shutdown.
+pub async fn watch_config_file(reloader: Arc<Reloader>, host: Host, shutdown: Shutdown) {
     let Some(source) = &reloader.source else {
         return;
     };
@@ -379,7 +376,7 @@ pub async fn watch_config_file(
         }
         tokio::select! {
             () = watch.wait_changed() => {}
-            _ = stop.changed() => return,
+            () = shutdown.wait_closing() => return,
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_core::call::{EndpointScope, Principal};
-use tokio::sync::watch;
+use bowline_runtime::{Service, Shutdown};
 
 use super::Edge;
 use super::client_session::{ClientSession, ListFingerprints};
@@ -19,13 +19,21 @@ const SETTLE_DELAY: Duration = Duration::from_millis(20);
 /// Upper bound between expiry checks, because the wall clock may be adjusted.
 const EXPIRY_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Runs until `stop` is signalled.
-pub async fn run(edge: Arc<Edge>, mut stop: watch::Receiver<bool>) {
-    tokio::select! {
-        () = announce_changes(&edge) => {}
-        () = expire_tokens(&edge) => {}
-        () = sweep_sessions(&edge) => {}
-        _ = stop.changed() => {}
+/// Announces list changes, sweeps idle sessions and expires tokens.
+#[derive(Debug)]
+pub struct Announcer(pub Arc<Edge>);
+
+impl Service for Announcer {
+    const NAME: &'static str = "announcer";
+
+    async fn run(self, shutdown: Shutdown) {
+        let Self(edge) = self;
+        tokio::select! {
+            () = announce_changes(&edge) => {}
+            () = expire_tokens(&edge) => {}
+            () = sweep_sessions(&edge) => {}
+            () = shutdown.wait_closing() => {}
+        }
     }
 }
 

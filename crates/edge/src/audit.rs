@@ -18,8 +18,7 @@ use bowline_host::audit::{
 use bowline_journal::audit::{
     AuditError, AuditLimits, AuditRowKind, DENIALS_RING, RingReports, VerifyReport,
 };
-use bowline_runtime::Clock;
-use tokio::sync::watch;
+use bowline_runtime::{Clock, Shutdown};
 
 use crate::export_counts::ExportCounts;
 use bowline_config::AuditExportConfig;
@@ -130,7 +129,7 @@ impl GatewayAudit {
     }
 
     /// Writes counted denials at the end of each counting period.
-    pub async fn write_counted_denials(self, mut stop: watch::Receiver<bool>) {
+    pub async fn write_counted_denials(self, shutdown: Shutdown) {
         let Some(rings) = self.rings else {
             return;
         };
@@ -147,8 +146,7 @@ impl GatewayAudit {
         };
         tokio::select! {
             () = sweeping => {}
-            // A dropped sender counts as a stop signal.
-            _ = stop.wait_for(|stop| *stop) => {}
+            () = shutdown.wait_closing() => {}
         }
     }
 

@@ -13,11 +13,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::task::Poll;
 use std::time::Duration;
 
+use bowline_runtime::Shutdown;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
-use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 
 use super::Edge;
@@ -84,18 +84,18 @@ impl Drop for OpenRequest {
 impl StreamGuard for OpenRequest {}
 
 /// Serves a connection until closed, or until its token ends.
-pub async fn serve_connection(edge: Arc<Edge>, stream: TcpStream, stop: watch::Receiver<bool>) {
+pub async fn serve_connection(edge: Arc<Edge>, stream: TcpStream, shutdown: &Shutdown) {
     let Ok(from) = stream.peer_addr() else { return };
     let pool_slot = edge.connection_pool.acquire_slot(from.ip());
-    let eviction = pool_slot.eviction_signal();
+    let eviction = pool_slot.eviction();
     let guard = edge.connections.begin_connection(from, pool_slot);
     let connection = guard.connection();
     let after = tokio::select! {
         // Polled first, so that streams of an ended session finish in order.
         biased;
-        after = run_http(&edge, connection, stream, stop) => after,
+        after = run_http(&edge, connection, stream, shutdown) => after,
         () = connection.wait_closed() => None,
-        () = eviction.wait_evicted() => None,
+        () = eviction.shutdown().wait_closing() => None,
     };
     if let Some(UpgradedIo { upgrade, stream }) = after {
         // Boxed to keep HTTP connections small.
@@ -113,7 +113,7 @@ async fn run_http(
     edge: &Arc<Edge>,
     connection: &Arc<ClientConnection>,
     stream: TcpStream,
-    mut stop: watch::Receiver<bool>,
+    shutdown: &Shutdown,
 ) -> Option<UpgradedIo> {
     // Without TCP_NODELAY small responses wait for acknowledgements.
     let _ = stream.set_nodelay(true);
@@ -131,15 +131,14 @@ async fn run_http(
     let mut idle_limit = HEAD_TIMEOUT;
     let mut requests_seen = 0;
     let mut empty_reads = 0;
-    while empty_reads < EMPTY_READS_MAX
-        && server.wait_readable(&stream, idle_limit, &mut stop).await
+    while empty_reads < EMPTY_READS_MAX && server.wait_readable(&stream, idle_limit, shutdown).await
     {
         // Boxed to keep idle connections small.
-        match Box::pin(server.serve_http(stream, &mut stop)).await {
+        match Box::pin(server.serve_http(stream, shutdown)).await {
             ConnectionOutcome::Idle(back) => stream = back,
             ConnectionOutcome::Upgraded(upgraded) => return Some(upgraded),
             ConnectionOutcome::BodyUnread(socket) => {
-                Box::pin(server.linger_close(&socket, &mut stop)).await;
+                Box::pin(server.linger_close(&socket, shutdown)).await;
                 return None;
             }
             ConnectionOutcome::Closed => return None,
@@ -172,11 +171,6 @@ enum ConnectionOutcome {
     Closed,
 }
 
-/// Waits for shutdown; a dropped sender also means shutdown.
-pub(super) async fn wait_shutdown(stop: &mut watch::Receiver<bool>) {
-    let _ = stop.wait_for(|stop| *stop).await;
-}
-
 /// Next event on a busy connection.
 enum ServeEvent {
     /// The HTTP server finished.
@@ -205,22 +199,18 @@ impl ConnectionServer {
         &self,
         stream: &ConnectionStream,
         patience: Duration,
-        stop: &mut watch::Receiver<bool>,
+        shutdown: &Shutdown,
     ) -> bool {
         tokio::select! {
             biased;
             readable = stream.get_ref().readable() => readable.is_ok(),
-            () = wait_shutdown(stop) => false,
+            () = shutdown.wait_closing() => false,
             () = tokio::time::sleep(patience) => false,
         }
     }
 
     /// Serves requests until none is in flight, and returns the stream.
-    async fn serve_http(
-        &self,
-        stream: ConnectionStream,
-        stop: &mut watch::Receiver<bool>,
-    ) -> ConnectionOutcome {
+    async fn serve_http(&self, stream: ConnectionStream, shutdown: &Shutdown) -> ConnectionOutcome {
         let service = service_fn(|request| {
             let (edge, local) = (Arc::clone(&self.edge), Arc::clone(&self.local_address));
             let connection = Arc::clone(&self.connection);
@@ -260,7 +250,7 @@ impl ConnectionServer {
                     Poll::Pending => Poll::Pending,
                 }) => next,
                 _ = checks.tick() => ServeEvent::Check,
-                () = wait_shutdown(stop), if !stopping => ServeEvent::Stop,
+                () = shutdown.wait_closing(), if !stopping => ServeEvent::Stop,
             };
             match next {
                 ServeEvent::Ended => return self.after_http(serving.into_parts()),
@@ -308,10 +298,10 @@ impl ConnectionServer {
 
     /// Reads on after the last response, so that the client receives the response; ends on
     /// shutdown.
-    async fn linger_close(&self, socket: &TcpStream, stop: &mut watch::Receiver<bool>) {
+    async fn linger_close(&self, socket: &TcpStream, shutdown: &Shutdown) {
         tokio::select! {
             () = linger::discard_rest(&self.edge, &self.connection, socket) => {}
-            () = wait_shutdown(stop) => {}
+            () = shutdown.wait_closing() => {}
         }
     }
 

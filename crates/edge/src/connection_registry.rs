@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bowline_core::call::{PeerAddress, Principal};
@@ -14,9 +14,9 @@ use bowline_core::lru::{LruArena, LruQueue, LruSlot};
 use bowline_core::shares::{ShareError, SharedResource};
 use bowline_core::sync::lock;
 use bowline_host::accounts::{PrincipalAccounts, ResourceShare};
+use bowline_runtime::Lifecycle;
 use foldhash::fast::RandomState;
 use http::{HeaderValue, StatusCode, header};
-use tokio::sync::Notify;
 
 use super::auth::AuthError;
 use super::mcp::share_exceeded_response;
@@ -37,7 +37,7 @@ pub struct ConnectionRegistry {
 pub struct ClientConnection {
     key: u64,
     token: Mutex<Option<Arc<IssuedToken>>>,
-    close_notify: Notify,
+    lifecycle: Lifecycle,
     /// Pending protocol switch, applied after the current response.
     upgrade: Mutex<Option<Box<PendingUpgrade>>>,
     /// Remote address.
@@ -115,7 +115,7 @@ impl ConnectionRegistry {
         let hold = Arc::new(ClientConnection {
             key: self.next_key.fetch_add(1, Ordering::Relaxed),
             token: Mutex::default(),
-            close_notify: Notify::new(),
+            lifecycle: Lifecycle::default(),
             upgrade: Mutex::default(),
             peer: PeerAddress(Some(peer)),
             principal: Mutex::default(),
@@ -166,7 +166,7 @@ impl ConnectionRegistry {
                 .as_ref()
                 .is_some_and(|current_token| std::ptr::eq(&**current_token, token));
             if is_it && hold.key() != but {
-                hold.close_notify.notify_one();
+                hold.lifecycle.close();
             }
         }
     }
@@ -179,7 +179,7 @@ impl ConnectionRegistry {
                 .as_ref()
                 .is_some_and(|current_token| current_token.id() == token.id())
             {
-                hold.close_notify.notify_one();
+                hold.lifecycle.close();
             }
         }
     }
@@ -269,7 +269,7 @@ impl ClientConnection {
 
     /// Resolves when the connection must close.
     pub(super) async fn wait_closed(&self) {
-        self.close_notify.notified().await;
+        self.lifecycle.shutdown().wait_closing().await;
     }
 
     /// Sets the protocol switch that follows the current response.
@@ -306,23 +306,8 @@ struct PoolTable {
 
 #[derive(Debug)]
 struct PoolEntry {
-    signal: Arc<EvictionSignal>,
+    eviction: Arc<Lifecycle>,
     address: Option<(IpAddr, LruSlot)>,
-}
-
-/// Tells a connection to close.
-#[derive(Debug, Default)]
-pub struct EvictionSignal {
-    /// Set under the pool lock when the slot is gone.
-    is_evicted: AtomicBool,
-    notify: Notify,
-}
-
-impl EvictionSignal {
-    /// Resolves when the connection must close.
-    pub async fn wait_evicted(&self) {
-        self.notify.notified().await;
-    }
 }
 
 /// The slot of a connection; released on drop.
@@ -330,7 +315,8 @@ impl EvictionSignal {
 pub struct PoolSlot {
     pool: Arc<UnauthenticatedPool>,
     slot: LruSlot,
-    signal: Arc<EvictionSignal>,
+    /// Closed under the pool lock when the slot is taken away.
+    eviction: Arc<Lifecycle>,
     /// Whether the slot was already released.
     is_released: bool,
 }
@@ -349,32 +335,26 @@ impl UnauthenticatedPool {
     /// Acquires a slot for a connection from `address`. A full pool evicts the oldest slot of the
     /// address, or of all addresses.
     pub fn acquire_slot(self: &Arc<Self>, address: IpAddr) -> PoolSlot {
-        let signal = Arc::new(EvictionSignal::default());
+        let eviction = Arc::new(Lifecycle::default());
         let address = address.to_canonical();
         let address = (!address.is_loopback()).then_some(address);
-        let (slot, evicted) = {
+        let slot = {
             let mut table = lock(&self.table);
-            let evicted = table.make_room(self, address);
-            (table.insert(Arc::clone(&signal), address), evicted)
+            table.make_room(self, address);
+            table.insert(Arc::clone(&eviction), address)
         };
-        if let Some(evicted) = evicted {
-            evicted.notify.notify_one();
-        }
         PoolSlot {
             pool: Arc::clone(self),
             slot,
-            signal,
+            eviction,
             is_released: false,
         }
     }
 }
 
 impl PoolTable {
-    fn make_room(
-        &mut self,
-        pool: &UnauthenticatedPool,
-        address: Option<IpAddr>,
-    ) -> Option<Arc<EvictionSignal>> {
+    /// Evicts the oldest slot if the pool, or the share of the address, is full.
+    fn make_room(&mut self, pool: &UnauthenticatedPool, address: Option<IpAddr>) {
         let own = address.and_then(|address| self.addresses.get(&address));
         let own = own.filter(|own| own.len() >= pool.address_max);
         let oldest = match own.and_then(LruQueue::oldest) {
@@ -382,14 +362,14 @@ impl PoolTable {
             None if self.by_age.len() >= pool.slots_max => self.by_age.oldest(),
             None => None,
         };
-        let entry = self.remove(oldest?)?;
-        entry.signal.is_evicted.store(true, Ordering::Relaxed);
-        Some(entry.signal)
+        if let Some(entry) = oldest.and_then(|slot| self.remove(slot)) {
+            entry.eviction.close();
+        }
     }
 
-    fn insert(&mut self, signal: Arc<EvictionSignal>, address: Option<IpAddr>) -> LruSlot {
+    fn insert(&mut self, eviction: Arc<Lifecycle>, address: Option<IpAddr>) -> LruSlot {
         let entry = PoolEntry {
-            signal,
+            eviction,
             address: None,
         };
         let slot = self.entries.push(&mut self.by_age, entry);
@@ -420,14 +400,14 @@ impl PoolTable {
 impl PoolSlot {
     /// Returns the signal that tells the connection to close.
     #[must_use]
-    pub fn eviction_signal(&self) -> Arc<EvictionSignal> {
-        Arc::clone(&self.signal)
+    pub fn eviction(&self) -> Arc<Lifecycle> {
+        Arc::clone(&self.eviction)
     }
 
     /// Releases the slot; `false` if the slot was already evicted.
     pub fn release(&mut self) -> bool {
         let mut table = lock(&self.pool.table);
-        if self.signal.is_evicted.load(Ordering::Relaxed) {
+        if self.eviction.shutdown().is_closing() {
             return false;
         }
         if !self.is_released {
@@ -455,7 +435,7 @@ mod tests {
     }
 
     fn is_evicted(slot: &PoolSlot) -> bool {
-        slot.signal.is_evicted.load(Ordering::Relaxed)
+        slot.eviction.shutdown().is_closing()
     }
 
     #[tokio::test]
@@ -467,7 +447,7 @@ mod tests {
             [&places[0], &places[1], &fourth].map(is_evicted),
             [true, false, false]
         );
-        places[0].eviction_signal().wait_evicted().await;
+        places[0].eviction().shutdown().wait_closing().await;
         assert!(!places[0].release(), "it came too late");
         // An authenticated connection needs no slot, so nothing is evicted for the next.
         assert!(places[1].release());

@@ -12,11 +12,12 @@ use bowline_core::call::{EndpointScope, Principal, Role};
 use bowline_core::error::CallError;
 use bowline_core::name;
 use bowline_core::rate_limiter::{RateDecision, RequestCost, WAIT_MAX};
+use bowline_runtime::{Service, Shutdown};
 use http::request::Parts;
 use http::{HeaderValue, Request, StatusCode, header};
 use hyper::body::{Body as _, Incoming};
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::Semaphore;
 
 use super::auth::{AuthError, LocalAddress};
 use super::call_errors::{TooManyRequests, UNAUTHORIZED};
@@ -30,36 +31,51 @@ use crate::tokens::TokenKind;
 /// kernel's backlog.
 pub const CONNECTIONS_MAX: usize = 65_536;
 
-/// Accepts connections until `stop` is signalled, then lets requests in flight finish.
-pub async fn accept_connections(
-    edge: Arc<Edge>,
-    listener: TcpListener,
-    mut stop: watch::Receiver<bool>,
-) {
-    let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    loop {
-        let permit = tokio::select! {
-            seat = Arc::clone(&permits).acquire_owned() => seat,
-            () = connection::wait_shutdown(&mut stop) => return,
-        };
-        let Ok(permit) = permit else { return };
-        let stream = tokio::select! {
-            accepted = listener.accept() => match accepted {
+/// Wait after a failed accept.
+const ACCEPT_RETRY_WAIT: Duration = Duration::from_millis(50);
+
+/// Accepts connections until shutdown, then lets requests in flight finish.
+#[derive(Debug)]
+pub struct HttpListener {
+    /// Serves the connections.
+    pub edge: Arc<Edge>,
+    /// The bound address.
+    pub listener: TcpListener,
+}
+
+impl Service for HttpListener {
+    const NAME: &'static str = "listener";
+
+    async fn run(self, shutdown: Shutdown) {
+        tokio::select! {
+            () = self.accept_connections(&shutdown) => {}
+            () = shutdown.wait_closing() => {}
+        }
+    }
+}
+
+impl HttpListener {
+    async fn accept_connections(&self, shutdown: &Shutdown) {
+        let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        loop {
+            let Ok(permit) = Arc::clone(&permits).acquire_owned().await else {
+                return;
+            };
+            let stream = match self.listener.accept().await {
                 Ok((stream, _)) => stream,
                 Err(error) => {
                     // Usually out of file descriptors: let other connections finish.
                     tracing::warn!(error = &error as &dyn std::error::Error, "accept failed");
-                    tokio::time::sleep(Duration::from_millis(50)).await;
+                    tokio::time::sleep(ACCEPT_RETRY_WAIT).await;
                     continue;
                 }
-            },
-            () = connection::wait_shutdown(&mut stop) => return,
-        };
-        let task = connection::serve_connection(Arc::clone(&edge), stream, stop.clone());
-        edge.host.tasks().spawn("connection", async move {
-            task.await;
-            drop(permit);
-        });
+            };
+            let (edge, shutdown) = (Arc::clone(&self.edge), shutdown.clone());
+            self.edge.host.tasks().spawn("connection", async move {
+                connection::serve_connection(edge, stream, &shutdown).await;
+                drop(permit);
+            });
+        }
     }
 }
 

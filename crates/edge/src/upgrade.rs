@@ -96,7 +96,7 @@ pub(super) async fn serve_upgraded(
     upgrade: PendingUpgrade,
 ) {
     let target = upgrade.target;
-    let eviction = upgrade.pool_slot.as_ref().map(PoolSlot::eviction_signal);
+    let eviction = upgrade.pool_slot.as_ref().map(PoolSlot::eviction);
     let upgraded = UpgradedConnection::new(edge, connection, upgrade);
     let serving = async {
         match target {
@@ -108,7 +108,7 @@ pub(super) async fn serve_upgraded(
         None => serving.await,
         Some(eviction) => tokio::select! {
             () = serving => {}
-            () = eviction.wait_evicted() => {}
+            () = eviction.shutdown().wait_closing() => {}
         },
     }
 }

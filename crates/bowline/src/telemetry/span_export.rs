@@ -9,11 +9,11 @@ use bowline_link::http::endpoint::HttpEndpoint;
 use bowline_link::http::http_client::{
     HeaderLines, HttpClient, HttpError, HttpRequest, RequestBody, SendOptions,
 };
-use bowline_runtime::TaskTracker;
+use bowline_runtime::{Lifecycle, Service, Shutdown, TaskTracker};
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Method, StatusCode};
 use thiserror::Error;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
 use super::log::LogRedactor;
@@ -99,15 +99,33 @@ fn traces_endpoint(base: &HttpEndpoint) -> HttpEndpoint {
 
 /// Handle of the export task.
 #[derive(Debug, Default)]
-pub struct SpanExportTask(Option<(watch::Sender<bool>, oneshot::Receiver<()>)>);
+pub struct SpanExportTask(Lifecycle);
 
 impl SpanExportTask {
     /// Exports the remaining spans, with a short time limit.
     pub async fn finish(self) {
-        if let Some((stop, done)) = self.0 {
-            stop.send_replace(true);
-            // The task ends in time and signals its end by dropping the sender.
-            let _dropped = done.await;
+        self.0.close_and_wait().await;
+    }
+}
+
+/// Exports spans until shutdown, then the remaining spans with a short time limit.
+struct SpanExport {
+    exporter: SpanExporter,
+    http: Arc<dyn HttpClient>,
+}
+
+impl Service for SpanExport {
+    const NAME: &'static str = "traces";
+
+    async fn run(mut self, shutdown: Shutdown) {
+        let flush_deadline = async {
+            shutdown.wait_closing().await;
+            sleep(FLUSH_WAIT).await;
+        };
+        tokio::select! {
+            biased;
+            () = self.exporter.export_batches(&*self.http, &shutdown) => {}
+            () = flush_deadline => {}
         }
     }
 }
@@ -119,13 +137,10 @@ impl SpanExporter {
         http: Arc<dyn HttpClient>,
         tasks: &TaskTracker,
     ) -> SpanExportTask {
-        let (stop, stopped) = watch::channel(false);
-        let (alive, done) = oneshot::channel();
-        tasks.spawn("traces", async move {
-            let _alive = alive;
-            self.export_until_stopped(http, stopped).await;
-        });
-        SpanExportTask(Some((stop, done)))
+        let lifecycle = Lifecycle::default();
+        let exporter = self;
+        tasks.start(SpanExport { exporter, http }, lifecycle.shutdown());
+        SpanExportTask(lifecycle)
     }
 
     /// Returns the counts of exported spans.
@@ -134,30 +149,12 @@ impl SpanExporter {
         Arc::clone(&self.counts)
     }
 
-    /// Exports spans until the stop signal, then the remaining spans with a short time limit.
-    async fn export_until_stopped(
-        mut self,
-        http: Arc<dyn HttpClient>,
-        mut stop: watch::Receiver<bool>,
-    ) {
-        let mut stopped = stop.clone();
-        let flush_deadline = async {
-            wait_for_stop(&mut stopped).await;
-            sleep(FLUSH_WAIT).await;
-        };
-        tokio::select! {
-            biased;
-            () = self.export_batches(&*http, &mut stop) => {}
-            () = flush_deadline => {}
-        }
-    }
-
-    async fn export_batches(&mut self, http: &dyn HttpClient, stop: &mut watch::Receiver<bool>) {
+    async fn export_batches(&mut self, http: &dyn HttpClient, shutdown: &Shutdown) {
         let mut batch = Vec::with_capacity(BATCH_SPANS_MAX);
         let mut failing = false;
         let mut is_running = true;
         while is_running || !batch.is_empty() {
-            is_running = self.collect_batch(&mut batch, stop).await;
+            is_running = self.collect_batch(&mut batch, shutdown).await;
             if batch.is_empty() {
                 continue;
             }
@@ -165,26 +162,22 @@ impl SpanExporter {
             self.count_batch(&result, batch.len(), &mut failing);
             batch.clear();
             if result.is_err() && is_running {
-                let _stopped = timeout(FAILURE_PAUSE, wait_for_stop(stop)).await;
+                let _stopped = timeout(FAILURE_PAUSE, shutdown.wait_closing()).await;
             }
         }
     }
 
-    /// Collects a batch; returns `false` on the stop signal, with the spans queued by then.
-    async fn collect_batch(
-        &mut self,
-        batch: &mut Vec<CallSpan>,
-        stop: &mut watch::Receiver<bool>,
-    ) -> bool {
+    /// Collects a batch; returns `false` on shutdown, with the spans queued by then.
+    async fn collect_batch(&mut self, batch: &mut Vec<CallSpan>, shutdown: &Shutdown) -> bool {
         let is_running = tokio::select! {
             biased;
-            () = wait_for_stop(stop) => false,
+            () = shutdown.wait_closing() => false,
             first = self.spans.recv() => {
                 batch.extend(first);
                 let more = timeout(BATCH_WAIT, fill_batch(&mut self.spans, batch));
                 tokio::select! {
                     biased;
-                    () = wait_for_stop(stop) => false,
+                    () = shutdown.wait_closing() => false,
                     _ = more => true,
                 }
             }
@@ -258,11 +251,6 @@ async fn with_timeout(
         Ok(result) => result,
         Err(_) => Err(SpanExportError::TimedOut),
     }
-}
-
-/// Waits for the stop signal; a dropped sender counts as one.
-async fn wait_for_stop(stop: &mut watch::Receiver<bool>) {
-    let _ = stop.wait_for(|stop| *stop).await;
 }
 
 /// Receives spans until the batch is full or the queue is closed.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bowline_core::sync::lock;
 use bowline_host::Host;
-use tokio::sync::watch;
+use bowline_runtime::Shutdown;
 
 use super::output_slot::FetchReason;
 use super::secret_program::SecretFetcher;
@@ -154,17 +154,17 @@ impl WatchedTemplates {
     }
 }
 
-/// Watches the secrets of the configuration in force until the stop signal.
+/// Watches the secrets of the configuration in force until shutdown.
 pub async fn watch_secrets(
     reloader: Arc<Reloader>,
     host: Host,
     sources: SecretSources,
-    mut stop: watch::Receiver<bool>,
+    shutdown: Shutdown,
 ) {
     let vault = sources.vault();
     tokio::select! {
         () = poll_secrets(&reloader, &host, vault) => {}
-        _ = stop.changed() => {}
+        () = shutdown.wait_closing() => {}
     }
 }
 

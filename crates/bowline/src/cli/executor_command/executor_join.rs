@@ -7,7 +7,7 @@ use bowline_host::executor::{
     ExecutorProtocol, ExecutorRunError, ExecutorRunOptions, ExecutorService, ServiceStatus,
     run_executor_with,
 };
-use tokio::sync::watch;
+use bowline_runtime::Lifecycle;
 use tokio::time::timeout;
 
 use super::setup::{self, ExecutorSetup};
@@ -45,13 +45,17 @@ async fn run_executor(
         service,
         telemetry: _telemetry,
     } = setup::set_up_executor(&join.name, ExecutorProtocol::Bowline, &join.means, context)?;
-    let (stop, mut stopped) = watch::channel(false);
-    let shutdown = async move {
-        let _ = stopped.wait_for(|stopped| *stopped).await;
-    };
+    let lifecycle = Lifecycle::default();
+    let shutdown = lifecycle.shutdown();
     let credential = state::token_file_credential(&file);
     let options = ExecutorRunOptions::default();
-    let running = run_executor_with(&join.gateway, &credential, &service, options, shutdown);
+    let running = run_executor_with(
+        &join.gateway,
+        &credential,
+        &service,
+        options,
+        shutdown.wait_closing(),
+    );
     let mut running = std::pin::pin!(running);
     let mut status = service.status();
     let first_change = status.wait_for(|current| *current != ServiceStatus::Waiting);
@@ -65,7 +69,7 @@ async fn run_executor(
         () = signals.wait_for_stop() => ServiceStatus::Closed,
     };
     if let ServiceStatus::Refused { status, reason } = &first {
-        stop.send_replace(true);
+        lifecycle.close();
         // Waits for an orderly close.
         let _ran = running.await;
         return Err(refused_failure(join, *status, reason));
@@ -78,9 +82,9 @@ async fn run_executor(
     loop {
         tokio::select! {
             ran = &mut running => return to_exit(join, ran),
-            () = signals.wait_for_stop(), if !*stop.borrow() => {
+            () = signals.wait_for_stop(), if !shutdown.is_closing() => {
                 context.out.write_note("stopping");
-                stop.send_replace(true);
+                lifecycle.close();
             }
             Ok(()) = status.changed() => {
                 let how = status.borrow_and_update().clone();

@@ -7,8 +7,8 @@ use bowline_host::executor::{
     ConnectionHandler, ExecServerAdapter, ExecutorProtocol, ExecutorService, ListenAuth,
     ListenError, listen_with,
 };
+use bowline_runtime::Lifecycle;
 use tokio::net::TcpListener;
-use tokio::sync::watch;
 
 use super::setup::{self, ExecutorSetup};
 use crate::assemble::AssembleError;
@@ -39,12 +39,10 @@ async fn run_executor(
     let listener = TcpListener::bind(address).await;
     let listener = listener.map_err(|source| AssembleError::Listen { address, source })?;
     let bound = listener.local_addr()?;
-    let (stop, mut stopped) = watch::channel(false);
-    let shutdown = async move {
-        let _ = stopped.wait_for(|stopped| *stopped).await;
-    };
+    let lifecycle = Lifecycle::default();
+    let shutdown = lifecycle.shutdown();
     let handler = connection_handler(args.protocol, &service);
-    let listening = listen_with(listener, auth, handler, &service, shutdown);
+    let listening = listen_with(listener, auth, handler, &service, shutdown.wait_closing());
     let mut listening = std::pin::pin!(listening);
     print_ready(args, bound, &service, context)?;
     let mut status = service.status();
@@ -53,9 +51,9 @@ async fn run_executor(
             ended = &mut listening => {
                 return ended.map(|()| CliExit::Ok).map_err(|error| to_failure(&error));
             }
-            () = signals.wait_for_stop(), if !*stop.borrow() => {
+            () = signals.wait_for_stop(), if !shutdown.is_closing() => {
                 context.out.write_note("stopping");
-                stop.send_replace(true);
+                lifecycle.close();
             }
             Ok(()) = status.changed() => {
                 let how = status.borrow_and_update().clone();
