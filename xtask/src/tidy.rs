@@ -8,6 +8,7 @@ pub(crate) mod code_counts;
 mod code_items;
 mod comment_pronouns;
 mod compatibility;
+mod component_flags;
 mod crate_rules;
 mod crate_sizes;
 mod error_pages;
@@ -180,7 +181,7 @@ pub(crate) fn run(root: &Path) -> Result<ExitCode> {
 }
 
 fn collect_findings(tree: &SourceTree) -> Vec<TidyFinding> {
-    let rules: [fn(&SourceTree) -> Vec<TidyFinding>; 16] = [
+    let rules: [fn(&SourceTree) -> Vec<TidyFinding>; 17] = [
         crate_rules::check_tree,
         crate_sizes::check_tree,
         unused_dependencies::check_tree,
@@ -197,6 +198,7 @@ fn collect_findings(tree: &SourceTree) -> Vec<TidyFinding> {
         comment_pronouns::check_tree,
         file_stems::check_tree,
         rpc_envelopes::check_tree,
+        component_flags::check_tree,
     ];
     let found = rules.into_iter().flat_map(|rule| rule(tree)).collect();
     allow_list::apply_allow_list(tree, found)

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 
 use super::allow_list::find_excuse;
 use super::code_items::{FunctionSignature, function_signatures, type_definitions};
-use super::{SourceFile, SourceTree, crate_sizes, rpc_envelopes};
+use super::{SourceFile, SourceTree, component_flags, crate_sizes, rpc_envelopes};
 use crate::repo;
 
 /// Places in the code that are counted, and places left out, each with the reason.
@@ -48,6 +48,14 @@ pub(crate) fn run(root: &Path, rest: &[String]) -> Result<ExitCode> {
             "files that define close codes of WebSockets",
         ),
         (count_repeated_api_types(&tree), "API types declared twice"),
+        (
+            count_component_flags(&tree),
+            "shutdown flags of a component's own",
+        ),
+        (
+            count_waker_pairs(&tree),
+            "structs with a mutex and a waker of their own",
+        ),
     ];
     for (places, what) in figures {
         println!("{:>7}  {what}", places.counted.len());
@@ -113,6 +121,23 @@ fn count_envelopes(tree: &SourceTree) -> PlaceCount {
     let reason = "the load generator shares no code with what it measures";
     places.add_place(generator, Some(reason));
     places
+}
+
+fn count_component_flags(tree: &SourceTree) -> PlaceCount {
+    let mut places = PlaceCount::default();
+    for finding in component_flags::check_tree(tree) {
+        let place = format!("{}:{}", finding.path, finding.line);
+        places.add_place(place, find_excuse(tree, &finding));
+    }
+    places
+}
+
+fn count_waker_pairs(tree: &SourceTree) -> PlaceCount {
+    let counted = component_flags::waker_pairs(tree).collect();
+    PlaceCount {
+        counted,
+        excluded: Vec::new(),
+    }
 }
 
 /// A function that only passes a time to the one source computes nothing.
