@@ -8,7 +8,6 @@
 )]
 #![cfg(target_os = "linux")]
 
-use bowline_core::BoxFuture;
 use bowline_executor::connection::{
     ExecServerConnection, ExecutorConnection as _, ExecutorRequest, exec_server_limits,
 };
@@ -20,7 +19,7 @@ use bowline_link::http::http_client::{HttpBody, HttpError, HttpRequest as Reques
 use bowline_link::websocket::{
     WebSocketConnection, WebSocketLimits, WebSocketRole, open_websocket,
 };
-use bowline_runtime::TaskSpawner;
+use bowline_testkit::{DetachedSpawner, resident_bytes};
 use bytes::Bytes;
 use http::Method;
 
@@ -34,22 +33,6 @@ const SLACK_BYTES: usize = 8 * MIB;
 
 /// Overhead of a buffered chunk.
 const PIECE_COST_BYTES: usize = 128;
-
-struct ExecServerSpawner;
-
-impl TaskSpawner for ExecServerSpawner {
-    #[expect(clippy::disallowed_methods, reason = "tests have no task keeper")]
-    fn spawn(&self, _: &'static str, task: BoxFuture<'static, ()>) {
-        tokio::spawn(task);
-    }
-}
-
-/// Resident memory of this process, in bytes.
-fn resident_bytes() -> usize {
-    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
-    let pages: usize = statm.split(' ').nth(1).unwrap().parse().unwrap();
-    pages * 4_096
-}
 
 /// An exec-server that sends without limit.
 struct FloodingExecServer {
@@ -65,7 +48,7 @@ impl FloodingExecServer {
             WebSocketRole::Client,
             Bytes::new(),
             limits,
-            &ExecServerSpawner,
+            &DetachedSpawner,
         );
         // The sender's own queue is kept small.
         let theirs = WebSocketLimits {
@@ -77,10 +60,10 @@ impl FloodingExecServer {
             WebSocketRole::Server,
             Bytes::new(),
             theirs,
-            &ExecServerSpawner,
+            &DetachedSpawner,
         );
         let mut peer = Self { socket };
-        let opening = ExecServerConnection::open(near, "bowline", None, &ExecServerSpawner);
+        let opening = ExecServerConnection::open(near, "bowline", None, &DetachedSpawner);
         let scripting = async {
             peer.socket.receiver.next().await.unwrap();
             peer.send_message(write_session(&ExecRequestId::Number(1), "s"))
@@ -149,7 +132,7 @@ async fn endless_exec_server_output_is_bounded() {
     for _ in 0..32 {
         streams.push(peer.open_stream(&client).await);
     }
-    let before = resident_bytes();
+    let before = resident_bytes(std::process::id());
     // Eight times the buffer limit.
     for seq in 1..=4 {
         for (_, name) in &streams {
@@ -158,7 +141,7 @@ async fn endless_exec_server_output_is_bounded() {
         }
     }
     let (last, _) = peer.open_stream(&client).await;
-    let grown = resident_bytes().saturating_sub(before);
+    let grown = resident_bytes(std::process::id()).saturating_sub(before);
     assert!(grown < CONNECTION_BYTES_MAX + SLACK_BYTES, "{grown}");
     for (_, name) in &streams {
         peer.send_message(write_delta(name, 5, b"", Some(Ok(()))))
@@ -182,14 +165,14 @@ async fn endless_exec_server_output_is_bounded() {
     for _ in 0..200 {
         streams.push(peer.open_stream(&client).await);
     }
-    let before = resident_bytes();
+    let before = resident_bytes(std::process::id());
     for seq in 1..=300 {
         for (_, name) in &streams {
             peer.send_message(write_delta(name, seq, b"x", None)).await;
         }
     }
     let (last, _) = peer.open_stream(&client).await;
-    let grown = resident_bytes().saturating_sub(before);
+    let grown = resident_bytes(std::process::id()).saturating_sub(before);
     assert!(grown < 51_200 * PIECE_COST_BYTES, "{grown}");
     drop(last);
     let (mut body, name) = streams.pop().unwrap();

@@ -10,6 +10,7 @@
 
 use bowline_executor::flow::FlowLimits;
 use bowline_executor::frames::{ExecutorFrame, RequestHead};
+use bowline_testkit::{RawUpstream, resident_bytes, spawn_task, write_bytes};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,13 +30,6 @@ const STREAMS: u64 = 1_024;
 /// the same process and is included.
 const STREAM_BYTES_MAX: usize = 24 * 1024;
 
-/// Resident memory of this process, in bytes.
-fn resident_bytes() -> usize {
-    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
-    let pages: usize = statm.split(' ').nth(1).unwrap().parse().unwrap();
-    pages * 4_096
-}
-
 fn to_megabytes(bytes: usize) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }
@@ -50,7 +44,7 @@ fn allow_many_files() {
 /// Writes more than the peer reads.
 async fn write_endlessly(mut stream: TcpStream, words: Arc<Vec<u8>>) {
     let head = "HTTP/1.1 200 OK\r\ncontent-length: 1000000000\r\n\r\n";
-    write(&mut stream, head).await;
+    write_bytes(&mut stream, head).await;
     while stream.write_all(&words).await.is_ok() {}
 }
 
@@ -63,18 +57,18 @@ async fn unread_data_stays_within_memory_bound() {
 
 /// Every upstream responds endlessly, and the gateway grants only the minimum credit.
 async fn check_unread_responses() {
-    let upstream = ScriptedUpstream::new().await;
-    let mut gateway = ScriptedGateway::new(upstream.offer()).await;
+    let upstream = RawUpstream::start().await;
+    let mut gateway = ScriptedGateway::new(offer_for(&upstream)).await;
     let url = upstream.url.clone();
     let floor = FlowLimits::default().stream_floor();
     let words = Arc::new(vec![b'x'; 256 * 1024]);
-    let before = resident_bytes();
+    let before = resident_bytes(std::process::id());
     let _serving = {
         let words = Arc::clone(&words);
-        spawn(async move {
+        spawn_task(async move {
             for _ in 0..STREAMS {
                 let (stream, _) = upstream.accept_request().await;
-                spawn(write_endlessly(stream, Arc::clone(&words)));
+                spawn_task(write_endlessly(stream, Arc::clone(&words)));
             }
             upstream
         })
@@ -92,7 +86,7 @@ async fn check_unread_responses() {
             came += bytes.len() as u64;
         }
     }
-    let grew = resident_bytes().saturating_sub(before);
+    let grew = resident_bytes(std::process::id()).saturating_sub(before);
     let bound = usize::try_from(STREAMS).unwrap() * STREAM_BYTES_MAX;
     tell(&format!(
         "{STREAMS} answers that nobody reads on: {:.1} MiB",
@@ -115,21 +109,21 @@ async fn check_unread_responses() {
 
 /// No upload can leave, and the gateway sends up to the credit.
 async fn check_blocked_uploads() {
-    let upstream = ScriptedUpstream::new().await;
-    let mut offer = upstream.offer();
+    let upstream = RawUpstream::start().await;
+    let mut offer = offer_for(&upstream);
     offer.limits.client.connect = Duration::from_secs(600);
     let (servant, tasks) = new_service(offer.clone());
     let (mut gateway, hello, _) = ScriptedGateway::open(&servant, &tasks, &offer, "one").await;
     // Over TLS with a peer that never handshakes: no body byte leaves.
     let url: Arc<str> = upstream.url.replace("http:", "https:").into();
-    let serving = spawn(async move {
+    let serving = spawn_task(async move {
         let mut held = Vec::new();
         while held.len() < usize::try_from(STREAMS).unwrap() {
             held.push(upstream.listener.accept().await.unwrap().0);
         }
         held
     });
-    let before = resident_bytes();
+    let before = resident_bytes(std::process::id());
     let mut allowed = vec![hello.credit; usize::try_from(STREAMS).unwrap()];
     for number in 1..=STREAMS {
         let asked = RequestHead {
@@ -170,7 +164,7 @@ async fn check_blocked_uploads() {
         gateway.next().await,
         ExecutorFrame::Fault { stream, .. } if stream == refused
     ) {}
-    let grew = resident_bytes().saturating_sub(before);
+    let grew = resident_bytes(std::process::id()).saturating_sub(before);
     let bound = usize::try_from(sum).unwrap() * 2;
     let bound = bound + usize::try_from(STREAMS).unwrap() * STREAM_BYTES_MAX;
     tell(&format!(

@@ -10,12 +10,11 @@
 
 use std::time::Duration;
 
-use bowline_core::BoxFuture;
 use bowline_link::websocket::{
     DisconnectReason, WebSocketConnection, WebSocketLimits, WebSocketRole, WebSocketSender,
     open_websocket,
 };
-use bowline_runtime::TaskSpawner;
+use bowline_testkit::{DetachedSpawner, resident_bytes, spawn_task};
 use bytes::Bytes;
 use tokio::io::DuplexStream;
 use tokio::sync::mpsc;
@@ -35,15 +34,6 @@ const WARM: usize = 4;
 /// Measured bursts.
 const LOUD: usize = 40;
 
-struct TokioSpawner;
-
-impl TaskSpawner for TokioSpawner {
-    #[expect(clippy::disallowed_methods, reason = "tests have no task keeper")]
-    fn spawn(&self, _: &'static str, task: BoxFuture<'static, ()>) {
-        tokio::spawn(task);
-    }
-}
-
 /// Opens a side and reads until the end.
 fn open_side(
     stream: DuplexStream,
@@ -58,7 +48,7 @@ fn open_side(
     let WebSocketConnection {
         sender: outgoing,
         receiver: mut incoming,
-    } = open_websocket(stream, side, Bytes::new(), limits, &TokioSpawner);
+    } = open_websocket(stream, side, Bytes::new(), limits, &DetachedSpawner);
     let reading = async move {
         loop {
             match incoming.next().await {
@@ -67,15 +57,8 @@ fn open_side(
             }
         }
     };
-    TokioSpawner.spawn("reader", Box::pin(reading));
+    spawn_task(reading);
     outgoing
-}
-
-/// Resident memory of this process, in bytes.
-fn resident_bytes() -> usize {
-    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
-    let pages: usize = statm.split(' ').nth(1).unwrap().parse().unwrap();
-    pages * 4_096
 }
 
 #[cfg(target_os = "linux")]
@@ -83,7 +66,7 @@ fn resident_bytes() -> usize {
 async fn idle_connection_stays_small_after_burst() {
     let (heard, mut hears) = mpsc::channel(16);
     let mut sides = Vec::with_capacity(2 * PAIRS);
-    let before = resident_bytes();
+    let before = resident_bytes(std::process::id());
     for _ in 0..PAIRS {
         // The stream's own buffer is kept small.
         let (near, far) = tokio::io::duplex(64);
@@ -96,7 +79,7 @@ async fn idle_connection_stays_small_after_burst() {
     for _ in &sides {
         assert_eq!(hears.recv().await, Some(5));
     }
-    let quiet = (resident_bytes() - before) / sides.len();
+    let quiet = (resident_bytes(std::process::id()) - before) / sides.len();
     assert!(quiet <= IDLE_BYTES_MAX, "{quiet} bytes a side");
     let large = Bytes::from("x".repeat(LARGE_BYTES));
     let mut before = 0;
@@ -105,9 +88,9 @@ async fn idle_connection_stays_small_after_burst() {
         assert_eq!(hears.recv().await, Some(LARGE_BYTES));
         // Warm-up: memory shared by all connections is not counted.
         if place + 1 == WARM {
-            before = resident_bytes();
+            before = resident_bytes(std::process::id());
         }
     }
-    let kept = resident_bytes().saturating_sub(before) / LOUD;
+    let kept = resident_bytes(std::process::id()).saturating_sub(before) / LOUD;
     assert!(kept <= IDLE_BYTES_MAX, "{kept} bytes more a side");
 }

@@ -47,7 +47,7 @@ pub use sockets::{
     RawUpstream, listen_on_loopback, read_bytes, read_head, tcp_pair, wait_closed, write_bytes,
 };
 #[cfg(feature = "runtime")]
-pub use tasks::{TestSpawner, block_on, spawn_task};
+pub use tasks::{DetachedSpawner, JoiningSpawner, block_on, spawn_task};
 #[cfg(feature = "runtime")]
 pub use waits::{
     advance_clock, deadline_after, poll_for, poll_until, run_until_idle, test_deadline,

@@ -4,16 +4,15 @@ use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use bowline_testkit::poll_exit;
+pub(crate) use bowline_testkit::{
+    PollPace, WAIT_MAX, is_alive, resident_bytes, send_signal, wait_process_exit, wait_until,
+    wait_until_at,
+};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-
-/// Upper bound of every wait: only a hanging product exceeds it.
-pub(crate) const WAIT_MAX: Duration = Duration::from_secs(60);
-
-/// Interval of `wait_until`: short beside a test, long beside one API request.
-pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Time that a dropped gateway has to stop in order before it is killed.
 const STOP_TIME_MAX: Duration = Duration::from_secs(10);
@@ -215,49 +214,11 @@ impl Drop for Gateway {
     fn drop(&mut self) {
         if self.child.try_wait().unwrap().is_none() {
             send_signal(self.pid(), "TERM");
-            if !process::poll_exit(self.pid(), STOP_TIME_MAX) {
+            if !poll_exit(self.pid(), STOP_TIME_MAX) {
                 let _ = self.child.kill();
             }
             let _ = self.child.wait();
         }
-    }
-}
-
-/// Sends a signal to a process that a test started.
-pub(crate) fn send_signal(pid: u32, name: &str) {
-    let status = Command::new("kill")
-        .args([&format!("-{name}"), &pid.to_string()])
-        .status()
-        .unwrap();
-    assert!(status.success(), "kill -{name} {pid}");
-}
-
-/// Polls every `POLL_INTERVAL` until the condition holds, and fails with its name after
-/// `WAIT_MAX`. For changes in another process that no test can wait on; the exit of a process has
-/// `wait_process_exit`, a request to a stub has `StubServer::wait_for_requests`.
-pub(crate) fn wait_until(what: &str, holds: impl FnMut() -> bool) {
-    let pace = PollPace {
-        interval: POLL_INTERVAL,
-        limit: WAIT_MAX,
-    };
-    wait_until_at(pace, what, holds);
-}
-
-/// Pace of a poll.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct PollPace {
-    /// Pause after each look.
-    pub(crate) interval: Duration,
-    /// Time after which the poll fails.
-    pub(crate) limit: Duration,
-}
-
-/// Like `wait_until`, at another pace.
-pub(crate) fn wait_until_at(pace: PollPace, what: &str, mut holds: impl FnMut() -> bool) {
-    let end = Instant::now() + pace.limit;
-    while !holds() {
-        assert!(Instant::now() < end, "never: {what}");
-        std::thread::sleep(pace.interval);
     }
 }
 
@@ -383,9 +344,7 @@ pub(crate) mod faulty_network;
 pub(crate) mod fixture_server;
 mod http_client;
 pub(crate) mod modern_client;
-mod process;
 pub(crate) mod stub_server;
 pub(crate) mod worker;
 
 pub(crate) use http_client::{HttpConnection, Response};
-pub(crate) use process::{is_alive, resident_bytes, wait_process_exit};

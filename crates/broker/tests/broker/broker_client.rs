@@ -18,9 +18,9 @@ use bowline_core::error::{
     ExecutionStatus, FailureClass, FailureOrigin, FailureReport, RetryAdvice,
 };
 use bowline_core::time::MonotonicTime;
-use tokio::time::timeout;
+use bowline_testkit::wait_bounded;
 
-use crate::scripted_broker::{LONG, ScriptedBroker, client, item, quick_options};
+use crate::scripted_broker::{ScriptedBroker, client, item, quick_options};
 
 /// A call with a deadline far in the future.
 fn broker_call(tool: &str, stored: bool) -> BrokerCall {
@@ -56,7 +56,7 @@ async fn until(client: &BrokerClient, seen: impl Fn(&BrokerClient) -> bool) {
             changes.changed().await.unwrap();
         }
     };
-    timeout(LONG, all).await.unwrap();
+    wait_bounded(all).await;
 }
 
 #[tokio::test]
@@ -169,7 +169,7 @@ async fn changed_manifest_is_fetched_and_published() {
     let mut changes = client.subscribe_changes();
     peer.send_frame(&BrokerFrame::Changed { revision: 2 }).await;
     peer.respond_manifest(&[item("two", true)], 2).await;
-    timeout(LONG, changes.changed()).await.unwrap().unwrap();
+    wait_bounded(changes.changed()).await.unwrap();
     assert_eq!(client.manifest().items, [item("two", true)]);
     assert_eq!(client.find_tool("one"), None);
 }
@@ -239,7 +239,7 @@ async fn fenced_client_does_not_reconnect() {
     .await;
     peer.outgoing.close(4001, "fenced");
     // All tasks end, so no redial is possible.
-    timeout(LONG, tasks.wait_finished()).await.unwrap();
+    wait_bounded(tasks.wait_finished()).await;
     assert_eq!(
         client.closed_reason(),
         Some(BrokerConnectError::Fenced(reason))

@@ -17,14 +17,12 @@ use bowline_link::websocket::{
     accept_key, open_websocket,
 };
 use bowline_runtime::TaskTracker;
+use bowline_testkit::{WAIT_MAX, listen_on_loopback, read_head, wait_bounded};
 use bytes::Bytes;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::timeout;
-
-/// Timeout that only a hang exceeds.
-pub(crate) const LONG: Duration = Duration::from_secs(20);
 
 /// Accepts clients, in order.
 #[derive(Debug)]
@@ -66,11 +64,7 @@ impl ScriptedBroker {
 
     /// Accepts the next raw connection.
     pub(crate) async fn stream(&self) -> TcpStream {
-        timeout(LONG, self.listener.accept())
-            .await
-            .unwrap()
-            .unwrap()
-            .0
+        wait_bounded(self.listener.accept()).await.unwrap().0
     }
 
     /// Whether a connection arrives within the time.
@@ -81,11 +75,7 @@ impl ScriptedBroker {
     /// Accepts the next connection and upgrades to a WebSocket.
     pub(crate) async fn peer(&self) -> ScriptedBrokerPeer {
         let mut stream = self.stream().await;
-        let mut head = Vec::new();
-        while !head.ends_with(b"\r\n\r\n") {
-            head.push(stream.read_u8().await.unwrap());
-        }
-        let head = String::from_utf8(head).unwrap();
+        let head = read_head(&mut stream).await;
         let line = |line: &&str| line.to_ascii_lowercase().starts_with("sec-websocket-key:");
         let key = head.lines().find(line).unwrap().split_once(':').unwrap().1;
         let accept = accept_key(key.trim().as_bytes());
@@ -115,7 +105,7 @@ impl ScriptedBroker {
 impl ScriptedBrokerPeer {
     /// Returns the next frame.
     pub(crate) async fn next(&mut self) -> BrokerFrame {
-        let bytes = timeout(LONG, self.incoming.next()).await.unwrap().unwrap();
+        let bytes = wait_bounded(self.incoming.next()).await.unwrap();
         BrokerFrame::parse(&bytes).unwrap()
     }
 
@@ -128,7 +118,7 @@ impl ScriptedBrokerPeer {
     /// Waits for the end.
     pub(crate) async fn end(mut self) -> DisconnectReason {
         loop {
-            if let Err(ended) = timeout(LONG, self.incoming.next()).await.unwrap() {
+            if let Err(ended) = wait_bounded(self.incoming.next()).await {
                 return ended;
             }
         }
@@ -262,7 +252,7 @@ pub(crate) struct CuttableProxy {
 impl CuttableProxy {
     pub(crate) async fn proxy_to(broker: SocketAddr) -> Self {
         Self {
-            listener: TcpListener::bind("127.0.0.1:0").await.unwrap(),
+            listener: listen_on_loopback().await,
             broker,
         }
     }
@@ -277,10 +267,7 @@ impl CuttableProxy {
         tasks: &TaskTracker,
         mut cut: watch::Receiver<bool>,
     ) {
-        let (mut near, _) = timeout(LONG, self.listener.accept())
-            .await
-            .unwrap()
-            .unwrap();
+        let (mut near, _) = wait_bounded(self.listener.accept()).await.unwrap();
         let mut far = TcpStream::connect(self.broker).await.unwrap();
         tasks.spawn("wire", async move {
             tokio::select! {
@@ -352,7 +339,7 @@ pub(crate) async fn tools_with(
 ) -> (RemoteTools, ScriptedBrokerPeer) {
     let credential = CredentialSource::from_token("secret");
     let url = broker.url();
-    let connect = RemoteTools::connect_with(&url, credential, LONG, options);
+    let connect = RemoteTools::connect_with(&url, credential, WAIT_MAX, options);
     let (tools, peer) = tokio::join!(connect, broker.accept_client(items));
     (tools.unwrap(), peer)
 }

@@ -8,14 +8,14 @@ use bowline_core::error::{ExecutionStatus, FailureClass};
 use bowline_core::policy::RoleAllowlist;
 use bowline_journal::MemoryJournal;
 use bowline_runtime::SystemClock;
-use bowline_testkit::run_until_idle;
+use bowline_testkit::{run_until_idle, spawn_task};
 use bowline_tools::ToolOutput;
 use bowline_tools::Toolbox;
 use serde_json::json;
 use tokio::sync::{Barrier, Semaphore};
 
 use super::serve_rig::{
-    RecordingReplySink, ReplyStep, ServeRig, call, failure, incoming, output, run_number, spawn,
+    RecordingReplySink, ReplyStep, ServeRig, call, failure, incoming, output, run_number,
 };
 
 fn limited(limits: ServeLimits) -> ServeRig {
@@ -64,7 +64,7 @@ async fn four_calls_run_concurrently() {
         .map(|(id, post)| {
             let request = incoming("ann", None, &id.to_string(), call("meet", "{}"), deadline);
             let (serving, post) = (Arc::clone(&serving), Arc::clone(post));
-            spawn(async move { serving.handle_stored(request, &*post).await })
+            spawn_task(async move { serving.handle_stored(request, &*post).await })
         })
         .collect();
     for task in tasks {

@@ -16,6 +16,7 @@ use bowline_core::policy::RoleAllowlist;
 use bowline_core::time::MonotonicTime;
 use bowline_journal::{Journal, MemoryJournal};
 use bowline_runtime::{Clock, SystemClock};
+use bowline_testkit::{spawn_task, wait_bounded};
 use bowline_tools::{ExecuteError, Toolbox};
 use bowline_tools::{ToolExecutor, ToolOutput, ToolSchema};
 use bytes::Bytes;
@@ -134,8 +135,9 @@ impl RunCounter {
     /// Waits until this many tools started to run.
     pub(super) async fn wait_for(&self, count: usize) {
         let mut runs = self.0.subscribe();
-        let waited = tokio::time::timeout(TTL, runs.wait_for(|runs| *runs >= count)).await;
-        waited.expect("the tool runs").unwrap();
+        wait_bounded(runs.wait_for(|runs| *runs >= count))
+            .await
+            .unwrap();
     }
 }
 
@@ -233,18 +235,8 @@ impl ServeRig {
         post: &Arc<RecordingReplySink>,
     ) -> tokio::task::JoinHandle<()> {
         let (serving, post) = (Arc::clone(&self.serving), Arc::clone(post));
-        spawn(async move { serving.handle_stored(request, &*post).await })
+        spawn_task(async move { serving.handle_stored(request, &*post).await })
     }
-}
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "tests watch the tasks they start"
-)]
-pub(super) fn spawn(
-    task: impl Future<Output = ()> + Send + 'static,
-) -> tokio::task::JoinHandle<()> {
-    tokio::spawn(task)
 }
 
 /// A message with a request, as it arrives.

@@ -11,14 +11,14 @@ use bowline_broker::{BrokerConnectError, CredentialSource, ServeOptions, serve_w
 use bowline_core::BoxFuture;
 use bowline_core::backoff::Backoff;
 use bowline_core::policy::RoleAllowlist;
+use bowline_testkit::{spawn_task, wait_bounded};
 use bowline_tools::Toolbox;
 use bowline_tools::{ToolExecutor, ToolOutput};
 use bytes::Bytes;
 use serde_json::json;
 use tokio::sync::{Semaphore, oneshot};
-use tokio::time::timeout;
 
-use super::scripted_broker::{LONG, ScriptedBroker, ScriptedBrokerPeer};
+use super::scripted_broker::{ScriptedBroker, ScriptedBrokerPeer};
 use super::serve_rig::{RunCounter, call, failure, output, run_number, tools};
 
 /// A run of the supervisor.
@@ -53,13 +53,12 @@ impl SupervisedRun {
 
     async fn end(self) -> Result<(), BrokerConnectError> {
         let _stop = self.stop;
-        timeout(LONG, self.ended).await.unwrap()
+        wait_bounded(self.ended).await
     }
 }
 
 type SupervisorFuture = BoxFuture<'static, Result<(), BrokerConnectError>>;
 
-#[expect(clippy::disallowed_methods, reason = "a test watches what it starts")]
 fn start(
     broker: &ScriptedBroker,
     executor: Arc<dyn ToolExecutor>,
@@ -68,7 +67,7 @@ fn start(
 ) -> (oneshot::Sender<()>, SupervisorFuture) {
     let (stop, stopped) = oneshot::channel();
     let url = broker.url();
-    let running = tokio::spawn(async move {
+    let running = spawn_task(async move {
         let credential = CredentialSource::from_token("secret");
         let stopped = async {
             let _ = stopped.await;
@@ -404,7 +403,7 @@ async fn tool_notifications_are_immediate_and_bounded() {
     }
     assert_eq!(events, 64);
     drop(stop);
-    timeout(LONG, ended).await.unwrap().unwrap();
+    wait_bounded(ended).await.unwrap();
 }
 
 #[tokio::test]
@@ -442,7 +441,7 @@ async fn shutdown_interrupts_backoff_and_connect() {
     let peer = accept_client(&broker).await;
     peer.outgoing.close(1000, "done");
     // The client is gone, so the backoff has started.
-    timeout(LONG, tasks.wait_finished()).await.unwrap();
+    wait_bounded(tasks.wait_finished()).await;
     run.stop().await.unwrap();
     let run = SupervisedRun::with(&broker, RoleAllowlist::unrestricted(), slow());
     let _unanswered = broker.stream().await;

@@ -4,43 +4,11 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use bowline_core::time::MonotonicTime;
-use bowline_runtime::ClockReading;
+use bowline_testkit::ManualClock;
 
 use super::secret_program::SecretProgramError as CommandError;
 use super::*;
 use crate::state::StateDir;
-
-/// A clock set by the test.
-#[derive(Debug, Default)]
-struct ManualClock(AtomicU64);
-
-impl ManualClock {
-    fn set_now(&self, now: Duration) {
-        let micros = u64::try_from(now.as_micros()).unwrap();
-        self.0.store(micros, Ordering::Relaxed);
-    }
-}
-
-impl Clock for ManualClock {
-    fn now(&self) -> MonotonicTime {
-        self.reading().now()
-    }
-
-    fn reading(&self) -> ClockReading {
-        ClockReading {
-            micros: self.0.load(Ordering::Relaxed),
-        }
-    }
-
-    fn instant(&self, _at: MonotonicTime) -> tokio::time::Instant {
-        panic!("nobody waits")
-    }
-
-    fn unix_ms(&self) -> u64 {
-        0
-    }
-}
 
 fn command_fetcher(every: Duration) -> SecretFetcher {
     SecretFetcher::Command(Arc::new(SecretProgram {

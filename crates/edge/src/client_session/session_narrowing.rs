@@ -224,31 +224,16 @@ fn read_file(path: &Path, state: &StateDir) -> Result<NarrowedSessions, state::S
 mod tests {
     use bowline_core::call::{EndpointScope, Principal, Role};
     use bowline_core::client_handle::ClientCapabilities;
-    use bowline_core::time::MonotonicTime;
+    use bowline_testkit::ManualClock;
     use bowline_wire::mcp::Revision;
 
     use super::*;
     use crate::client_session::SessionTerms;
 
-    /// A fixed clock, in seconds since 1970.
-    #[derive(Debug)]
-    struct FixedClock(u64);
+    /// Time of the first narrowing, in seconds since 1970.
+    const START_S: u64 = 1_000_000;
 
-    impl Clock for FixedClock {
-        fn now(&self) -> MonotonicTime {
-            MonotonicTime(0)
-        }
-
-        fn instant(&self, _: MonotonicTime) -> tokio::time::Instant {
-            unreachable!("no session sets a timer")
-        }
-
-        fn unix_ms(&self) -> u64 {
-            self.0 * 1_000
-        }
-    }
-
-    fn open_session(sessions: &ClientSessions, clock: &FixedClock) -> Arc<str> {
+    fn open_session(sessions: &ClientSessions, clock: &ManualClock) -> Arc<str> {
         let terms = SessionTerms {
             principal: Arc::new(Principal::new("ann", Role::None)),
             scope: EndpointScope::All,
@@ -261,7 +246,7 @@ mod tests {
     #[test]
     fn narrowings_are_bounded_and_expire() {
         let sessions = ClientSessions::new(&[1; 32]);
-        let start = FixedClock(1_000_000);
+        let start = ManualClock::from_unix_ms(START_S * 1_000);
         let night = ContextSet::new(["night"]);
         let id = open_session(&sessions, &start);
         let session = sessions
@@ -272,7 +257,7 @@ mod tests {
         let full = (1..NARROWED_MAX).map(|nth| {
             let narrowing = SessionNarrowing {
                 contexts: night.clone(),
-                issued_s: start.0 + 1,
+                issued_s: START_S + 1,
             };
             (hash_id(&nth.to_string()), narrowing)
         });
@@ -289,7 +274,7 @@ mod tests {
                 .is_ok()
         );
         // The first id has expired, so its narrowing is dropped.
-        let later = FixedClock(start.0 + AGE_MAX.as_secs() + 1);
+        let later = ManualClock::from_unix_ms((START_S + AGE_MAX.as_secs() + 1) * 1_000);
         let young = open_session(&sessions, &later);
         assert!(sessions.narrow_session(&young, &night, &later).is_ok());
         assert_eq!(sessions.lock_table().narrowed.0.len(), NARROWED_MAX);

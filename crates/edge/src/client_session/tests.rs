@@ -2,17 +2,17 @@
 
 mod session_shares;
 
-use bowline_core::call::Role;
 use std::collections::HashSet;
-
 use std::future::poll_fn;
 use std::sync::mpsc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
+use bowline_core::call::Role;
 use bowline_core::client_handle::{ClientCapability, ClientHandle as _};
 use bowline_core::time::to_millis;
 use bowline_host::ports::NotificationSink as _;
-use bowline_runtime::Clock;
+use bowline_testkit::ManualClock;
 use bowline_wire::RpcMessage;
 
 use super::call_streams::{ENDED_STREAMS_MAX, STREAM_TTL};
@@ -20,26 +20,11 @@ use super::*;
 use crate::call::CallStream as _;
 use crate::event_stream::WAITING_EVENTS_MAX;
 
-/// A fixed clock.
-#[derive(Debug)]
-struct FixedClock(u64);
-
-impl Clock for FixedClock {
-    fn now(&self) -> MonotonicTime {
-        MonotonicTime(self.0)
-    }
-
-    fn instant(&self, _: MonotonicTime) -> tokio::time::Instant {
-        unreachable!("no session sets a timer")
-    }
-
-    fn unix_ms(&self) -> u64 {
-        1_000_000 + self.0
-    }
-}
-
-const fn clock_at(ms: u64) -> FixedClock {
-    FixedClock(ms)
+/// A clock that has run for this time.
+fn clock_at(ms: u64) -> ManualClock {
+    let clock = ManualClock::from_unix_ms(1_000_000);
+    clock.set_now(Duration::from_millis(ms));
+    clock
 }
 
 fn owner_principal() -> Arc<Principal> {

@@ -1,41 +1,22 @@
 //! The token store and the token file.
 
 use std::os::unix::fs::PermissionsExt as _;
-use std::sync::atomic::AtomicU64;
 
-use bowline_core::time::MonotonicTime;
+use bowline_testkit::ManualClock;
 use tempfile::TempDir;
 
 use super::*;
 
-/// A wall clock set by the test.
-#[derive(Debug, Default)]
-struct ManualWallClock(AtomicU64);
-
-impl Clock for ManualWallClock {
-    fn now(&self) -> MonotonicTime {
-        MonotonicTime(0)
-    }
-
-    fn instant(&self, _: MonotonicTime) -> tokio::time::Instant {
-        unreachable!("no token sets a timer")
-    }
-
-    fn unix_ms(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
 struct TokenFixture {
     dir: TempDir,
-    wall: Arc<ManualWallClock>,
+    clock: Arc<ManualClock>,
 }
 
 impl TokenFixture {
     fn new() -> Self {
         Self {
             dir: TempDir::new().unwrap(),
-            wall: Arc::new(ManualWallClock(AtomicU64::new(1_000_000))),
+            clock: Arc::new(ManualClock::from_unix_ms(1_000_000)),
         }
     }
 
@@ -44,11 +25,11 @@ impl TokenFixture {
     }
 
     fn open_store(&self) -> Result<TokenStore, state::StateError> {
-        TokenStore::open(&self.state_dir(), Arc::clone(&self.wall) as Arc<dyn Clock>)
+        TokenStore::open(&self.state_dir(), Arc::clone(&self.clock) as Arc<dyn Clock>)
     }
 
     fn advance(&self, by: Duration) {
-        self.wall.0.fetch_add(to_millis(by), Ordering::Relaxed);
+        self.clock.advance(by);
     }
 }
 

@@ -4,12 +4,11 @@ use bowline_core::error::ExecutionStatus;
 use bowline_executor::connection::ExecutorConnection as _;
 use bowline_executor::frames::{ExecutorFrame, ResponseHead, StreamFaultCode};
 use bowline_link::http::http_client::HttpError;
+use bowline_testkit::spawn_task;
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, SET_COOKIE};
 
-use crate::scripted_executor::{
-    read_chunks, read_text, send_get, spawn_task, start_get, tunnel_pair,
-};
+use crate::scripted_executor::{read_chunks, read_text, send_get, start_get, tunnel_pair};
 
 #[tokio::test]
 async fn complete_response_is_read_whole() {

@@ -6,9 +6,10 @@ use bowline_executor::connection::ExecutorConnection as _;
 use bowline_executor::flow::FlowLimits;
 use bowline_link::http::http_client::HttpError;
 use bowline_link::websocket::{DisconnectReason, WebSocketLimits};
+use bowline_testkit::wait_bounded;
 
 use crate::scripted_executor::{
-    read_chunks, start_get, test_hello, test_limits, tunnel_pair, tunnel_pair_with, with_timeout,
+    read_chunks, start_get, test_hello, test_limits, tunnel_pair, tunnel_pair_with,
 };
 
 #[tokio::test]
@@ -32,7 +33,7 @@ async fn disconnect_is_reported_after_any_chunks() {
         };
         assert!(reason.contains("going down"), "{reason}");
         // A further read returns the same error, not the end.
-        let again = with_timeout(response.body.next_chunk()).await;
+        let again = wait_bounded(response.body.next_chunk()).await;
         assert!(
             matches!(again, Some(Err(HttpError::Disconnected(_)))),
             "{again:?}"
@@ -60,7 +61,7 @@ async fn silent_executor_is_detected() {
         matches!(error, Some(HttpError::Disconnected(_))),
         "{error:?}"
     );
-    let ended = with_timeout(tunnel.wait_closed()).await;
+    let ended = wait_bounded(tunnel.wait_closed()).await;
     assert!(matches!(ended, DisconnectReason::Silent(_)), "{ended:?}");
     drop(script);
 }

@@ -1,11 +1,9 @@
 //! Exec-server client over real sockets, against a script that writes the protocol directly.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use bowline_core::BoxFuture;
 use bowline_executor::connection::{
     ExecServerConnection, ExecServerOpenError, ExecutorConnection, ExecutorRequest,
     exec_server_limits,
@@ -15,41 +13,16 @@ use bowline_link::http::http_client::{
     HttpBody, HttpError, HttpRequest as Request, HttpResponse, SendOptions,
 };
 use bowline_link::websocket::{self, DisconnectReason, WebSocketConnection, accept_upgrade, dial};
-use bowline_runtime::TaskSpawner;
+use bowline_testkit::{DetachedSpawner, test_deadline, wait_bounded};
 use bytes::Bytes;
 use http::Method;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
-use tokio::time::{Instant, timeout};
 
 mod exec_bounds;
 mod exec_opening;
 mod exec_requests;
 mod exec_streams;
-
-/// Timeout of every wait.
-const LONG: Duration = Duration::from_secs(5);
-
-struct ExecServerSpawner;
-
-impl TaskSpawner for ExecServerSpawner {
-    #[expect(clippy::disallowed_methods, reason = "tests have no task keeper")]
-    fn spawn(&self, _: &'static str, task: BoxFuture<'static, ()>) {
-        tokio::spawn(task);
-    }
-}
-
-fn test_deadline() -> Instant {
-    #[expect(clippy::disallowed_methods, reason = "the tests' own deadline")]
-    let now = Instant::now();
-    now + LONG
-}
-
-async fn with_timeout<T>(what: impl Future<Output = T>) -> T {
-    timeout(LONG, Box::pin(what))
-        .await
-        .expect("it takes too long")
-}
 
 /// The scripted exec-server.
 struct ScriptedExecServer {
@@ -70,7 +43,7 @@ impl ExecRequest {
 
 impl ScriptedExecServer {
     async fn read_message(&mut self) -> Value {
-        let message = with_timeout(self.socket.receiver.next()).await.unwrap();
+        let message = wait_bounded(self.socket.receiver.next()).await.unwrap();
         let message: Value = serde_json::from_slice(&message).unwrap();
         assert_eq!(message.get("jsonrpc"), None);
         message
@@ -78,7 +51,7 @@ impl ScriptedExecServer {
 
     async fn write_message(&self, message: &Value) {
         let message = Bytes::from(message.to_string());
-        with_timeout(self.socket.sender.send(message))
+        wait_bounded(self.socket.sender.send(message))
             .await
             .unwrap();
     }
@@ -161,13 +134,13 @@ async fn accept_client(listener: &TcpListener) -> ScriptedExecServer {
         message_bytes_max: 64 * 1024 * 1024,
         ..exec_server_limits()
     };
-    let socket = caller.upgrade(limits, &ExecServerSpawner).await.unwrap();
+    let socket = caller.upgrade(limits, &DetachedSpawner).await.unwrap();
     ScriptedExecServer { socket }
 }
 
 async fn dial_endpoint(endpoint: &HttpEndpoint) -> WebSocketConnection {
     let limits = exec_server_limits();
-    let dialling = dial(endpoint, None, test_deadline(), limits, &ExecServerSpawner);
+    let dialling = dial(endpoint, None, test_deadline(), limits, &DetachedSpawner);
     Box::pin(dialling).await.unwrap()
 }
 
@@ -176,7 +149,7 @@ async fn connect_pair() -> (Arc<ExecServerConnection>, ScriptedExecServer) {
     let (listener, endpoint) = listen_on_free_port().await;
     let opening = async {
         let socket = dial_endpoint(&endpoint).await;
-        ExecServerConnection::open(socket, "bowline", None, &ExecServerSpawner)
+        ExecServerConnection::open(socket, "bowline", None, &DetachedSpawner)
             .await
             .unwrap()
     };
@@ -185,7 +158,7 @@ async fn connect_pair() -> (Arc<ExecServerConnection>, ScriptedExecServer) {
         peer.complete_handshake().await;
         peer
     };
-    let (client, peer) = with_timeout(async { tokio::join!(opening, scripting) }).await;
+    let (client, peer) = wait_bounded(async { tokio::join!(opening, scripting) }).await;
     assert_eq!(&**client.session_id(), "s-1");
     (Arc::new(client), peer)
 }
@@ -235,7 +208,7 @@ async fn open_stream(
 async fn read_chunks(body: &mut HttpBody) -> (Vec<Bytes>, Option<HttpError>) {
     let mut pieces = Vec::new();
     loop {
-        match with_timeout(body.next_chunk()).await {
+        match wait_bounded(body.next_chunk()).await {
             Some(Ok(piece)) => pieces.push(piece),
             Some(Err(error)) => return (pieces, Some(error)),
             None => return (pieces, None),
@@ -253,6 +226,6 @@ async fn assert_stream_works(
     assert_eq!(name, want);
     peer.send_piece(&name, 1, want.as_bytes()).await;
     peer.send_end(&name, 2).await;
-    let read = with_timeout(body.read_whole(1_024)).await.unwrap();
+    let read = wait_bounded(body.read_whole(1_024)).await.unwrap();
     assert_eq!(read, want.as_bytes());
 }

@@ -8,13 +8,13 @@ use bowline_executor::flow::FlowLimits;
 use bowline_link::http::endpoint::HttpEndpoint;
 use bowline_link::http::http_client::HttpError;
 use bowline_link::websocket::{accept_upgrade, dial};
+use bowline_testkit::{DetachedSpawner, spawn_task, test_deadline, wait_bounded};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::fake_worker::{matches_body, serve_bodies};
 use crate::scripted_executor::{
-    ScriptSpawner, ScriptedExecutor, new_session, open_tunnel, send_get, spawn_task, test_deadline,
-    test_hello, test_limits, with_timeout,
+    ScriptedExecutor, new_session, open_tunnel, send_get, test_hello, test_limits,
 };
 
 /// Relays bytes in both directions and cuts after `budget` bytes.
@@ -66,7 +66,7 @@ async fn connect_with_cut(
             None,
             test_deadline(),
             test_limits(),
-            &ScriptSpawner::default(),
+            &DetachedSpawner,
         )
         .await;
         let Ok(socket) = dialled else {
@@ -93,10 +93,7 @@ async fn connect_with_cut(
     });
     let (stream, _) = gateway.accept().await.unwrap();
     let caller = accept_upgrade(stream, test_deadline()).await.ok()?;
-    let socket = caller
-        .upgrade(test_limits(), &ScriptSpawner::default())
-        .await
-        .ok()?;
+    let socket = caller.upgrade(test_limits(), &DetachedSpawner).await.ok()?;
     open_tunnel(socket, Arc::clone(session)).await.ok()
 }
 
@@ -109,7 +106,7 @@ async fn fetch_body(tunnel: &ExecutorTunnel, seed: u64, length: u64) -> bool {
     };
     let mut offset = 0;
     loop {
-        match with_timeout(response.body.next_chunk()).await {
+        match wait_bounded(response.body.next_chunk()).await {
             Some(Ok(piece)) => {
                 assert!(
                     matches_body(seed, offset, &piece),
@@ -146,7 +143,7 @@ async fn random_cuts_never_hang_or_mix_streams() {
             })
             .collect();
         for fetch in fetching {
-            match with_timeout(fetch).await.unwrap() {
+            match wait_bounded(fetch).await.unwrap() {
                 true => whole += 1,
                 false => cut += 1,
             }

@@ -4,10 +4,11 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use bowline_executor::frames::{ExecutorFrame, ResponseHead, data_frame};
+use bowline_testkit::spawn_task;
 use bytes::Bytes;
 use tokio::sync::Semaphore;
 
-use crate::scripted_executor::{ScriptedExecutor, spawn_task};
+use crate::scripted_executor::ScriptedExecutor;
 
 /// Bytes per frame.
 const PIECE_BYTES: u64 = 16 * 1024;

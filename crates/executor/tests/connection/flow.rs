@@ -4,12 +4,12 @@ use bowline_executor::connection::ExecutorConnection as _;
 use bowline_executor::flow::FlowLimits;
 use bowline_executor::frames::ExecutorFrame;
 use bowline_link::http::http_client::HttpError;
+use bowline_testkit::{spawn_task, wait_bounded};
 use bytes::Bytes;
 
 use crate::fake_worker::{matches_body, serve_bodies};
 use crate::scripted_executor::{
-    read_chunks, read_text, spawn_task, start_get, test_hello, test_limits, tunnel_pair,
-    tunnel_pair_with, with_timeout,
+    read_chunks, read_text, start_get, test_hello, test_limits, tunnel_pair, tunnel_pair_with,
 };
 
 #[tokio::test]
@@ -35,7 +35,7 @@ async fn credit_is_sent_only_after_read() {
         "not held up"
     );
     for _ in 0..2 {
-        let piece = with_timeout(response.body.next_chunk())
+        let piece = wait_bounded(response.body.next_chunk())
             .await
             .unwrap()
             .unwrap();
@@ -61,7 +61,7 @@ async fn long_body_stays_within_credit() {
         .await
         .unwrap();
     let mut offset = 0;
-    while let Some(piece) = with_timeout(response.body.next_chunk()).await {
+    while let Some(piece) = wait_bounded(response.body.next_chunk()).await {
         let piece = piece.unwrap();
         assert!(matches_body(7, offset, &piece));
         offset += u64::try_from(piece.len()).unwrap();

@@ -6,11 +6,12 @@ use bowline_executor::flow::FlowLimits;
 use bowline_executor::frames::{ExecutorFrame, ExecutorHello, RequestHead, StartServer};
 use bowline_link::http::http_client::HttpError;
 use bowline_link::websocket::DisconnectReason;
+use bowline_testkit::{deadline_after, wait_bounded};
 use bytes::Bytes;
 
 use crate::scripted_executor::{
-    read_chunks, read_text, send_get, start_get, test_deadline, test_hello, test_limits,
-    tunnel_pair, tunnel_pair_with, with_timeout,
+    read_chunks, read_text, send_get, start_get, test_hello, test_limits, tunnel_pair,
+    tunnel_pair_with,
 };
 
 /// Sends a piece at a wrong offset behind `some`, and asserts the reader's error.
@@ -166,12 +167,12 @@ async fn connection_without_free_stream_is_busy() {
         secret_headers: &[],
     };
     let wait = bowline_link::http::http_client::SendOptions {
-        connect_by: Some(test_deadline() - crate::scripted_executor::LONG),
+        connect_by: Some(deadline_after(std::time::Duration::ZERO)),
         first_byte_by: None,
         on_send: &|| panic!("nothing leaves"),
     };
     let Err(HttpError::RemoteFailure(failure)) =
-        with_timeout(tunnel.send_request(errand, wait)).await
+        wait_bounded(tunnel.send_request(errand, wait)).await
     else {
         panic!("not busy");
     };

@@ -11,12 +11,12 @@ use bowline_executor::frames::{
 };
 use bowline_link::stdio::ServerProcess as _;
 use bowline_link::{LinkError, LinkExit};
+use bowline_testkit::{spawn_task, test_deadline, wait_bounded};
 use bytes::Bytes;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::scripted_executor::{
-    ScriptedExecutor, new_session, open_tunnel, socket_pair, spawn_task, test_deadline, test_hello,
-    test_limits, tunnel_pair, with_timeout,
+    ScriptedExecutor, new_session, open_tunnel, socket_pair, test_hello, test_limits, tunnel_pair,
 };
 
 /// Starts a server; returns the process and the stream.
@@ -38,7 +38,7 @@ async fn start_running_server(
     script
         .send_frame(ExecutorFrame::ServerStarted { stream, pid: 42 })
         .await;
-    (with_timeout(asking).await.unwrap().unwrap(), stream)
+    (wait_bounded(asking).await.unwrap().unwrap(), stream)
 }
 
 /// Reconnects a session with these marks of the executor; returns the open frame as well.
@@ -90,11 +90,11 @@ async fn output_gap_ends_only_that_server() {
         let mut said = String::new();
         let streams = broken.take_streams();
         let mut stdout = streams.stdout.unwrap();
-        with_timeout(stdout.read_to_string(&mut said))
+        wait_bounded(stdout.read_to_string(&mut said))
             .await
             .unwrap();
         assert_eq!(said, "abc");
-        assert_eq!(with_timeout(broken.wait()).await, LinkExit::Gone);
+        assert_eq!(wait_bounded(broken.wait()).await, LinkExit::Gone);
         // The executor is told to end the server.
         assert_eq!(
             script.next_frame().await,
@@ -107,7 +107,7 @@ async fn output_gap_ends_only_that_server() {
             .await
             .unwrap();
         script.send_frame(exit_frame(two, "status", 0)).await;
-        assert_eq!(with_timeout(whole.wait()).await, LinkExit::Status(0));
+        assert_eq!(wait_bounded(whole.wait()).await, LinkExit::Status(0));
     }
 }
 
@@ -126,11 +126,11 @@ async fn excess_output_ends_only_that_server() {
             .unwrap();
         offset += piece.len() as u64;
     }
-    assert_eq!(with_timeout(process.wait()).await, LinkExit::Gone);
+    assert_eq!(wait_bounded(process.wait()).await, LinkExit::Gone);
     assert_eq!(script.next_frame().await, ExecutorFrame::Cancel { stream });
     let mut read = Vec::new();
     let mut stdout = process.take_streams().stdout.unwrap();
-    with_timeout(stdout.read_to_end(&mut read)).await.unwrap();
+    wait_bounded(stdout.read_to_end(&mut read)).await.unwrap();
     assert_eq!(read.len() as u64, SERVER_WINDOW_BYTES);
     start_running_server(&tunnel, &mut script).await;
 }
@@ -180,7 +180,7 @@ async fn unacknowledged_input_is_resent_on_resume() {
         rest.extend_from_slice(&bytes);
     }
     assert_eq!(rest, b"xxxxxxxxxxxx");
-    drop(with_timeout(writing).await.unwrap());
+    drop(wait_bounded(writing).await.unwrap());
     let end = ExecutorFrame::End {
         stream,
         offset: SERVER_WINDOW_BYTES + 5,
@@ -202,7 +202,7 @@ async fn executor_with_lost_state_cannot_resume() {
         credit: 9,
     };
     let (_tunnel, mut script, _) = reconnect_session(&session, &[mark]).await;
-    assert_eq!(with_timeout(process.wait()).await, LinkExit::Away);
+    assert_eq!(wait_bounded(process.wait()).await, LinkExit::Away);
     assert_eq!(script.next_frame().await, ExecutorFrame::Cancel { stream });
 }
 
@@ -223,7 +223,7 @@ async fn lost_stop_is_repeated_on_resume() {
     );
     drop((tunnel, script));
     // The stop does not wait for the connection, and drops the process.
-    let (process, exit) = with_timeout(stopping).await.unwrap();
+    let (process, exit) = wait_bounded(stopping).await.unwrap();
     assert_eq!(exit, None);
     let mark = StreamMark {
         stream,
@@ -246,7 +246,7 @@ async fn lost_stop_is_repeated_on_resume() {
     script.send_frame(exit_frame(stream, "status", 1)).await;
     let (mut next, stream) = start_running_server(&tunnel, &mut script).await;
     script.send_frame(exit_frame(stream, "signal", 9)).await;
-    assert_eq!(with_timeout(next.wait()).await, LinkExit::Signal(9));
+    assert_eq!(wait_bounded(next.wait()).await, LinkExit::Signal(9));
 }
 
 #[tokio::test]
@@ -267,7 +267,7 @@ async fn failed_start_reports_reason_dropped_is_cancelled() {
     script
         .send_frame(ExecutorFrame::Fault { stream, fault })
         .await;
-    let Err(LinkError::RemoteFailure(failure)) = with_timeout(asking).await.unwrap() else {
+    let Err(LinkError::RemoteFailure(failure)) = wait_bounded(asking).await.unwrap() else {
         panic!("it runs");
     };
     assert_eq!(&*failure.reason, "there is none");

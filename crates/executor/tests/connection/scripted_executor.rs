@@ -1,10 +1,7 @@
 //! A tunnel with a scripted executor.
 
-use std::future::Future;
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::sync::Arc;
 
-use bowline_core::BoxFuture;
 use bowline_core::error::ExecutionStatus;
 use bowline_executor::connection::{
     ExecutorConnection as _, ExecutorRequest, ExecutorSession, ExecutorTunnel, receive_hello,
@@ -21,45 +18,14 @@ use bowline_link::http::http_client::{
 use bowline_link::websocket::{
     DisconnectReason, MessageFormat, WebSocketConnection, WebSocketLimits, accept_upgrade, dial,
 };
-use bowline_runtime::TaskSpawner;
+use bowline_testkit::{DetachedSpawner, spawn_task, test_deadline, wait_bounded};
 use bytes::Bytes;
 use http::Method;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
-
-/// Timeout of every wait.
-pub(crate) const LONG: Duration = Duration::from_secs(20);
 
 /// Initial credit of a request body.
 pub(crate) const CREDIT: u64 = 64 * 1024;
-
-/// Spawns tasks, and tracks the end of all tasks.
-#[derive(Debug, Default)]
-pub(crate) struct ScriptSpawner(Mutex<Vec<JoinHandle<()>>>);
-
-impl TaskSpawner for ScriptSpawner {
-    fn spawn(&self, _: &'static str, task: BoxFuture<'static, ()>) {
-        self.0.lock().unwrap().push(spawn_task(task));
-    }
-}
-
-#[expect(clippy::disallowed_methods, reason = "the tests' own spawner")]
-pub(crate) fn spawn_task<T: Send + 'static>(
-    task: impl Future<Output = T> + Send + 'static,
-) -> JoinHandle<T> {
-    tokio::spawn(task)
-}
-
-pub(crate) async fn with_timeout<T>(what: impl Future<Output = T>) -> T {
-    tokio::time::timeout(LONG, what).await.expect("in time")
-}
-
-pub(crate) fn test_deadline() -> Instant {
-    #[expect(clippy::disallowed_methods, reason = "the tests' own deadline")]
-    let now = Instant::now();
-    now + LONG
-}
 
 pub(crate) fn test_limits() -> WebSocketLimits {
     WebSocketLimits {
@@ -79,20 +45,19 @@ pub(crate) async fn socket_pair(ours: WebSocketLimits) -> (WebSocketConnection, 
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/executor", listener.local_addr().unwrap());
     let endpoint = HttpEndpoint::parse(&url).unwrap();
-    let tasks = ScriptSpawner::default();
     let accepting = async {
         let (stream, _) = listener.accept().await.unwrap();
         stream.set_nodelay(true).unwrap();
         let caller = accept_upgrade(stream, test_deadline()).await.unwrap();
         assert_eq!(caller.parts.uri.path(), "/executor");
-        caller.upgrade(ours, &tasks).await.unwrap()
+        caller.upgrade(ours, &DetachedSpawner).await.unwrap()
     };
     let dialling = dial(
         &endpoint,
         Some("token"),
         test_deadline(),
         test_limits(),
-        &tasks,
+        &DetachedSpawner,
     );
     let (gateway, executor) = tokio::join!(accepting, dialling);
     let socket = executor.unwrap();
@@ -150,9 +115,7 @@ pub(crate) async fn open_tunnel(
     let outgoing = socket.sender.clone();
     let greeted = receive_hello(&mut socket.receiver).await;
     let opened = match greeted {
-        Ok(hello) => {
-            ExecutorTunnel::open(&hello, session.attach(), socket, &ScriptSpawner::default()).await
-        }
+        Ok(hello) => ExecutorTunnel::open(&hello, session.attach(), socket, &DetachedSpawner).await,
         Err(error) => Err(error),
     };
     if let Err(error) = &opened {
@@ -168,13 +131,13 @@ impl ScriptedExecutor {
 
     /// Returns the next frame.
     pub(crate) async fn next_frame(&mut self) -> ExecutorFrame {
-        let message = with_timeout(self.socket.receiver.next()).await.unwrap();
+        let message = wait_bounded(self.socket.receiver.next()).await.unwrap();
         ExecutorFrame::parse(&message).unwrap()
     }
 
     /// Returns the disconnect reason, expected next.
     pub(crate) async fn wait_disconnect(&mut self) -> DisconnectReason {
-        with_timeout(self.socket.receiver.next()).await.unwrap_err()
+        wait_bounded(self.socket.receiver.next()).await.unwrap_err()
     }
 
     /// Performs the executor side of the handshake.
@@ -284,7 +247,7 @@ pub(crate) async fn send_request(
         first_byte_by: Some(test_deadline()),
         on_send: &|| {},
     };
-    with_timeout(tunnel.send_request(errand, wait)).await
+    wait_bounded(tunnel.send_request(errand, wait)).await
 }
 
 /// Starts a request in the background.
@@ -299,7 +262,7 @@ pub(crate) fn start_get(
 pub(crate) async fn read_chunks(response: &mut HttpResponse) -> (Vec<Bytes>, Option<HttpError>) {
     let mut pieces = Vec::new();
     loop {
-        match with_timeout(response.body.next_chunk()).await {
+        match wait_bounded(response.body.next_chunk()).await {
             Some(Ok(piece)) => pieces.push(piece),
             Some(Err(error)) => return (pieces, Some(error)),
             None => return (pieces, None),
@@ -308,7 +271,7 @@ pub(crate) async fn read_chunks(response: &mut HttpResponse) -> (Vec<Bytes>, Opt
 }
 
 pub(crate) async fn read_text(response: &mut HttpResponse) -> String {
-    let whole = with_timeout(response.body.read_whole(1024 * 1024))
+    let whole = wait_bounded(response.body.read_whole(1024 * 1024))
         .await
         .unwrap();
     String::from_utf8(whole.to_vec()).unwrap()

@@ -6,12 +6,13 @@ use std::task::{Context, Poll};
 use bowline_executor::connection::ExecutorTunnel;
 use bowline_executor::frames::ExecutorFrame;
 use bowline_link::http::http_client::{BodyChunks, HttpError, HttpResponse, RequestBody};
+use bowline_testkit::spawn_task;
 use bytes::Bytes;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use crate::scripted_executor::{
-    CREDIT, ScriptedExecutor, read_chunks, read_text, send_request, spawn_task, tunnel_pair,
+    CREDIT, ScriptedExecutor, read_chunks, read_text, send_request, tunnel_pair,
 };
 
 fn start_upload(

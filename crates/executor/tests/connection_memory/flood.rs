@@ -2,9 +2,9 @@
 
 use bowline_executor::frames::ExecutorFrame;
 use bowline_link::http::http_client::HttpError;
+use bowline_testkit::resident_bytes;
 use bytes::Bytes;
 
-use crate::resident_bytes;
 use crate::scripted_executor::{dialed_tunnel_pair, read_chunks, read_text, start_get};
 
 #[tokio::test]
@@ -15,7 +15,7 @@ async fn sec_47_unpermitted_gigabyte_takes_no_memory() {
     let stream = script.receive_bodyless_request().await;
     script.send_head(stream).await;
     let mut response = open.await.unwrap().unwrap();
-    let before = resident_bytes();
+    let before = resident_bytes(std::process::id());
     let piece = Bytes::from(vec![7; 60 * 1024]);
     let mut sent = 0;
     let mut most = before;
@@ -23,7 +23,7 @@ async fn sec_47_unpermitted_gigabyte_takes_no_memory() {
         script.send_data(stream, sent, piece.clone()).await;
         sent += 60 * 1024;
         if sent % (64 * 60 * 1024) == 0 {
-            most = most.max(resident_bytes());
+            most = most.max(resident_bytes(std::process::id()));
         }
     }
     let (read, error) = read_chunks(&mut response).await;

@@ -17,11 +17,3 @@ mod scripted_executor;
 
 /// Serializes the tests, as each measures the memory of the whole process.
 static TURN: tokio::sync::Semaphore = tokio::sync::Semaphore::const_new(1);
-
-/// Returns the resident memory of this process, in bytes.
-fn resident_bytes() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmRSS:"));
-    let kib = line.unwrap().split_whitespace().nth(1).unwrap();
-    kib.parse::<u64>().unwrap() * 1024
-}

@@ -2,10 +2,10 @@
 
 use bowline_executor::connection::ExecutorConnection as _;
 use bowline_link::http::http_client::HttpResponse;
+use bowline_testkit::{resident_bytes, spawn_task, wait_bounded};
 
 use crate::fake_worker::{matches_body, serve_bodies};
-use crate::resident_bytes;
-use crate::scripted_executor::{send_get, spawn_task, tunnel_pair, with_timeout};
+use crate::scripted_executor::{send_get, tunnel_pair};
 
 /// Body bytes of the unread stream.
 const UNREAD_BYTES: u64 = 4 * 1024 * 1024;
@@ -16,7 +16,7 @@ const BYTES: u64 = 66 * 1024;
 /// Reads a body to the end; returns the length.
 async fn read_body(mut response: HttpResponse, seed: u64) -> u64 {
     let mut offset = 0;
-    while let Some(piece) = with_timeout(response.body.next_chunk()).await {
+    while let Some(piece) = wait_bounded(response.body.next_chunk()).await {
         let piece = piece.unwrap();
         assert!(
             matches_body(seed, offset, &piece),
@@ -32,7 +32,7 @@ async fn unread_stream_does_not_block_a_thousand() {
     let _turn = crate::TURN.acquire().await.unwrap();
     let (tunnel, script) = tunnel_pair().await;
     spawn_task(serve_bodies(script));
-    let before = resident_bytes();
+    let before = resident_bytes(std::process::id());
     let unread = send_get(&tunnel, &format!("/0/{UNREAD_BYTES}"))
         .await
         .unwrap();
@@ -45,14 +45,14 @@ async fn unread_stream_does_not_block_a_thousand() {
     assert_eq!(tunnel.traffic().streams, 1_000);
     let waiting = tunnel.session().waiting_bytes();
     assert!(waiting <= 16 * 1024 * 1024, "{waiting} bytes wait");
-    let grown = resident_bytes().saturating_sub(before);
+    let grown = resident_bytes(std::process::id()).saturating_sub(before);
     assert!(grown < 64 * 1024 * 1024, "{grown} bytes more");
     let reading: Vec<_> = open
         .into_iter()
         .map(|(seed, response)| spawn_task(read_body(response, seed)))
         .collect();
     for reading in reading {
-        assert_eq!(with_timeout(reading).await.unwrap(), BYTES);
+        assert_eq!(wait_bounded(reading).await.unwrap(), BYTES);
     }
     let held = tunnel.session().waiting_bytes();
     assert!(held <= 1024 * 1024, "{held} bytes wait of the unread one");
@@ -65,6 +65,6 @@ async fn unread_stream_does_not_block_a_thousand() {
 
 /// Shown with `--nocapture`.
 #[expect(clippy::print_stderr, reason = "figures of a test")]
-fn print_figures(waiting: u64, grown: u64, held: u64) {
+fn print_figures(waiting: u64, grown: usize, held: u64) {
     eprintln!("1,000 streams: {waiting} bytes queued, {grown} bytes more memory; unread {held}");
 }

@@ -12,11 +12,10 @@ use bowline_executor::{
     ExecutorClient, ExecutorClientOptions, ExecutorHttpRequest, ExecutorOffer, ExecutorProtocol,
     ExecutorRegistryOptions, ListenAuth, listen, listen_as_exec_server,
 };
+use bowline_testkit::{spawn_task, wait_bounded};
 use http::Method;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinHandle;
-use tokio::time::timeout;
 
 /// Number of cuts.
 const CUTS: u64 = 100;
@@ -29,17 +28,6 @@ const BODY_BYTES_MAX: u64 = 300_000;
 
 /// Most bytes of a connection before the cut.
 const CARRIED_BYTES_MAX: u64 = 1_500_000;
-
-/// Timeout that only a hang exceeds.
-const PATIENCE: Duration = Duration::from_secs(30);
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "what stands around an executor is no task of it"
-)]
-fn spawn<T: Send + 'static>(task: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
-    tokio::spawn(task)
-}
 
 /// Byte at a position of a numbered body; distinct bodies differ everywhere.
 fn byte(number: u64, at: u64) -> u8 {
@@ -55,9 +43,9 @@ fn body(number: u64, from: u64, length: u64) -> Vec<u8> {
 async fn backend() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    spawn(async move {
+    spawn_task(async move {
         while let Ok((stream, _)) = listener.accept().await {
-            spawn(answer(stream));
+            spawn_task(answer(stream));
         }
     });
     address
@@ -115,10 +103,10 @@ impl CuttingProxy {
     async fn open(self: Arc<Self>, to: SocketAddr) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        spawn(async move {
+        spawn_task(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 let this = Arc::clone(&self);
-                spawn(async move { this.forward_until_cut(stream, to).await });
+                spawn_task(async move { this.forward_until_cut(stream, to).await });
             }
         });
         address
@@ -181,7 +169,7 @@ async fn run_with_cuts(protocol: ExecutorProtocol) {
     offer.egress.all = vec![EgressRule::parse(&backend.to_string()).unwrap()];
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let executor = listener.local_addr().unwrap();
-    spawn(async move {
+    spawn_task(async move {
         let door = ListenAuth::Loopback;
         match protocol {
             ExecutorProtocol::Bowline => drop(listen(listener, door, offer, pending()).await),
@@ -208,7 +196,7 @@ async fn run_with_cuts(protocol: ExecutorProtocol) {
     let client = loop {
         let url = format!("ws://{address}");
         let connected = ExecutorClient::connect(&url, None, options.clone());
-        if let Ok(client) = timeout(PATIENCE, connected).await.unwrap() {
+        if let Ok(client) = wait_bounded(connected).await {
             break client;
         }
     };
@@ -217,12 +205,12 @@ async fn run_with_cuts(protocol: ExecutorProtocol) {
         .map(|reader| {
             let (client, scissors) = (client.clone(), Arc::clone(&scissors));
             let count = Arc::clone(&count);
-            spawn(async move {
+            spawn_task(async move {
                 let mut number = reader;
                 while !scissors.is_done() {
                     number += READERS;
                     let read = fetch(&client, backend, number, &count);
-                    timeout(PATIENCE, read).await.expect("it hangs");
+                    wait_bounded(read).await;
                 }
             })
         })
@@ -232,13 +220,12 @@ async fn run_with_cuts(protocol: ExecutorProtocol) {
     }
     // After the last cut everything works as without cuts.
     let before = count.whole.load(Ordering::SeqCst);
-    timeout(PATIENCE, async {
+    wait_bounded(async {
         while count.whole.load(Ordering::SeqCst) == before {
             fetch(&client, backend, 1_000_001, &count).await;
         }
     })
-    .await
-    .unwrap();
+    .await;
     assert!(count.broken.load(Ordering::SeqCst) > 0, "{count:?}");
     assert_eq!(client.status().traffic.streams, 0);
 }

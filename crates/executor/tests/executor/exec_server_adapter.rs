@@ -10,6 +10,7 @@ use bowline_executor::{ExecutorOffer, ListenAuth, listen_as_exec_server};
 use bowline_link::http::endpoint::HttpEndpoint;
 use bowline_link::websocket::{DialError, DisconnectReason, WebSocketConnection, dial};
 use bowline_runtime::TaskTracker;
+use bowline_testkit::{RawUpstream, test_deadline, wait_bounded};
 use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -35,10 +36,6 @@ struct AdapterServer {
 #[expect(clippy::disallowed_methods, reason = "the tests' own clock")]
 fn now() -> Instant {
     Instant::now()
-}
-
-fn until() -> Instant {
-    now() + Duration::from_secs(20)
 }
 
 impl AdapterServer {
@@ -68,7 +65,7 @@ impl AdapterServer {
     async fn dial(&self, token: Option<&str>) -> Result<RawClient, DialError> {
         let limits = exec_server_limits();
         let tasks = TaskTracker::default();
-        let dialling = dial(&self.endpoint, token, until(), limits, &tasks);
+        let dialling = dial(&self.endpoint, token, test_deadline(), limits, &tasks);
         let socket = Box::pin(dialling).await?;
         Ok(RawClient { socket })
     }
@@ -82,7 +79,7 @@ impl AdapterServer {
 
     async fn stop(mut self) {
         let _ = self.stop.take().unwrap().send(());
-        soon(&mut self.serving).await.unwrap();
+        wait_bounded(&mut self.serving).await.unwrap();
     }
 }
 
@@ -94,7 +91,9 @@ struct RawClient {
 impl RawClient {
     async fn send_text(&self, text: &str) {
         let message = Bytes::from(text.to_owned());
-        soon(self.socket.sender.send(message)).await.unwrap();
+        wait_bounded(self.socket.sender.send(message))
+            .await
+            .unwrap();
     }
 
     async fn write(&self, message: &Value) {
@@ -102,7 +101,7 @@ impl RawClient {
     }
 
     async fn read(&mut self) -> Value {
-        let message = soon(self.socket.receiver.next()).await.unwrap();
+        let message = wait_bounded(self.socket.receiver.next()).await.unwrap();
         let message: Value = serde_json::from_slice(&message).unwrap();
         assert_eq!(message.get("jsonrpc"), None);
         message
@@ -110,7 +109,7 @@ impl RawClient {
 
     async fn wait_closed(&mut self) -> DisconnectReason {
         loop {
-            if let Err(ended) = soon(self.socket.receiver.next()).await {
+            if let Err(ended) = wait_bounded(self.socket.receiver.next()).await {
                 return ended;
             }
         }
@@ -166,76 +165,15 @@ fn decoded(value: &Value) -> Vec<u8> {
     STANDARD.decode(value.as_str().unwrap()).unwrap()
 }
 
-async fn soon<T>(what: impl Future<Output = T>) -> T {
-    let waiting = tokio::time::timeout(Duration::from_secs(20), Box::pin(what));
-    waiting.await.expect("it takes too long")
+fn rule_for(upstream: &RawUpstream) -> EgressRule {
+    EgressRule::parse(&upstream.address().to_string()).unwrap()
 }
 
-/// A scripted upstream server.
-struct ScriptedUpstream {
-    listener: TcpListener,
-    url: String,
-}
-
-impl ScriptedUpstream {
-    async fn new() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}/", listener.local_addr().unwrap());
-        Self { listener, url }
-    }
-
-    fn rule(&self) -> EgressRule {
-        let address = self.listener.local_addr().unwrap();
-        EgressRule::parse(&address.to_string()).unwrap()
-    }
-
-    /// An offer that allows only this upstream.
-    fn offer(&self) -> ExecutorOffer {
-        let mut offer = ExecutorOffer::new("office");
-        offer.egress.all = vec![self.rule()];
-        offer
-    }
-
-    /// Accepts a connection and reads the request head.
-    async fn accept_request(&self) -> (TcpStream, String) {
-        let (mut stream, _) = soon(self.listener.accept()).await.unwrap();
-        let mut head = Vec::new();
-        soon(async {
-            while !head.ends_with(b"\r\n\r\n") {
-                head.push(stream.read_u8().await.unwrap());
-            }
-        })
-        .await;
-        (stream, String::from_utf8(head).unwrap())
-    }
-
-    /// Accepts a request and responds at once; returns the request head.
-    async fn answers(&self, answer: impl AsRef<[u8]>) -> String {
-        let (mut stream, head) = self.accept_request().await;
-        write(&mut stream, answer).await;
-        head
-    }
-
-    /// Whether no connection arrived.
-    async fn is_unused(&self) -> bool {
-        let accepting = self.listener.accept();
-        tokio::time::timeout(Duration::from_millis(1), accepting)
-            .await
-            .is_err()
-    }
-}
-
-async fn write(stream: &mut TcpStream, bytes: impl AsRef<[u8]>) {
-    soon(stream.write_all(bytes.as_ref())).await.unwrap();
-}
-
-/// Waits until the far end closed.
-async fn closed(stream: &mut TcpStream) {
-    soon(async {
-        let mut nothing = [0; 1_024];
-        while let Ok(1..) = stream.read(&mut nothing).await {}
-    })
-    .await;
+/// An offer that allows only this upstream.
+fn offer_for(upstream: &RawUpstream) -> ExecutorOffer {
+    let mut offer = ExecutorOffer::new("office");
+    offer.egress.all = vec![rule_for(upstream)];
+    offer
 }
 
 /// A response with a content length, followed by a close.
@@ -248,8 +186,8 @@ fn plain(body: &str) -> String {
 const CHUNKED: &str = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
 
 /// An upstream, and an adapter allowed to reach the upstream.
-async fn served() -> (ScriptedUpstream, AdapterServer) {
-    let upstream = ScriptedUpstream::new().await;
-    let served = AdapterServer::new(upstream.offer()).await;
+async fn served() -> (RawUpstream, AdapterServer) {
+    let upstream = RawUpstream::start().await;
+    let served = AdapterServer::new(offer_for(&upstream)).await;
     (upstream, served)
 }

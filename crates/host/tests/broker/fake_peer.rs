@@ -3,7 +3,6 @@
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use bowline_core::BoxFuture;
 use bowline_core::era::Era;
@@ -53,11 +52,6 @@ pub(crate) fn output(text: &str) -> BrokerResponse {
         from_journal: false,
         era: Era::Legacy,
     }
-}
-
-/// Advances the paused clock, with all timers due in between.
-pub(crate) async fn advance_clock(time: Duration) {
-    let _ = tokio::time::timeout(time, std::future::pending::<()>()).await;
 }
 
 /// Counts calls dropped before the response.

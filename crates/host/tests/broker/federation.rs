@@ -7,10 +7,11 @@ use bowline_host::broker::{FederatedPeer, Federation};
 use bowline_host::spec::PeerRole;
 use bowline_host::{AdoptError, Host, HostLimits};
 use bowline_testkit::{
-    GenerationScript, ServerScript, SimWorld, ToolBehaviour, server_spec, tool_call, wait_for_state,
+    GenerationScript, ServerScript, SimWorld, ToolBehaviour, advance_clock, server_spec, tool_call,
+    wait_for_state,
 };
 
-use crate::fake_peer::{FakePeer, advance_clock};
+use crate::fake_peer::FakePeer;
 
 fn names(servers: &[&str]) -> Vec<Arc<str>> {
     servers.iter().map(|name| Arc::from(*name)).collect()

@@ -17,7 +17,8 @@ use bowline_host::{DefaultAction, Host, HostLimits, Policy};
 use bowline_link::Revision;
 use bowline_runtime::TaskTracker;
 use bowline_testkit::{
-    RecordingClient, SimWorld, reply_body, server_tool_call, tool_call, wait_for_state,
+    RecordingClient, SimWorld, advance_clock, reply_body, server_tool_call, tool_call,
+    wait_for_state,
 };
 use bowline_wire::mcp::method;
 use bowline_wire::object;
@@ -25,7 +26,7 @@ use bytes::Bytes;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-use crate::fake_peer::{FakePeer, advance_clock, output};
+use crate::fake_peer::{FakePeer, output};
 
 /// A host that adopted the server `far` of a peer.
 async fn adopt_peer(tools: &[(&str, &str)], side: PeerRole) -> (Host, Arc<FakePeer>) {

@@ -13,12 +13,11 @@ use bowline_host::tools::{
 };
 use bowline_host::{Server, SpawnOptions, ToolOutput};
 use bowline_runtime::TaskTracker;
-use bowline_testkit::TestHub;
+use bowline_testkit::{TestHub, WAIT_MAX, wait_bounded};
 use serde_json::json;
 use tokio::sync::{Barrier, Semaphore, watch};
-use tokio::time::timeout;
 
-use crate::scripted_broker::{CuttableProxy, LONG, quick_options};
+use crate::scripted_broker::{CuttableProxy, quick_options};
 
 /// A hub with a listener.
 struct RealHub {
@@ -105,7 +104,7 @@ impl RealHub {
     async fn wait_inside(&self, count: usize) {
         let mut inside = self.inside.clone();
         let entered = inside.wait_for(|inside| *inside == count);
-        timeout(LONG, entered).await.unwrap().unwrap();
+        wait_bounded(entered).await.unwrap();
     }
 }
 
@@ -115,7 +114,7 @@ async fn connect(url: &str, options: BrokerClientOptions) -> RemoteTools {
         ..options
     };
     let credential = CredentialSource::from_token("ann");
-    let tools = RemoteTools::connect_with(url, credential, LONG, options);
+    let tools = RemoteTools::connect_with(url, credential, WAIT_MAX, options);
     tools.await.unwrap()
 }
 
@@ -170,7 +169,7 @@ async fn concurrent_real_hub_calls_get_own_responses() {
             )
         };
         // All calls meet inside the tool: sequential calls would never end.
-        let all = timeout(LONG, all).await.unwrap();
+        let all = wait_bounded(all).await;
         let all = [all.0, all.1, all.2, all.3, all.4, all.5, all.6, all.7];
         let texts = all.map(|output| output.unwrap().text().into_owned());
         assert_eq!(texts, ["0", "1", "2", "3", "4", "5", "6", "7"], "{name}");
@@ -204,9 +203,7 @@ async fn silently_cut_call_runs_once() {
         }
         world.gate.add_permits(1);
     };
-    let (output, ()) = timeout(LONG, async { tokio::join!(run, meanwhile) })
-        .await
-        .unwrap();
+    let (output, ()) = wait_bounded(async { tokio::join!(run, meanwhile) }).await;
     assert_eq!(output.unwrap().text(), "put");
     assert_eq!(world.ran.load(Ordering::SeqCst), 1);
 }
@@ -255,7 +252,7 @@ async fn later_server_is_listed_automatically() {
             changes.changed().await.unwrap();
         }
     };
-    timeout(LONG, listed).await.unwrap();
+    wait_bounded(listed).await;
     let context = ExecuteContext::default();
     let told = tools
         .execute("late__tell", ToolArguments::default(), &context)
@@ -274,7 +271,7 @@ async fn newer_client_fences_the_older() {
             changes.changed().await.unwrap();
         }
     };
-    timeout(LONG, ended).await.unwrap();
+    wait_bounded(ended).await;
     let why = older.client().closed_reason();
     assert!(
         matches!(why, Some(BrokerConnectError::Fenced(_))),

@@ -16,11 +16,11 @@ use bowline_host::spec::{ExecutorProcessSpec, ServerTransport};
 use bowline_host::{ExecuteError, Host, Principal, Role, ServerSpec};
 use bowline_link::websocket::{WebSocketRole, open_websocket};
 use bowline_runtime::{SystemClock, TaskTracker};
-use bowline_testkit::wait_for_state;
+use bowline_testkit::{tcp_pair, wait_bounded, wait_for_state};
 use bytes::Bytes;
 use serde_json::json;
 
-use super::process_rig::{pair, soon, spec};
+use super::process_rig::spec;
 
 /// Server with one tool that returns the pid, and one that exits.
 const SERVER: &str = r#"
@@ -101,7 +101,7 @@ impl HostedScene {
         let limits = offer.limits.socket;
         let clock = Arc::new(SystemClock::start());
         let servant = ExecutorService::new(offer, self.tasks.clone(), clock);
-        let (ours, theirs) = pair().await;
+        let (ours, theirs) = tcp_pair().await;
         let socket = open_websocket(
             theirs,
             WebSocketRole::Client,
@@ -131,7 +131,7 @@ impl HostedScene {
 
     async fn call(&self, tool: &str) -> Result<String, FailureClass> {
         let owner = Principal::new("owner", Role::Owner);
-        let called = soon(self.host.call_tool(&owner, "docs", tool, json!({}))).await;
+        let called = wait_bounded(self.host.call_tool(&owner, "docs", tool, json!({}))).await;
         match called {
             Ok(output) => Ok(output.text().into_owned()),
             Err(ExecuteError::Call(error)) => Err(error.failure_class()),
@@ -143,13 +143,13 @@ impl HostedScene {
 #[tokio::test]
 async fn server_starts_when_executor_joins() {
     let scene = HostedScene::new(5);
-    assert!(soon(wait_for_state(&scene.host, "docs", "backoff")).await);
+    assert!(wait_bounded(wait_for_state(&scene.host, "docs", "backoff")).await);
     let status = scene.host.server_status("docs").unwrap();
     let error = status.last_error.unwrap();
     assert!(error.message.contains("`office`"), "{}", error.message);
     assert_eq!(status.restart_count, 0);
     let _office = scene.join().await;
-    assert!(soon(wait_for_state(&scene.host, "docs", "ready")).await);
+    assert!(wait_bounded(wait_for_state(&scene.host, "docs", "ready")).await);
     let text = scene.call("where").await.unwrap();
     let status = scene.host.server_status("docs").unwrap();
     assert_eq!(Some(text), status.pid.map(|pid| format!("process {pid}")));
@@ -164,10 +164,10 @@ async fn executor_loss_spends_no_restart_budget() {
     let mut seen = Vec::new();
     for _ in 0..4 {
         let office = scene.join().await;
-        assert!(soon(wait_for_state(&scene.host, "docs", "ready")).await);
+        assert!(wait_bounded(wait_for_state(&scene.host, "docs", "ready")).await);
         seen.push(scene.call("where").await.unwrap());
-        soon(office.close()).await;
-        assert!(soon(wait_for_state(&scene.host, "docs", "backoff")).await);
+        wait_bounded(office.close()).await;
+        assert!(wait_bounded(wait_for_state(&scene.host, "docs", "backoff")).await);
     }
     seen.sort();
     seen.dedup();
@@ -180,9 +180,9 @@ async fn executor_loss_spends_no_restart_budget() {
 async fn remote_server_restarts_within_budget() {
     let scene = HostedScene::new(0);
     let _office = scene.join().await;
-    assert!(soon(wait_for_state(&scene.host, "docs", "ready")).await);
+    assert!(wait_bounded(wait_for_state(&scene.host, "docs", "ready")).await);
     assert_eq!(scene.call("die").await, Err(FailureClass::ConnectionLost));
-    assert!(soon(wait_for_state(&scene.host, "docs", "ejected")).await);
+    assert!(wait_bounded(wait_for_state(&scene.host, "docs", "ejected")).await);
     let error = scene
         .host
         .server_status("docs")

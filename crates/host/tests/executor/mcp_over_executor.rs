@@ -14,13 +14,13 @@ use bowline_link::http::HttpTransport;
 use bowline_link::http::endpoint::HttpEndpoint;
 use bowline_link::http::upstream_credentials::NoCredentials;
 use bowline_runtime::SystemClock;
-use bowline_testkit::poll_until;
+use bowline_testkit::{poll_until, spawn_task, wait_bounded};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 
-use super::gateway_rig::{RegistryGateway, quick, start, within};
+use super::gateway_rig::{RegistryGateway, quick};
 
 /// Longer than every other message.
 const LONG_BYTES: usize = 20_000;
@@ -86,7 +86,7 @@ async fn serve(listener: TcpListener, heard: mpsc::Sender<ReceivedRequest>) {
     loop {
         let (stream, _) = listener.accept().await.unwrap();
         let heard = heard.clone();
-        start(async move {
+        spawn_task(async move {
             let Some(request) = read_request(stream).await else {
                 return;
             };
@@ -132,13 +132,13 @@ impl ExecutorWorld {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let (said, heard) = mpsc::channel(64);
-        start(serve(listener, said));
+        spawn_task(serve(listener, said));
         let mut offer = ExecutorOffer::new("office");
         offer.egress.all = vec![EgressRule::parse(&address).unwrap()];
         let clock = Arc::new(SystemClock::start());
         let servant = ExecutorService::new(offer, gateway.tasks.clone(), clock);
         let url = gateway.url.clone();
-        start(async move {
+        spawn_task(async move {
             let credential = CredentialSource::from_token("token");
             let never = std::future::pending();
             run_executor_with(
@@ -184,7 +184,7 @@ impl ExecutorWorld {
     async fn next(&self, what: &str) -> ReceivedRequest {
         loop {
             let next = std::future::poll_fn(|cx| self.heard.lock().unwrap().poll_recv(cx));
-            let heard = within(next).await.unwrap();
+            let heard = wait_bounded(next).await.unwrap();
             if heard.what == what {
                 return heard;
             }
@@ -193,7 +193,7 @@ impl ExecutorWorld {
 
     fn call(&self, tool: &'static str) -> tokio::task::JoinHandle<Result<String, ExecuteError>> {
         let host = self.host.clone();
-        start(async move {
+        spawn_task(async move {
             let owner = Principal::new("owner", Role::Owner);
             let output = host.call_tool(&owner, "inside", tool, json!({})).await;
             output.map(|output| output.text().into_owned())
@@ -225,7 +225,7 @@ async fn event_stream_resumes_after_last_event() {
     world.gateway.cut("office").await;
     // The exchange also ends for the server.
     let mut rest = Vec::new();
-    let _ = within(listening.stream.read_to_end(&mut rest)).await;
+    let _ = wait_bounded(listening.stream.read_to_end(&mut rest)).await;
     let again = world.next("GET").await;
     assert_eq!(again.last_event.as_deref(), Some("seven"));
 }
@@ -240,8 +240,11 @@ async fn only_repeatable_calls_are_resent() {
     world.gateway.cut("office").await;
     let second = world.next("tools/call").await;
     second.respond(text("read at last")).await;
-    assert_eq!(within(reading).await.unwrap().unwrap(), "read at last");
-    let error = within(writing).await.unwrap().unwrap_err();
+    assert_eq!(
+        wait_bounded(reading).await.unwrap().unwrap(),
+        "read at last"
+    );
+    let error = wait_bounded(writing).await.unwrap().unwrap_err();
     assert_eq!(error.execution(), ExecutionStatus::Unknown, "{error:?}");
     drop((first, only));
     let heard = world.heard.lock().unwrap().try_recv();

@@ -7,12 +7,12 @@ use std::time::Duration;
 use bowline_core::restart_budget::RestartPolicy;
 use bowline_host::spec::ServerSpec;
 use bowline_link::LinkExit;
-use bowline_testkit::{GenerationScript, ServerScript, SimWorld, ToolBehaviour};
+use bowline_testkit::{GenerationScript, ServerScript, SimWorld, ToolBehaviour, advance_clock};
 use fastrand::Rng;
 
 use crate::rig::{
-    OutboxRig, advance_clock, healthy_server, key_argument, number_argument, queued_server,
-    server_doing, write_call,
+    OutboxRig, healthy_server, key_argument, number_argument, queued_server, server_doing,
+    write_call,
 };
 
 /// Number of worlds.

@@ -15,13 +15,12 @@ use bowline_journal::{
 };
 use bowline_link::LinkExit;
 use bowline_testkit::{
-    ReleaseGate, ServerScript, SimWorld, ToolBehaviour, reply_body, wait_for_state,
+    ReleaseGate, ServerScript, SimWorld, ToolBehaviour, advance_clock, reply_body, wait_for_state,
 };
 use tokio::sync::watch;
 
 use crate::rig::{
-    OutboxRig, advance_clock, expect_queued, healthy_server, queued_server, server_doing,
-    write_call,
+    OutboxRig, expect_queued, healthy_server, queued_server, server_doing, write_call,
 };
 
 const ONE: &str = r#"{"n":1}"#;

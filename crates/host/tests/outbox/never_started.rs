@@ -6,11 +6,9 @@ use std::time::Duration;
 use bowline_core::call::{CallRequest, EndpointScope, Principal, Role};
 use bowline_core::error::CallError;
 use bowline_journal::MemoryJournal;
-use bowline_testkit::{GenerationScript, ServerScript, SimWorld, server_tool_call};
+use bowline_testkit::{GenerationScript, ServerScript, SimWorld, advance_clock, server_tool_call};
 
-use crate::rig::{
-    OutboxRig, advance_clock, expect_queued, healthy_server, queued_server, write_call,
-};
+use crate::rig::{OutboxRig, expect_queued, healthy_server, queued_server, write_call};
 
 fn rig_never_ready() -> OutboxRig {
     let script = ServerScript::always(GenerationScript::failing_start("down"))

@@ -9,13 +9,13 @@ use bowline_host::spec::ServerSpec;
 use bowline_host::{FeaturePattern, Policy, RoleRules};
 use bowline_link::LinkExit;
 use bowline_testkit::{
-    GenerationScript, ReleaseGate, ServerScript, SimWorld, ToolBehaviour, wait_for_state,
+    GenerationScript, ReleaseGate, ServerScript, SimWorld, ToolBehaviour, advance_clock,
+    wait_for_state,
 };
 use serde_json::Value;
 
 use crate::rig::{
-    OutboxRig, advance_clock, expect_queued, healthy_server, queued_server, server_doing,
-    write_call,
+    OutboxRig, expect_queued, healthy_server, queued_server, server_doing, write_call,
 };
 
 const ONE: &str = r#"{"n":1}"#;

@@ -5,7 +5,8 @@ use std::time::Duration;
 use bowline_core::call::ReplyOrigin;
 use bowline_link::LinkExit;
 use bowline_testkit::{
-    GenerationScript, ReleaseGate, ServerScript, ToolBehaviour, tool_call, wait_for_state,
+    GenerationScript, ReleaseGate, ServerScript, ToolBehaviour, advance_clock, tool_call,
+    wait_for_state,
 };
 
 use crate::rig::{
@@ -113,7 +114,7 @@ async fn recovered_server_is_probed_by_one_write() {
     rig.world
         .wait_until(|record| !record.executions.is_empty())
         .await;
-    crate::rig::advance_clock(Duration::from_secs(30)).await;
+    advance_clock(Duration::from_secs(30)).await;
     assert_eq!(rig.executed_numbers().len(), 1, "one probe");
     gate.release();
     rig.wait_drained().await;
@@ -162,7 +163,7 @@ async fn many_writes_arrive_once_in_order() {
             assert!(reply.is_ok(), "{reply:?}");
             sent += 1;
         }
-        crate::rig::advance_clock(Duration::from_millis(90)).await;
+        advance_clock(Duration::from_millis(90)).await;
     }
     rig.wait_drained().await;
     let record = rig.world.record();

@@ -7,13 +7,13 @@ use bowline_core::lane::POISON_TRIES_MAX;
 use bowline_host::outbox::QueuedCallState;
 use bowline_link::{LinkError, LinkExit};
 use bowline_testkit::{
-    GenerationScript, RecordingClient, ReleaseGate, ServerScript, ToolBehaviour, tool_call,
-    wait_for_state,
+    GenerationScript, RecordingClient, ReleaseGate, ServerScript, ToolBehaviour, advance_clock,
+    tool_call, wait_for_state,
 };
 
 use crate::rig::{
-    OutboxRig, advance_clock, argument_channel, healthy_server, queued_rule, queued_server,
-    server_doing, write_call,
+    OutboxRig, argument_channel, healthy_server, queued_rule, queued_server, server_doing,
+    write_call,
 };
 
 fn failing_act() -> ToolBehaviour {

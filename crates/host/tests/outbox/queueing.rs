@@ -9,12 +9,11 @@ use bowline_host::spec::ServerSpec;
 use bowline_host::supervisor::ServerAction;
 use bowline_link::LinkExit;
 use bowline_testkit::{
-    GenerationScript, ServerScript, ToolBehaviour, reply_body, tool_call, wait_for_state,
+    GenerationScript, ServerScript, ToolBehaviour, advance_clock, reply_body, tool_call,
+    wait_for_state,
 };
 
-use crate::rig::{
-    OutboxRig, advance_clock, healthy_server, key_argument, queued_server, server_doing,
-};
+use crate::rig::{OutboxRig, healthy_server, key_argument, queued_server, server_doing};
 
 #[tokio::test(start_paused = true)]
 async fn live_write_sends_key_and_leaves_nothing() {

@@ -12,14 +12,14 @@ use bowline_core::time::MonotonicTime;
 use bowline_host::spec::ServerSpec;
 use bowline_link::LinkExit;
 use bowline_testkit::{
-    GenerationScript, RecordingClient, ReleaseGate, ServerScript, ToolBehaviour, run_until_idle,
-    wait_for_state,
+    GenerationScript, RecordingClient, ReleaseGate, ServerScript, ToolBehaviour, advance_clock,
+    run_until_idle, spawn_task, wait_for_state,
 };
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::JoinSet;
 
 use crate::rig::{
-    OutboxRig, advance_clock, expect_queued, healthy_server, number_argument, queued_server,
-    server_doing, write_call,
+    OutboxRig, expect_queued, healthy_server, number_argument, queued_server, server_doing,
+    write_call,
 };
 
 /// Duration of a write at the server.
@@ -129,11 +129,6 @@ async fn assert_outage_ends(sessions: u64) {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "tests")]
-fn spawn<T: Send + 'static>(task: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
-    tokio::spawn(task)
-}
-
 #[tokio::test(start_paused = true)]
 async fn outage_under_load_ends_for_many_sessions() {
     assert_outage_ends(19).await;
@@ -175,11 +170,11 @@ async fn caller_behind_backlog_gets_live_answer() {
     let gate = ReleaseGate::new_closed();
     let rig = draining_rig(&gate).await;
     let (host, open) = (rig.host.clone(), gate.clone());
-    let third = spawn(async move { host.call(numbered_write(1, 3)).await });
+    let third = spawn_task(async move { host.call(numbered_write(1, 3)).await });
     // Another session of the same principal has no backlog.
     let other = {
         let host = rig.host.clone();
-        spawn(async move { host.call(numbered_write(2, 4)).await })
+        spawn_task(async move { host.call(numbered_write(2, 4)).await })
     };
     rig.world
         .wait_until(|record| record.executions.len() == 3)
@@ -225,14 +220,14 @@ async fn caller_that_leaves_before_its_turn_is_withdrawn() {
         client: Some(RecordingClient::new(1)),
         ..keyed()
     };
-    let waits = spawn(async move { host.call(call).await });
+    let waits = spawn_task(async move { host.call(call).await });
     run_until_idle().await;
     assert_eq!(rig.queued_calls().await.len(), 2);
     waits.abort();
     assert!(waits.await.is_err());
     // The same key from another session is a new call, executed once.
     let host = rig.host.clone();
-    let again = spawn(async move { host.call(keyed()).await });
+    let again = spawn_task(async move { host.call(keyed()).await });
     rig.world
         .wait_until(|record| record.executions.len() == 3)
         .await;

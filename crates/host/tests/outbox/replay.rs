@@ -10,13 +10,13 @@ use bowline_host::outbox::QueuedCallState;
 use bowline_host::spec::ServerSpec;
 use bowline_link::{LinkError, LinkExit};
 use bowline_testkit::{
-    GenerationScript, ReleaseGate, ServerScript, ToolBehaviour, tool_definition, wait_for_state,
+    GenerationScript, ReleaseGate, ServerScript, ToolBehaviour, advance_clock, tool_definition,
+    wait_for_state,
 };
 use serde_json::{Value, json};
 
 use crate::rig::{
-    OutboxRig, advance_clock, expect_queued, healthy_server, queued_server, server_doing,
-    write_call,
+    OutboxRig, expect_queued, healthy_server, queued_server, server_doing, write_call,
 };
 
 const ONE: &str = r#"{"n":1}"#;

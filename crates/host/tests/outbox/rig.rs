@@ -8,39 +8,20 @@ use bowline_core::backoff::Backoff;
 use bowline_core::call::{CallReply, CallRequest, Effect, Principal, ReplyOrigin, Role};
 use bowline_core::error::CallError;
 use bowline_core::lane::KeyChannel;
-use bowline_core::time::MonotonicTime;
 use bowline_host::outbox::QueuedCallView;
 use bowline_host::spec::{ServerSpec, ToolRule};
 use bowline_host::{Host, HostLimits, HostPorts};
 use bowline_journal::{Journal, MemoryJournal};
-use bowline_runtime::{Clock, SystemClock};
+use bowline_runtime::Clock;
 use bowline_testkit::{
-    GenerationScript, RecordingClient, RecordingSink, ServerScript, SimWorld, ToolBehaviour,
-    annotated_tool, reply_body, server_spec, tool_call, tool_definition, wait_for_state,
+    GenerationScript, PausedClock, RecordingClient, RecordingSink, ServerScript, SimWorld,
+    ToolBehaviour, annotated_tool, reply_body, server_spec, tool_call, tool_definition,
+    wait_for_state,
 };
 use serde_json::Value;
-use tokio::time::Instant;
 
 /// Lifetime of queued writes.
 pub(crate) const KEEP: Duration = Duration::from_secs(24 * 60 * 60);
-
-/// A wall clock driven by the test clock.
-#[derive(Debug)]
-pub(crate) struct TestWallClock(pub(crate) SystemClock);
-
-impl Clock for TestWallClock {
-    fn now(&self) -> MonotonicTime {
-        self.0.now()
-    }
-
-    fn instant(&self, at: MonotonicTime) -> Instant {
-        self.0.instant(at)
-    }
-
-    fn unix_ms(&self) -> u64 {
-        1_000_000 + self.0.now().0
-    }
-}
 
 pub(crate) struct OutboxRig {
     pub(crate) world: SimWorld,
@@ -120,7 +101,7 @@ impl OutboxRig {
         specs: Vec<ServerSpec>,
         journal: Arc<dyn Journal>,
     ) -> Self {
-        let clock = Arc::new(TestWallClock(SystemClock::start()));
+        let clock = Arc::new(PausedClock::start());
         Self::start_with_clock(world, specs, journal, clock)
     }
 
@@ -204,11 +185,6 @@ impl OutboxRig {
             .map(|deed| number_argument(&deed.arguments))
             .collect()
     }
-}
-
-/// Advances the clock.
-pub(crate) async fn advance_clock(time: Duration) {
-    let _ = tokio::time::timeout(time, std::future::pending::<()>()).await;
 }
 
 /// Returns a call of a principal without its own role, from session 7.

@@ -6,12 +6,13 @@ use bowline_core::call::{CallRequest, ReplyOrigin};
 use bowline_core::era::{Era, StatelessContext};
 use bowline_link::{LinkError, LinkExit};
 use bowline_testkit::{
-    GenerationScript, ReleaseGate, ServerScript, ToolBehaviour, reply_body, wait_for_state,
+    GenerationScript, ReleaseGate, ServerScript, ToolBehaviour, advance_clock, reply_body,
+    wait_for_state,
 };
 
 use crate::rig::{
-    OutboxRig, advance_clock, argument_channel, expect_queued, healthy_server, queued_rule,
-    queued_server, server_doing, write_call,
+    OutboxRig, argument_channel, expect_queued, healthy_server, queued_rule, queued_server,
+    server_doing, write_call,
 };
 
 const ASKS: &str = r#"{"resultType":"input_required","requestState":"s"}"#;

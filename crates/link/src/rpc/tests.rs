@@ -10,12 +10,11 @@ use bowline_core::client_handle::{
     ClientCapabilities, ClientCapability, ClientHandle, ServerRequest, ServerRequestId, SessionKey,
 };
 use bowline_core::era::Era;
+use bowline_testkit::{deadline_after, spawn_task, wait_bounded};
 use bytes::Bytes;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream};
-use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
 
 use super::*;
 use crate::demux::LinkEventSender;
@@ -109,8 +108,7 @@ impl RpcScene {
     async fn read_line(&mut self) -> String {
         let mut line = String::new();
         let read = self.heard.read_line(&mut line);
-        let read = tokio::time::timeout(Duration::from_secs(30), read).await;
-        read.expect("a line").unwrap();
+        wait_bounded(read).await.unwrap();
         assert_eq!(line.pop(), Some('\n'), "lines are whole");
         line
     }
@@ -135,34 +133,6 @@ impl RpcScene {
         let line = self.read_line().await;
         assert_eq!(line, r#"{"jsonrpc":"2.0","id":"settled","result":{}}"#);
     }
-}
-
-#[expect(clippy::disallowed_methods, reason = "tests have no task keeper")]
-fn spawn_task<T: Send + 'static>(task: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
-    tokio::spawn(task)
-}
-
-/// Looks of the watching thread before `run_until_idle` gives up.
-const IDLE_LOOKS_MAX: usize = 1_000_000;
-
-/// Runs all other tasks until each of them waits, without moving a paused clock: these scenes have
-/// no work outside the runtime. The runtime counts each time that it parks its thread for lack of
-/// work; a blocking task watches the count, because the test itself has to wait for the park.
-async fn run_until_idle() {
-    let metrics = Handle::current().metrics();
-    let parks = metrics.worker_park_count(0);
-    let watch = tokio::task::spawn_blocking(move || {
-        (0..IDLE_LOOKS_MAX).any(|_| {
-            std::thread::yield_now();
-            metrics.worker_park_count(0) > parks
-        })
-    });
-    assert!(watch.await.unwrap(), "the runtime is never idle");
-}
-
-#[expect(clippy::disallowed_methods, reason = "tests own their clock")]
-fn deadline_after(wait: Duration) -> Instant {
-    Instant::now() + wait
 }
 
 /// Returns a request with the caller id `"a"`.

@@ -5,6 +5,7 @@ use std::net::TcpListener;
 use ::http::Method;
 use bowline_core::error::ExecutionStatus;
 use bowline_link::http::http_client::HttpRequest;
+use bowline_testkit::wait_bounded;
 
 use super::*;
 
@@ -34,7 +35,7 @@ async fn body_over_eight_mebibytes_is_refused() {
             bytes_max: BYTES_MAX
         }
     );
-    with_timeout(writing).await.unwrap();
+    wait_bounded(writing).await.unwrap();
 }
 
 #[tokio::test]
@@ -82,12 +83,12 @@ async fn large_lists_are_read_in_turn() {
         }
     });
     // The second list is read up to the size that needs a turn.
-    with_timeout(part_sent).await.unwrap();
+    wait_bounded(part_sent).await.unwrap();
     assert!(!second.is_finished(), "its rest waits for the first one");
     seen.try_write(rest).await;
     assert_eq!(response_text(first.await.unwrap()), result_text(&value));
     assert_eq!(response_text(second.await.unwrap()), result_text(&value));
-    assert!(with_timeout(writing).await.unwrap());
+    assert!(wait_bounded(writing).await.unwrap());
 }
 
 #[tokio::test]
@@ -108,7 +109,7 @@ async fn endless_event_line_is_refused() {
             bytes_max: BYTES_MAX
         }
     );
-    with_timeout(writing).await.unwrap();
+    wait_bounded(writing).await.unwrap();
 }
 
 #[tokio::test]
@@ -125,7 +126,7 @@ async fn endless_headers_are_refused() {
         let error = call.await.unwrap().unwrap_err();
         assert!(matches!(error, LinkError::BadHead(_)), "{error:?}");
         assert_eq!(error.execution(), ExecutionStatus::Unknown);
-        with_timeout(writing).await.unwrap();
+        wait_bounded(writing).await.unwrap();
     }
 }
 
@@ -204,7 +205,7 @@ async fn connect_timeout_means_not_sent() {
     };
     let to = HttpEndpoint::parse(&format!("http://{address}/")).unwrap();
     let sent = client.send(HttpRequest::new(Method::GET, &to), wait);
-    let error = with_timeout(sent).await.unwrap_err();
+    let error = wait_bounded(sent).await.unwrap_err();
     assert_eq!(error, http::http_client::HttpError::ConnectTimeout);
     assert_eq!(error.execution(), ExecutionStatus::NotStarted);
 }
@@ -230,7 +231,7 @@ async fn plain_server_is_unreachable_over_https() {
     let to = HttpEndpoint::parse(&format!("https://{address}/")).unwrap();
     let client = http_client();
     let sent = client.send(HttpRequest::new(Method::GET, &to), wait);
-    let error = with_timeout(sent).await.unwrap_err();
+    let error = wait_bounded(sent).await.unwrap_err();
     assert!(
         matches!(error, http::http_client::HttpError::Unreachable(_)),
         "{error:?}"

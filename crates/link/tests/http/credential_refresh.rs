@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use bowline_testkit::wait_bounded;
 use tokio::sync::watch;
 
 use super::*;
@@ -88,7 +89,7 @@ async fn concurrent_refusals_refresh_credentials_once() {
         again.sort();
         assert_eq!(ids, again, "each request once more");
         assert_eq!(changing.refreshes.load(Ordering::Relaxed), 1);
-        let event = with_timeout(scene.events.recv()).await.unwrap();
+        let event = wait_bounded(scene.events.recv()).await.unwrap();
         assert_eq!(event, LinkEvent::ToolsChanged, "others may be shown to us");
     }
 }

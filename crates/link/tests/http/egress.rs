@@ -9,6 +9,7 @@ use bowline_core::egress::EgressAllowlist;
 use bowline_core::error::{ExecutionStatus, FailureClass};
 use bowline_link::http::http_client::{HttpError, HttpRequest, SendOptions};
 use bowline_link::http::http1::{DnsLookup, EgressPolicy};
+use bowline_testkit::wait_bounded;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -73,7 +74,7 @@ impl ForbiddenServer {
     /// Asserts no earlier connection: the first in the queue is our own probe.
     async fn assert_untouched(&self) {
         let own = TcpStream::connect(("127.0.0.1", self.port)).await.unwrap();
-        let (_, first) = with_timeout(self.listener.accept()).await.unwrap();
+        let (_, first) = wait_bounded(self.listener.accept()).await.unwrap();
         assert_eq!(first.port(), own.local_addr().unwrap().port());
     }
 }
@@ -137,7 +138,7 @@ fn egress_client(gate: EgressPolicy) -> Http1Client {
 async fn get_status(client: &Http1Client, url: &str) -> Result<u16, HttpError> {
     let to = HttpEndpoint::parse(url).unwrap();
     let request = HttpRequest::new(Method::GET, &to);
-    let answer = with_timeout(client.send(request, WAIT)).await?;
+    let answer = wait_bounded(client.send(request, WAIT)).await?;
     Ok(answer.status.as_u16())
 }
 
@@ -436,11 +437,10 @@ async fn sec_20_each_redirect_hop_is_checked() {
         name: "probe".into(),
         version: "9".into(),
     };
-    let by = deadline_after(Duration::from_secs(20));
-    let connecting =
-        spawn_task(
-            async move { http::connect(&spec, Arc::new(client), info, by, &TokioSpawner).await },
-        );
+    let by = test_deadline();
+    let connecting = spawn_task(async move {
+        http::connect(&spec, Arc::new(client), info, by, &DetachedSpawner).await
+    });
     // No pooled connections, so each request dials.
     let close = "Connection: close\r\nContent-Type: application/json\r\n";
     let seen = server.next_post().await;

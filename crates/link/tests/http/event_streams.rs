@@ -1,5 +1,7 @@
 //! Interrupted and resumed event streams.
 
+use bowline_testkit::wait_bounded;
+
 use super::*;
 use crate::scripted_server::result_body;
 
@@ -98,7 +100,7 @@ async fn get_stream_resumes_after_break() {
     stream
         .write_event(&format!("id: g-1\nretry: 1\ndata: {changed}"))
         .await;
-    let event = with_timeout(events.recv()).await.unwrap();
+    let event = wait_bounded(events.recv()).await.unwrap();
     assert_eq!(event, LinkEvent::PromptsChanged);
     drop(stream);
     server.next_get().await.respond_status(502).await;
@@ -135,7 +137,7 @@ async fn call_waits_for_get_stream() {
     let seen = scene.server.next_post().await;
     let question = r#"{"jsonrpc":"2.0","id":9,"method":"elicitation/create","params":{}}"#;
     stream.write_event(&format!("data: {question}")).await;
-    let asked = with_timeout(ears.asked.recv()).await.unwrap();
+    let asked = wait_bounded(ears.asked.recv()).await.unwrap();
     drop(asked);
     seen.respond_result("1").await;
     assert_eq!(response_text(call.await.unwrap()), result_text("1"));
@@ -201,7 +203,7 @@ async fn coalesced_event_waits_for_room() {
     }
     let mut heard = Vec::new();
     for _ in 0..3 {
-        heard.push(with_timeout(events.recv()).await.unwrap());
+        heard.push(wait_bounded(events.recv()).await.unwrap());
     }
     assert!(heard.contains(&LinkEvent::ToolsChanged));
     assert!(heard.contains(&LinkEvent::PromptsChanged));

@@ -2,6 +2,7 @@
 
 use bowline_core::error::ExecutionStatus;
 use bowline_link::http::RedirectError;
+use bowline_testkit::wait_bounded;
 use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
@@ -31,7 +32,7 @@ impl ForeignServer {
         let own = TcpStream::connect(("127.0.0.1", self.port()))
             .await
             .unwrap();
-        let (_, first) = with_timeout(self.0.accept()).await.unwrap();
+        let (_, first) = wait_bounded(self.0.accept()).await.unwrap();
         assert_eq!(first, own.local_addr().unwrap());
     }
 }
@@ -145,7 +146,7 @@ async fn sec_22_endless_responses_are_bounded() {
         let seen = scene.server.next_post().await;
         let head = format!("HTTP/1.1 200 OK\r\n{head}\r\n\r\n");
         let (outcome, poured) =
-            with_timeout(async { tokio::join!(call, pour_until_closed(seen, head, piece)) }).await;
+            wait_bounded(async { tokio::join!(call, pour_until_closed(seen, head, piece)) }).await;
         let error = outcome.unwrap().unwrap_err();
         let want = LinkError::TooLong {
             bytes_max: BYTES_MAX,
@@ -172,7 +173,7 @@ async fn sec_22_megabyte_head_is_bounded() {
             let _ = seen.try_write("HTTP/1.1 200 OK\r\n").await && seen.try_write(&header).await;
             drop(seen);
         };
-        let (outcome, ()) = with_timeout(async { tokio::join!(call, writing) }).await;
+        let (outcome, ()) = wait_bounded(async { tokio::join!(call, writing) }).await;
         let error = outcome.unwrap().unwrap_err();
         assert!(matches!(error, LinkError::BadHead(_)), "{error:?}");
         assert_ne!(error.execution(), ExecutionStatus::NotStarted);

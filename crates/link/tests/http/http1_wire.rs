@@ -4,6 +4,7 @@ use ::http::{Method, StatusCode};
 use bowline_link::http::http_client::{
     HttpError, HttpRequest, HttpResponse, RequestBody, SendOptions,
 };
+use bowline_testkit::wait_bounded;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
@@ -44,7 +45,7 @@ impl ClientAndServer {
             seen.respond_raw(bytes).await;
             connection
         };
-        with_timeout(async { tokio::join!(sending, answering) }).await
+        wait_bounded(async { tokio::join!(sending, answering) }).await
     }
 
     /// Sends a request and reads the whole response.
@@ -55,7 +56,7 @@ impl ClientAndServer {
 }
 
 async fn read_whole(mut response: HttpResponse) -> Result<String, HttpError> {
-    let body = with_timeout(response.body.read_whole(usize::MAX)).await?;
+    let body = wait_bounded(response.body.read_whole(usize::MAX)).await?;
     Ok(String::from_utf8(body.to_vec()).unwrap())
 }
 
@@ -144,7 +145,7 @@ async fn bytes_on_idle_connection_close_it() {
     let mut pair = ClientAndServer::new().await;
     let request = HttpRequest::new(Method::POST, &pair.to);
     let sending = pair.client.send(request, WAIT);
-    let (response, mut seen) = with_timeout(async {
+    let (response, mut seen) = wait_bounded(async {
         tokio::join!(sending, async {
             let mut seen = pair.server.next_post().await;
             seen.write_open(OK).await;
@@ -184,13 +185,13 @@ async fn early_response_to_long_request_is_accepted() {
     // Beyond the kernel buffers of a writer without a reader.
     let body = vec![b'x'; 32 << 20];
     request.body = RequestBody::Whole(&body);
-    let response = with_timeout(client.send(request, WAIT)).await.unwrap();
+    let response = wait_bounded(client.send(request, WAIT)).await.unwrap();
     assert_eq!(response.status, StatusCode::PAYLOAD_TOO_LARGE);
     assert_eq!(read_whole(response).await.unwrap(), "big");
     // After a partial request, the connection is closed.
     let mut stream = serving.await.unwrap();
     let mut rest = Vec::new();
-    let _ = with_timeout(stream.read_to_end(&mut rest)).await;
+    let _ = wait_bounded(stream.read_to_end(&mut rest)).await;
     assert!(rest.len() < 32 << 20);
 }
 
@@ -206,7 +207,7 @@ async fn long_request_arrives_whole() {
         assert!(seen.body == body);
         seen.respond_raw(OK).await;
     };
-    let (response, ()) = with_timeout(async { tokio::join!(sending, answering) }).await;
+    let (response, ()) = wait_bounded(async { tokio::join!(sending, answering) }).await;
     assert_eq!(read_whole(response.unwrap()).await.unwrap(), "ok");
     assert_eq!(pair.exchange_whole(OK).await.1, 1);
 }
@@ -219,7 +220,7 @@ async fn unframed_body_ends_with_connection() {
     ] {
         let (to, serving) = serve_once(answer).await;
         let client = http_client();
-        let sent = with_timeout(client.send(HttpRequest::new(Method::POST, &to), WAIT)).await;
+        let sent = wait_bounded(client.send(HttpRequest::new(Method::POST, &to), WAIT)).await;
         let mut stream = serving.await.unwrap();
         stream.shutdown().await.unwrap();
         assert_eq!(read_whole(sent.unwrap()).await.unwrap(), "all of it");
@@ -236,7 +237,7 @@ async fn truncated_body_is_lost() {
     ] {
         let (to, serving) = serve_once(answer).await;
         let client = http_client();
-        let sent = with_timeout(client.send(HttpRequest::new(Method::POST, &to), WAIT)).await;
+        let sent = wait_bounded(client.send(HttpRequest::new(Method::POST, &to), WAIT)).await;
         let mut stream = serving.await.unwrap();
         stream.shutdown().await.unwrap();
         let error = read_whole(sent.unwrap()).await.unwrap_err();
@@ -248,7 +249,7 @@ async fn truncated_body_is_lost() {
 async fn head_response_has_no_body() {
     let (to, serving) = serve_once("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n").await;
     let client = http_client();
-    let response = with_timeout(client.send(HttpRequest::new(Method::HEAD, &to), WAIT)).await;
+    let response = wait_bounded(client.send(HttpRequest::new(Method::HEAD, &to), WAIT)).await;
     assert_eq!(read_whole(response.unwrap()).await.unwrap(), "");
     drop(serving);
 }

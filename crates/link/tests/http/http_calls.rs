@@ -2,6 +2,7 @@
 
 use bowline_core::error::ExecutionStatus;
 use bowline_link::IdempotencyHeader;
+use bowline_testkit::wait_bounded;
 
 use super::*;
 use crate::scripted_server::result_body;
@@ -100,7 +101,7 @@ async fn connection_is_reused_after_ended_stream() {
     seen.end_stream().await;
     // The moment of reading the end is not observable, and the next calls may precede it. A growing
     // number of concurrent calls uses every idle connection.
-    with_timeout(async {
+    wait_bounded(async {
         for count in 1.. {
             let calls: Vec<_> = (0..count).map(|_| scene.start_call()).collect();
             let mut seen = Vec::new();
@@ -177,7 +178,7 @@ async fn server_request_on_call_stream_is_answered() {
     seen.start_stream().await;
     let question = r#"{"jsonrpc":"2.0","id":"q-1","method":"elicitation/create","params":{}}"#;
     seen.write_event(&format!("data: {question}")).await;
-    let asked = with_timeout(ears.asked.recv()).await.unwrap();
+    let asked = wait_bounded(ears.asked.recv()).await.unwrap();
     assert_eq!(asked.id(), br#""q-1""#);
     let said = r#"{"jsonrpc":"2.0","id":"q-1","result":{"action":"accept","content":{"n": 1.50}}}"#;
     asked.respond(Bytes::from_static(said.as_bytes()));
@@ -202,7 +203,7 @@ async fn deadline_pauses_during_client_wait() {
     seen.start_stream().await;
     let question = r#"{"jsonrpc":"2.0","id":1,"method":"elicitation/create","params":{}}"#;
     seen.write_event(&format!("data: {question}")).await;
-    let asked = with_timeout(ears.asked.recv()).await.unwrap();
+    let asked = wait_bounded(ears.asked.recv()).await.unwrap();
     let past = tokio::time::timeout(Duration::from_millis(700), &mut call);
     assert!(past.await.is_err(), "the time of the caller counts");
     asked.respond(Bytes::from_static(
@@ -237,10 +238,10 @@ async fn notifications_before_response_reach_caller() {
     seen.write_event(&format!("data: {}", progress(&id))).await;
     seen.write_event(&format!("data: {log}")).await;
     assert_eq!(
-        with_timeout(ears.told.recv()).await.unwrap(),
+        wait_bounded(ears.told.recv()).await.unwrap(),
         progress(r#""tok""#)
     );
-    assert_eq!(with_timeout(ears.told.recv()).await.unwrap(), log);
+    assert_eq!(wait_bounded(ears.told.recv()).await.unwrap(), log);
     seen.write_event(&format!("data: {}", result_body(&id, "4")))
         .await;
     assert_eq!(response_text(call.await.unwrap()), result_text("4"));
@@ -288,7 +289,7 @@ async fn notifications_travel_in_both_directions() {
     stream.start_stream().await;
     let changed = r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#;
     stream.write_event(&format!("data: {changed}")).await;
-    let event = with_timeout(events.recv()).await.unwrap();
+    let event = wait_bounded(events.recv()).await.unwrap();
     assert_eq!(event, LinkEvent::ToolsChanged);
     link.notify("notifications/roots/list_changed", None)
         .unwrap();

@@ -1,6 +1,7 @@
 //! HTTP+SSE transport, and its detection.
 
 use bowline_link::LinkExit;
+use bowline_testkit::wait_bounded;
 
 use super::*;
 use crate::scripted_server::{SeenRequest, result_body};
@@ -64,7 +65,7 @@ async fn http_sse_server_is_detected() {
         stream.write_event(&format!("data: {CHANGED}")).await;
         stream.write_event(&format!("data: {answer}")).await;
         assert_eq!(response_text(call.await.unwrap()), result_text("7"));
-        let event = with_timeout(scene.events.recv()).await.unwrap();
+        let event = wait_bounded(scene.events.recv()).await.unwrap();
         assert_eq!(event, LinkEvent::ToolsChanged);
     }
 }
@@ -79,7 +80,7 @@ async fn end_of_sse_stream_ends_link() {
     let error = call.await.unwrap().unwrap_err();
     assert_eq!(error, LinkError::Lost(LinkExit::Closed));
     assert_eq!(
-        with_timeout(scene.link.wait_closed()).await,
+        wait_bounded(scene.link.wait_closed()).await,
         LinkExit::Closed
     );
     assert!(!scene.link.is_open());
@@ -94,7 +95,7 @@ async fn calls_end_when_posting_fails() {
     // The first connection is busy, so the second call dials.
     scene.server.stop().await;
     let mut taken = Vec::new();
-    let error = with_timeout(async {
+    let error = wait_bounded(async {
         let mut second = second;
         loop {
             tokio::select! {
@@ -108,7 +109,7 @@ async fn calls_end_when_posting_fails() {
     })
     .await;
     assert!(matches!(error, LinkError::Unreachable(_)), "{error:?}");
-    let error = with_timeout(call).await.unwrap().unwrap_err();
+    let error = wait_bounded(call).await.unwrap().unwrap_err();
     assert_eq!(error, LinkError::Lost(LinkExit::Gone));
     drop((seen, stream));
 }

@@ -2,6 +2,7 @@
 
 use bowline_core::error::ExecutionStatus;
 use bowline_link::LinkExit;
+use bowline_testkit::wait_bounded;
 
 use super::*;
 
@@ -67,7 +68,7 @@ async fn unreachable_server_ends_link_not_calls() {
     let kept = server.next_post().await;
     server.stop().await;
     // Open connections are used first; the server closes each.
-    let error = with_timeout(async {
+    let error = wait_bounded(async {
         loop {
             let mut next = call(&link);
             let error = loop {
@@ -85,10 +86,10 @@ async fn unreachable_server_ends_link_not_calls() {
     assert!(matches!(error, LinkError::Unreachable(_)), "{error:?}");
     assert_eq!(error.execution(), ExecutionStatus::NotStarted);
     assert!(!link.is_open());
-    assert_eq!(with_timeout(link.wait_closed()).await, LinkExit::Gone);
+    assert_eq!(wait_bounded(link.wait_closed()).await, LinkExit::Gone);
     kept.respond_result("1").await;
     assert_eq!(response_text(first.await.unwrap()), result_text("1"));
-    assert_eq!(with_timeout(link.close()).await, LinkExit::Gone);
+    assert_eq!(wait_bounded(link.close()).await, LinkExit::Gone);
 }
 
 #[tokio::test]

@@ -27,11 +27,10 @@ use bowline_link::http::upstream_credentials::{
 };
 use bowline_link::http::{self, HttpLimits, HttpSpec, HttpTransport};
 use bowline_link::{ClientInfo, Link, LinkConnectError, LinkError, LinkEvent, LinkRequest};
-use bowline_runtime::TaskSpawner;
+use bowline_testkit::{DetachedSpawner, deadline_after, spawn_task, test_deadline};
 use bytes::Bytes;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
 
 mod body_limits;
 #[path = "../websocket/certificate.rs"]
@@ -50,7 +49,7 @@ mod scripted_server;
 mod session_renewal;
 mod streamed_uploads;
 mod tls;
-use scripted_server::{ScriptedServer, with_timeout};
+use scripted_server::ScriptedServer;
 
 type LinkOutcome = Result<ServerResponse, LinkError>;
 type ConnectOutcome = Result<(Arc<dyn Link>, mpsc::Receiver<LinkEvent>), LinkConnectError>;
@@ -124,27 +123,9 @@ async fn connect_within(spec: HttpSpec, wait: Duration) -> ConnectOutcome {
         http_client(),
         info,
         deadline_after(wait),
-        &TokioSpawner,
+        &DetachedSpawner,
     )
     .await
-}
-
-struct TokioSpawner;
-
-impl TaskSpawner for TokioSpawner {
-    fn spawn(&self, _: &'static str, task: BoxFuture<'static, ()>) {
-        spawn_task(task);
-    }
-}
-
-#[expect(clippy::disallowed_methods, reason = "tests have no task keeper")]
-fn spawn_task<T: Send + 'static>(task: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
-    tokio::spawn(task)
-}
-
-#[expect(clippy::disallowed_methods, reason = "tests own their clock")]
-fn deadline_after(wait: Duration) -> Instant {
-    Instant::now() + wait
 }
 
 /// Returns a request with the caller id `"a"`.
@@ -155,7 +136,7 @@ fn test_request(method: &'static str) -> LinkRequest {
         rename: None,
         progress_at: None,
         reply_id: Bytes::from_static(b"\"a\""),
-        deadline: deadline_after(Duration::from_secs(20)),
+        deadline: test_deadline(),
         caller: None,
         trace: None,
         idempotency_header: None,

@@ -1,17 +1,11 @@
 //! HTTP server with scripted responses, byte by byte.
 
-use std::time::Duration;
-
+use bowline_testkit::{spawn_task, wait_bounded};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
-
-use crate::spawn_task;
-
-/// Timeout of every wait.
-pub(crate) const SOON: Duration = Duration::from_secs(20);
 
 /// A listener on a free port.
 #[derive(Debug)]
@@ -75,15 +69,15 @@ impl ScriptedServer {
     }
 
     pub(crate) async fn next_post(&mut self) -> SeenRequest {
-        with_timeout(self.posts.recv()).await.unwrap()
+        wait_bounded(self.posts.recv()).await.unwrap()
     }
 
     pub(crate) async fn next_get(&mut self) -> SeenRequest {
-        with_timeout(self.gets.recv()).await.unwrap()
+        wait_bounded(self.gets.recv()).await.unwrap()
     }
 
     pub(crate) async fn next_delete(&mut self) -> SeenRequest {
-        with_timeout(self.deletes.recv()).await.unwrap()
+        wait_bounded(self.deletes.recv()).await.unwrap()
     }
 
     /// Whether no POST waits.
@@ -142,10 +136,6 @@ pub(crate) fn initialize_result(id: &str) -> String {
 
 pub(crate) fn result_body(id: &str, value: &str) -> String {
     format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{value}}}"#)
-}
-
-pub(crate) async fn with_timeout<T>(wait: impl Future<Output = T>) -> T {
-    tokio::time::timeout(SOON, wait).await.expect("in time")
 }
 
 impl SeenRequest {
@@ -236,7 +226,7 @@ impl SeenRequest {
 
     /// Waits until the client closes the connection.
     pub(crate) async fn wait_closed(&mut self) {
-        let _ = with_timeout(&mut self.gone).await;
+        let _ = wait_bounded(&mut self.gone).await;
     }
 }
 

@@ -1,5 +1,7 @@
 //! Session renewal, refusal and end.
 
+use bowline_testkit::wait_bounded;
+
 use super::*;
 
 const UNKNOWN: u16 = 404;
@@ -37,9 +39,9 @@ async fn forgotten_session_is_renewed_once() {
     again.sort();
     assert_eq!(ids, again, "each request once more");
     assert!(scene.server.has_no_post());
-    let event = with_timeout(scene.events.recv()).await.unwrap();
+    let event = wait_bounded(scene.events.recv()).await.unwrap();
     assert_eq!(event, LinkEvent::SessionReset, "it must be told again");
-    let event = with_timeout(scene.events.recv()).await.unwrap();
+    let event = wait_bounded(scene.events.recv()).await.unwrap();
     assert_eq!(event, LinkEvent::ToolsChanged, "what it offers may differ");
 }
 
@@ -218,7 +220,7 @@ async fn closed_link_ends_session() {
         let deleted = scene.server.next_delete().await;
         assert_eq!(deleted.header("mcp-session-id"), Some("one"));
         deleted.respond_status(status).await;
-        let exit = with_timeout(closing).await.unwrap();
+        let exit = wait_bounded(closing).await.unwrap();
         assert_eq!(exit, bowline_link::LinkExit::Stopping);
         assert_eq!(scene.link.close().await, exit, "again");
         let refused = scene.link.request(test_request("tools/call")).await;

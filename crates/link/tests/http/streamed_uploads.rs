@@ -6,6 +6,7 @@ use ::http::Method;
 use bowline_link::http::http_client::{
     BodyChunks, HttpError, HttpRequest, HttpResponse, RequestBody, SendOptions,
 };
+use bowline_testkit::wait_bounded;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -67,7 +68,7 @@ fn start_send(
 /// Reads until the input ends with `end`.
 async fn read_until(stream: &mut TcpStream, end: &[u8]) -> Vec<u8> {
     let mut read = Vec::new();
-    with_timeout(async {
+    wait_bounded(async {
         while !read.ends_with(end) {
             read.push(stream.read_u8().await.unwrap());
         }
@@ -96,7 +97,7 @@ async fn streaming_body_is_sent_with_trailers() {
     let end = read_until(&mut stream, b"\r\n\r\n").await;
     assert_eq!(end, b"0\r\nx-sum: 9\r\n\r\n");
     stream.write_all(b"HTTP/1.1 204 No\r\n\r\n").await.unwrap();
-    assert_eq!(with_timeout(sending).await.unwrap().unwrap().status, 204);
+    assert_eq!(wait_bounded(sending).await.unwrap().unwrap().status, 204);
 }
 
 #[tokio::test]
@@ -120,12 +121,12 @@ async fn known_length_is_declared_and_enforced() {
         if is_good {
             assert_eq!(read_until(&mut stream, b"c").await, b"abc");
             stream.write_all(b"HTTP/1.1 204 No\r\n\r\n").await.unwrap();
-            assert_eq!(with_timeout(sending).await.unwrap().unwrap().status, 204);
+            assert_eq!(wait_bounded(sending).await.unwrap().unwrap().status, 204);
         } else {
-            let error = with_timeout(sending).await.unwrap().unwrap_err();
+            let error = wait_bounded(sending).await.unwrap().unwrap_err();
             assert!(matches!(error, HttpError::Invalid(_)), "{error:?}");
             let mut rest = Vec::new();
-            let _closed = with_timeout(stream.read_to_end(&mut rest)).await;
+            let _closed = wait_bounded(stream.read_to_end(&mut rest)).await;
             assert!(rest.len() < 3);
         }
     }
@@ -140,7 +141,7 @@ async fn response_is_readable_during_upload() {
     read_until(&mut stream, b"\r\n\r\n").await;
     let head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
     stream.write_all(head).await.unwrap();
-    let mut response = with_timeout(sending).await.unwrap().unwrap();
+    let mut response = wait_bounded(sending).await.unwrap().unwrap();
     for word in ["ping", "pong"] {
         feed.send(Ok(word.into())).await.unwrap();
         let echo = async {
@@ -148,7 +149,7 @@ async fn response_is_readable_during_upload() {
             stream.write_all(&piece).await.unwrap();
         };
         let (piece, ()) =
-            with_timeout(async { tokio::join!(response.body.next_chunk(), echo) }).await;
+            wait_bounded(async { tokio::join!(response.body.next_chunk(), echo) }).await;
         assert_eq!(piece.unwrap().unwrap(), word);
     }
     drop(feed);
@@ -156,7 +157,7 @@ async fn response_is_readable_during_upload() {
         read_until(&mut stream, b"0\r\n\r\n").await;
         stream.write_all(b"0\r\nx-end: 1\r\n\r\n").await.unwrap();
     };
-    let (piece, ()) = with_timeout(async { tokio::join!(response.body.next_chunk(), end) }).await;
+    let (piece, ()) = wait_bounded(async { tokio::join!(response.body.next_chunk(), end) }).await;
     assert_eq!(piece, None);
     assert_eq!(response.body.take_trailers(), "x-end: 1\r\n");
 }
@@ -172,9 +173,9 @@ async fn broken_upload_cancels_request() {
     read_until(&mut stream, b"half\r\n").await;
     let gone = HttpError::Lost("the sender is gone".into());
     feed.send(Err(gone.clone())).await.unwrap();
-    assert_eq!(with_timeout(sending).await.unwrap().unwrap_err(), gone);
+    assert_eq!(wait_bounded(sending).await.unwrap().unwrap_err(), gone);
     let mut rest = Vec::new();
-    let _closed = with_timeout(stream.read_to_end(&mut rest)).await;
+    let _closed = wait_bounded(stream.read_to_end(&mut rest)).await;
     // Without the last chunk, the body is incomplete.
     assert_eq!(rest, b"");
 }
@@ -188,7 +189,7 @@ async fn headers_and_trailers_are_unchanged() {
     let head = b"HTTP/1.1 200 OK\r\nSet-Cookie: a\r\nset-cookie: b\xff\r\n\
                  transfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nX-Sum: \xfe\r\n\r\n";
     stream.write_all(head).await.unwrap();
-    let mut response = with_timeout(sending).await.unwrap().unwrap();
+    let mut response = wait_bounded(sending).await.unwrap().unwrap();
     let lines = b"Set-Cookie: a\r\nset-cookie: b\xff\r\ntransfer-encoding: chunked\r\n";
     assert_eq!(response.headers.lines(), lines);
     assert_eq!(response.body.read_whole(10).await.unwrap(), "ok");
@@ -203,13 +204,13 @@ async fn reads_respect_reader_limit() {
     read_until(&mut stream, b"\r\n\r\n").await;
     let head = b"HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\n";
     stream.write_all(head).await.unwrap();
-    let mut response = with_timeout(sending).await.unwrap().unwrap();
+    let mut response = wait_bounded(sending).await.unwrap().unwrap();
     let all = vec![b'z'; 100_000];
     let writing = spawn_task(async move { stream.write_all(&all).await.map(|()| stream) });
     let mut left = 100_000;
     while left > 0 {
         response.body.set_read_max(1_000);
-        let piece = with_timeout(response.body.next_chunk())
+        let piece = wait_bounded(response.body.next_chunk())
             .await
             .unwrap()
             .unwrap();

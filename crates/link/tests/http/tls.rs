@@ -4,6 +4,7 @@ use ::http::Method;
 use ::http::header::AUTHORIZATION;
 use bowline_core::error::ExecutionStatus;
 use bowline_link::http::http_client::{HttpError, HttpRequest, SendOptions};
+use bowline_testkit::wait_bounded;
 use rustls::ClientConfig;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::io::{AsyncReadExt, copy_bidirectional};
@@ -55,9 +56,9 @@ fn client_info() -> ClientInfo {
 async fn trusted_certificate_is_called_over_tls() {
     let mut server = ScriptedServer::start().await;
     let (spec, client) = serve_behind_tls(&server).await;
-    let by = deadline_after(Duration::from_secs(20));
+    let by = test_deadline();
     let connecting = spawn_task(async move {
-        http::connect(&spec, Arc::new(client), client_info(), by, &TokioSpawner).await
+        http::connect(&spec, Arc::new(client), client_info(), by, &DetachedSpawner).await
     });
     server.complete_handshake("one").await;
     let (link, _events) = connecting.await.unwrap().unwrap();
@@ -75,8 +76,8 @@ async fn trusted_certificate_is_called_over_tls() {
 async fn untrusted_certificate_is_refused() {
     let mut server = ScriptedServer::start().await;
     let (spec, _) = serve_behind_tls(&server).await;
-    let by = deadline_after(Duration::from_secs(20));
-    let refused = http::connect(&spec, http_client(), client_info(), by, &TokioSpawner).await;
+    let by = test_deadline();
+    let refused = http::connect(&spec, http_client(), client_info(), by, &DetachedSpawner).await;
     assert!(refused.is_err());
     assert!(server.has_no_post());
 }
@@ -129,13 +130,13 @@ async fn refusal_reason(shown: &TestCertificate, trusted: ClientConfig) -> Arc<s
         first_byte_by: None,
         on_send: &|| panic!("nothing may leave"),
     };
-    let error = with_timeout(client.send(request, wait)).await.unwrap_err();
+    let error = wait_bounded(client.send(request, wait)).await.unwrap_err();
     assert_eq!(error.execution(), ExecutionStatus::NotStarted);
     let HttpError::Unreachable(reason) = error else {
         panic!("{error:?}");
     };
     assert_eq!(
-        with_timeout(serving).await.unwrap(),
+        wait_bounded(serving).await.unwrap(),
         b"",
         "it heard something"
     );

@@ -12,7 +12,6 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_core::BoxFuture;
 use bowline_core::call::ServerResponse;
 use bowline_core::era::Era;
 use bowline_link::sandbox::SandboxPolicy;
@@ -21,12 +20,11 @@ use bowline_link::{
     LinkRequest, LogSequencer, ReaperCommand, StderrLimits, StderrLog, StdioLimits, StdioSpec,
     connect,
 };
-use bowline_runtime::TaskSpawner;
+use bowline_testkit::{
+    DetachedSpawner, deadline_after, test_deadline, wait_bounded, wait_process_exit,
+};
 use bytes::Bytes;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::sync::mpsc;
-use tokio::time::Instant;
 
 mod process_end;
 mod reaping;
@@ -117,7 +115,7 @@ impl StdioScene {
             self.log.clone(),
             client,
             deadline_after(wait),
-            &TokioSpawner,
+            &DetachedSpawner,
         )
         .await
     }
@@ -130,8 +128,7 @@ impl StdioScene {
     async fn wait_lines(&self, count: usize) -> Vec<String> {
         let mut newest = self.log.sequencer().subscribe();
         let written = newest.wait_for(|seq| *seq >= count as u64);
-        let written = tokio::time::timeout(Duration::from_secs(20), written).await;
-        written.expect("lines on stderr").unwrap();
+        wait_bounded(written).await.unwrap();
         self.stderr_texts()
     }
 
@@ -141,20 +138,6 @@ impl StdioScene {
     }
 }
 
-struct TokioSpawner;
-
-impl TaskSpawner for TokioSpawner {
-    #[expect(clippy::disallowed_methods, reason = "tests have no task keeper")]
-    fn spawn(&self, _: &'static str, task: BoxFuture<'static, ()>) {
-        tokio::spawn(task);
-    }
-}
-
-#[expect(clippy::disallowed_methods, reason = "tests own their clock")]
-fn deadline_after(wait: Duration) -> Instant {
-    Instant::now() + wait
-}
-
 fn tool_request(params: impl Into<Bytes>) -> LinkRequest {
     LinkRequest {
         method: Cow::Borrowed("tools/call"),
@@ -162,7 +145,7 @@ fn tool_request(params: impl Into<Bytes>) -> LinkRequest {
         rename: None,
         progress_at: None,
         reply_id: Bytes::from_static(b"77"),
-        deadline: deadline_after(Duration::from_secs(30)),
+        deadline: test_deadline(),
         caller: None,
         trace: None,
         idempotency_header: None,
@@ -176,23 +159,12 @@ async fn call_tool(link: &dyn Link) -> Result<ServerResponse, LinkError> {
     link.request(tool_request("{}")).await
 }
 
-fn parse_pid(text: &str) -> Pid {
-    Pid::from_raw(text.trim().parse().unwrap()).unwrap()
+fn parse_pid(text: &str) -> u32 {
+    text.trim().parse().unwrap()
 }
 
-/// Waits for the exit of a process.
-async fn wait_gone(pid: Pid) {
-    let Ok(fd) = pidfd_open(pid, PidfdFlags::empty()) else {
-        return;
-    };
-    let wait = move || {
-        let mut fds = [PollFd::new(&fd, PollFlags::IN)];
-        let patience = Timespec {
-            tv_sec: 20,
-            tv_nsec: 0,
-        };
-        poll(&mut fds, Some(&patience)).unwrap()
-    };
-    let ended = tokio::task::spawn_blocking(wait).await.unwrap();
-    assert_eq!(ended, 1, "process {pid:?} lives on");
+/// Waits for the exit of a process, while the runtime goes on.
+async fn wait_gone(pid: u32) {
+    let waiting = move || wait_process_exit("the process exits", pid);
+    tokio::task::spawn_blocking(waiting).await.unwrap();
 }

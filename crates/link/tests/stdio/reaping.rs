@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
 use bowline_link::{GatewayInstance, LinkExit};
-use rustix::process::{Signal, kill_process};
+use bowline_testkit::{is_alive, send_signal};
 
 use super::*;
 
@@ -19,7 +19,7 @@ setsid sh -c 'echo $$ >&2; exec sleep 1000' &
 sh -c 'echo $$ >&2; exec sleep 1000' &
 "#;
 
-async fn wait_descendants(scene: &StdioScene) -> Vec<Pid> {
+async fn wait_descendants(scene: &StdioScene) -> Vec<u32> {
     scene
         .wait_lines(3)
         .await
@@ -63,7 +63,7 @@ async fn reported_server_dies_with_reaper() {
     let line = scene.wait_lines(1).await.remove(0);
     let (server, reaper) = line.split_once(' ').unwrap();
     assert_eq!(link.pid(), Some(server.parse().unwrap()));
-    kill_process(parse_pid(reaper), Signal::KILL).unwrap();
+    send_signal(parse_pid(reaper), "KILL");
     assert_eq!(link.wait_closed().await, LinkExit::Signal(9));
     wait_gone(parse_pid(server)).await;
 }
@@ -73,7 +73,7 @@ async fn killed_reaper_leaves_no_descendant() {
     let script = format!("{DESCENDANTS} echo $PPID >&2; while :; do sleep 1000; done");
     let scene = StdioScene::from_server_script(ReaperMode::Reaper, &script);
     let link = scene.connect_link().await;
-    let mut pids: Vec<Pid> = scene
+    let mut pids: Vec<u32> = scene
         .wait_lines(4)
         .await
         .iter()
@@ -83,16 +83,16 @@ async fn killed_reaper_leaves_no_descendant() {
         .iter()
         .position(|one| is_parent_of(*one, link.pid().unwrap()));
     let reaper = pids.remove(parents.expect("the reaper is among them"));
-    kill_process(reaper, Signal::KILL).unwrap();
+    send_signal(reaper, "KILL");
     assert_eq!(link.wait_closed().await, LinkExit::Signal(9));
     for pid in pids {
         wait_gone(pid).await;
     }
 }
 
-fn is_parent_of(parent: Pid, child: u32) -> bool {
+fn is_parent_of(parent: u32, child: u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{child}/status")).unwrap();
-    status.contains(&format!("\nPPid:\t{}\n", parent.as_raw_pid()))
+    status.contains(&format!("\nPPid:\t{parent}\n"))
 }
 
 #[tokio::test]
@@ -128,10 +128,6 @@ async fn ended_instance_leaves_no_process_of_others() {
     for pid in &scenes[1].2 {
         wait_gone(*pid).await;
     }
-}
-
-fn is_alive(pid: Pid) -> bool {
-    rustix::process::test_kill_process(pid).is_ok()
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! Resource limits: an excessive server is killed with all descendants, and reported.
 
 use bowline_link::LinkExit;
+use bowline_testkit::poll_until;
 
 use super::*;
 
@@ -93,23 +94,15 @@ async fn server_cannot_forge_reaper_code() {
 
 #[tokio::test]
 async fn memory_usage_excludes_reaper() {
-    const POLL_INTERVAL: Duration = Duration::from_millis(10);
     let script = r"head -c 50000000 /dev/zero | (tail; :) & echo up >&2; read -r end";
     let scene = StdioScene::from_server_script(ReaperMode::Reaper, script);
     let link = scene.connect_link().await;
     scene.wait_lines(1).await;
     let tree = link.processes().unwrap();
-    let peak = async {
-        loop {
-            let usage = tree.usage();
-            if usage.memory_bytes > 40 * MIB && usage.processes >= 3 {
-                break;
-            }
-            // The process reports no peak, so the test looks again.
-            tokio::time::sleep(POLL_INTERVAL).await;
-        }
-    };
-    let seen = tokio::time::timeout(Duration::from_secs(20), peak).await;
-    seen.expect("the memory of a descendant is seen");
+    poll_until("the memory of a descendant is seen", || {
+        let usage = tree.usage();
+        usage.memory_bytes > 40 * MIB && usage.processes >= 3
+    })
+    .await;
     link.close().await;
 }

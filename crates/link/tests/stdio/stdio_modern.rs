@@ -94,8 +94,7 @@ impl ScriptedClient {
                 received.await;
             }
         };
-        let waited = tokio::time::timeout(Duration::from_secs(20), wait).await;
-        waited.expect("the client receives it");
+        wait_bounded(wait).await;
     }
 }
 

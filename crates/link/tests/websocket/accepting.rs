@@ -3,6 +3,7 @@
 use bowline_link::websocket::{
     UpgradeError, UpgradeRequest, WebSocketAcceptError, accept_upgrade as take_in,
 };
+use bowline_testkit::deadline_after;
 use http::StatusCode;
 
 use super::*;
@@ -39,7 +40,7 @@ async fn read_rest(mut stream: TcpStream) -> String {
 
 #[tokio::test]
 async fn valid_upgrade_keeps_request_parts() {
-    let spawner = TokioSpawner::default();
+    let spawner = JoiningSpawner::default();
     let (listener, endpoint) = listen_on_free_port().await;
     let serve = async {
         let (stream, _) = listener.accept().await.unwrap();
@@ -62,7 +63,7 @@ async fn valid_upgrade_keeps_request_parts() {
 
 #[tokio::test]
 async fn early_bytes_become_first_message() {
-    let spawner = TokioSpawner::default();
+    let spawner = JoiningSpawner::default();
     let mut bytes = GOOD.as_bytes().to_vec();
     bytes.extend(encode_frame(TEXT, Some([1, 2, 3, 4]), b"early"));
     let (caller, _stream) = accept_bytes(&bytes).await;
@@ -73,7 +74,7 @@ async fn early_bytes_become_first_message() {
 
 #[tokio::test]
 async fn non_upgrade_request_is_refused() {
-    let spawner = TokioSpawner::default();
+    let spawner = JoiningSpawner::default();
     for (from, to, fault, status) in [
         ("GET", "POST", UpgradeError::Method, "405"),
         ("HTTP/1.1", "HTTP/1.0", UpgradeError::NotWebSocket, "426"),
@@ -168,7 +169,7 @@ async fn partial_request_times_out() {
     let (dialled, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
     let (mut stream, (accepted, _)) = (dialled.unwrap(), accepted.unwrap());
     stream.write_all(b"GET / HT").await.unwrap();
-    let hasty = test_deadline() - LONG + Duration::from_millis(50);
+    let hasty = deadline_after(Duration::from_millis(50));
     let caller = take_in(accepted, hasty).await;
     assert_eq!(caller.unwrap_err(), WebSocketAcceptError::Timeout);
 }

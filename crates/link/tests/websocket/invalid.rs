@@ -4,7 +4,7 @@ use super::*;
 
 /// Sends these bytes to a client; returns the disconnect reason and the close code.
 async fn send_invalid_bytes(bytes: &[u8], limits: WebSocketLimits) -> (DisconnectReason, u16) {
-    let spawner = TokioSpawner::default();
+    let spawner = JoiningSpawner::default();
     let (outgoing, mut incoming, mut stream) = connect_raw_server(limits, &spawner).await;
     stream.write_all(bytes).await.unwrap();
     let ended = wait_end(&mut incoming).await;
@@ -44,7 +44,7 @@ async fn invalid_frames_end_connection() {
 
 #[tokio::test]
 async fn unmasked_client_is_refused() {
-    let spawner = TokioSpawner::default();
+    let spawner = JoiningSpawner::default();
     let (listener, _) = listen_on_free_port().await;
     let address = listener.local_addr().unwrap();
     let (dialled, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
@@ -90,7 +90,7 @@ async fn oversized_message_ends_connection_early() {
         assert!(reason.contains("1000 bytes"), "{reason}");
         assert_eq!(code, 1009);
     }
-    let spawner = TokioSpawner::default();
+    let spawner = JoiningSpawner::default();
     let (_outgoing, mut incoming, mut stream) = connect_raw_server(limits, &spawner).await;
     let largest = encode_frame(TEXT, None, &[b'x'; 1_000]);
     stream.write_all(&largest).await.unwrap();
@@ -115,7 +115,7 @@ async fn random_bytes_end_or_deliver_messages() {
                 _ => bytes.extend(encode_frame(TEXT, None, &payload)),
             }
         }
-        let spawner = TokioSpawner::default();
+        let spawner = JoiningSpawner::default();
         let (near, far) = tokio::io::duplex(random.usize(1..5_000));
         let mut socket =
             open_websocket(near, WebSocketRole::Client, Bytes::new(), limits, &spawner);

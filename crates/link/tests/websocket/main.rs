@@ -7,21 +7,17 @@
     reason = "tests"
 )]
 
-use std::sync::Mutex;
 use std::time::Duration;
 
-use bowline_core::BoxFuture;
 use bowline_link::http::endpoint::HttpEndpoint;
 use bowline_link::websocket::{
     DialError, DisconnectReason, MessageFormat, WebSocketLimits, WebSocketReceiver, WebSocketRole,
     WebSocketSender, accept_key, dial, open_websocket,
 };
-use bowline_runtime::TaskSpawner;
+use bowline_testkit::{JoiningSpawner, listen_on_loopback, read_head, test_deadline, wait_bounded};
 use bytes::Bytes;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinHandle;
-use tokio::time::Instant;
 
 mod accepting;
 mod certificate;
@@ -32,51 +28,12 @@ mod websocket_dialing;
 mod websocket_end;
 mod websocket_limits;
 
-/// Timeout of every wait.
-const LONG: Duration = Duration::from_secs(20);
-
-/// Spawns tasks, and tracks the end of all tasks.
-#[derive(Debug, Default)]
-struct TokioSpawner(Mutex<Vec<JoinHandle<()>>>);
-
-impl TaskSpawner for TokioSpawner {
-    fn spawn(&self, _: &'static str, task: BoxFuture<'static, ()>) {
-        #[expect(clippy::disallowed_methods, reason = "the tests' own spawner")]
-        self.0.lock().unwrap().push(tokio::spawn(task));
-    }
-}
-
-impl TokioSpawner {
-    /// Waits until every task has ended.
-    async fn wait_idle(&self) {
-        let tasks = std::mem::take(&mut *self.0.lock().unwrap());
-        for task in tasks {
-            tokio::time::timeout(LONG, task).await.unwrap().unwrap();
-        }
-    }
-}
-
-fn test_deadline() -> Instant {
-    #[expect(clippy::disallowed_methods, reason = "the tests' own deadline")]
-    let now = Instant::now();
-    now + LONG
-}
-
 /// Listens on a free port.
 async fn listen_on_free_port() -> (TcpListener, HttpEndpoint) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let listener = listen_on_loopback().await;
     let address = listener.local_addr().unwrap();
     let endpoint = HttpEndpoint::parse(&format!("http://{address}/broker")).unwrap();
     (listener, endpoint)
-}
-
-/// Reads a request head.
-async fn read_head(stream: &mut (impl AsyncReadExt + Unpin)) -> String {
-    let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") {
-        head.push(stream.read_u8().await.unwrap());
-    }
-    String::from_utf8(head).unwrap()
 }
 
 /// Returns the 101 response for a request head.
@@ -104,7 +61,7 @@ async fn accept_client(listener: &TcpListener) -> (String, TcpStream) {
 /// Returns our client, and the raw stream of the server.
 async fn connect_raw_server(
     limits: WebSocketLimits,
-    spawner: &TokioSpawner,
+    spawner: &JoiningSpawner,
 ) -> (WebSocketSender, WebSocketReceiver, TcpStream) {
     let (listener, endpoint) = listen_on_free_port().await;
     let (dialled, (_, stream)) = tokio::join!(
@@ -119,7 +76,7 @@ async fn connect_raw_server(
 async fn websocket_pair(
     client: WebSocketLimits,
     server: WebSocketLimits,
-    spawner: &TokioSpawner,
+    spawner: &JoiningSpawner,
 ) -> (
     (WebSocketSender, WebSocketReceiver),
     (WebSocketSender, WebSocketReceiver),
@@ -132,8 +89,7 @@ async fn websocket_pair(
 /// Waits for the disconnect.
 async fn wait_end(incoming: &mut WebSocketReceiver) -> DisconnectReason {
     loop {
-        let next = tokio::time::timeout(LONG, incoming.next()).await;
-        if let Err(ended) = next.unwrap() {
+        if let Err(ended) = wait_bounded(incoming.next()).await {
             return ended;
         }
     }
@@ -190,8 +146,7 @@ async fn read_frame(stream: &mut TcpStream) -> std::io::Result<(u8, Vec<u8>)> {
 /// Reads the next client frame besides pings.
 async fn read_non_ping(stream: &mut TcpStream) -> (u8, Vec<u8>) {
     loop {
-        let read = tokio::time::timeout(LONG, read_frame(stream)).await;
-        let (first, said) = read.unwrap().unwrap();
+        let (first, said) = wait_bounded(read_frame(stream)).await.unwrap();
         if first != PING {
             return (first, said);
         }

@@ -6,7 +6,7 @@ use super::*;
 
 #[tokio::test]
 async fn messages_arrive_in_order_both_ways() {
-    let spawner = TokioSpawner::default();
+    let spawner = JoiningSpawner::default();
     let limits = WebSocketLimits::default();
     let ((client, mut from_server), (server, mut from_client)) =
         websocket_pair(limits, limits, &spawner).await;
@@ -39,7 +39,7 @@ async fn messages_arrive_in_order_both_ways() {
 
 #[tokio::test]
 async fn batched_messages_arrive_in_order() {
-    let spawner = TokioSpawner::default();
+    let spawner = JoiningSpawner::default();
     let limits = WebSocketLimits {
         queue_max: 4,
         queue_bytes_max: 1_000,
@@ -73,7 +73,7 @@ async fn batched_messages_arrive_in_order() {
 
 #[tokio::test]
 async fn fragmented_message_with_pings_arrives_whole() {
-    let spawner = TokioSpawner::default();
+    let spawner = JoiningSpawner::default();
     let (_outgoing, mut incoming, mut stream) =
         connect_raw_server(WebSocketLimits::default(), &spawner).await;
     let text = "é".repeat(300);
@@ -97,7 +97,7 @@ async fn fragmented_message_with_pings_arrives_whole() {
 
 #[tokio::test]
 async fn text_format_skips_binary_messages() {
-    let spawner = TokioSpawner::default();
+    let spawner = JoiningSpawner::default();
     let (_outgoing, mut incoming, mut stream) =
         connect_raw_server(WebSocketLimits::default(), &spawner).await;
     let mut bytes = encode_frame(BINARY, None, b"\xff");
@@ -108,7 +108,7 @@ async fn text_format_skips_binary_messages() {
 
 #[tokio::test]
 async fn formats_control_sent_and_accepted_opcodes() {
-    let spawner = TokioSpawner::default();
+    let spawner = JoiningSpawner::default();
     for (form, kind) in [
         (MessageFormat::TextOrBytes, TEXT),
         (MessageFormat::Binary, BINARY),
@@ -151,7 +151,7 @@ async fn formats_control_sent_and_accepted_opcodes() {
 
 #[tokio::test]
 async fn messages_of_all_sizes_arrive_whole() {
-    let spawner = TokioSpawner::default();
+    let spawner = JoiningSpawner::default();
     let limits = WebSocketLimits {
         format: MessageFormat::Binary,
         ..WebSocketLimits::default()
@@ -187,7 +187,7 @@ async fn messages_of_all_sizes_arrive_whole() {
 
 #[tokio::test]
 async fn dropping_next_loses_no_message() {
-    let spawner = TokioSpawner::default();
+    let spawner = JoiningSpawner::default();
     let (_outgoing, mut incoming, mut stream) =
         connect_raw_server(WebSocketLimits::default(), &spawner).await;
     let said: Vec<String> = (0..50).map(|number| "m".repeat(number * 20)).collect();
@@ -211,13 +211,13 @@ async fn dropping_next_loses_no_message() {
         heard
     };
     let both = async { tokio::join!(write, read) };
-    let ((), heard) = tokio::time::timeout(LONG, both).await.unwrap();
+    let ((), heard) = wait_bounded(both).await;
     assert_eq!(heard, said);
 }
 
 #[tokio::test]
 async fn dropped_send_is_all_or_nothing() {
-    let spawner = TokioSpawner::default();
+    let spawner = JoiningSpawner::default();
     let limits = WebSocketLimits {
         queue_max: 2,
         ..WebSocketLimits::default()
@@ -234,8 +234,8 @@ async fn dropped_send_is_all_or_nothing() {
             tokio::task::yield_now().await;
         }
     }
-    let sending = tokio::time::timeout(LONG, client.send("end".into()));
-    sending.await.unwrap().unwrap();
+    let sending = wait_bounded(client.send("end".into()));
+    sending.await.unwrap();
     let mut heard = Vec::new();
     loop {
         match from_client.next().await.unwrap() {
@@ -250,7 +250,7 @@ async fn dropped_send_is_all_or_nothing() {
 
 #[tokio::test]
 async fn small_message_does_not_pin_buffer() {
-    let spawner = TokioSpawner::default();
+    let spawner = JoiningSpawner::default();
     let (_outgoing, mut incoming, mut stream) =
         connect_raw_server(WebSocketLimits::default(), &spawner).await;
     let mut bytes = Vec::new();

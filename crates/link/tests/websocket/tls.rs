@@ -12,7 +12,7 @@ async fn trusted_certificate_connects_over_tls() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let endpoint = HttpEndpoint::parse(&format!("https://localhost:{port}/broker")).unwrap();
-    let spawner = TokioSpawner::default();
+    let spawner = JoiningSpawner::default();
     let limits = WebSocketLimits::default();
     let serve = async {
         let (stream, _) = listener.accept().await.unwrap();
@@ -56,7 +56,7 @@ async fn untrusted_peer_gets_no_token() {
     let (shown, key) = test_certificate("localhost");
     let (trusted, _) = test_certificate("localhost");
     let (other, other_key) = test_certificate("other.example");
-    let spawner = TokioSpawner::default();
+    let spawner = JoiningSpawner::default();
     let limits = WebSocketLimits::default();
     for (acceptor, tls) in [
         (tls_acceptor(shown.clone(), key), client_trusting(trusted)),
@@ -84,7 +84,7 @@ async fn plain_peer_is_refused_over_tls() {
     let (listener, endpoint) = listen_on_free_port().await;
     let endpoint = endpoint.to_string().replace("http:", "https:");
     let endpoint = HttpEndpoint::parse(&endpoint).unwrap();
-    let spawner = TokioSpawner::default();
+    let spawner = JoiningSpawner::default();
     let serve = async {
         let (mut stream, _) = listener.accept().await.unwrap();
         let _ = stream.write_all(b"HTTP/1.1 400 What\r\n\r\n").await;

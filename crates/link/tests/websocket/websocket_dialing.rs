@@ -1,11 +1,13 @@
 //! Dialling: the upgrade request, and every connect failure.
 
+use bowline_testkit::deadline_after;
+
 use super::*;
 
 #[tokio::test]
 async fn upgrade_sends_token_and_reports_status() {
     let (listener, endpoint) = listen_on_free_port().await;
-    let spawner = TokioSpawner::default();
+    let spawner = JoiningSpawner::default();
     let limits = WebSocketLimits::default();
     let (dialled, (head, _stream)) = tokio::join!(
         dial(
@@ -39,7 +41,7 @@ async fn upgrade_sends_token_and_reports_status() {
 #[tokio::test]
 async fn wrong_accept_key_is_refused() {
     let (listener, endpoint) = listen_on_free_port().await;
-    let spawner = TokioSpawner::default();
+    let spawner = JoiningSpawner::default();
     let limits = WebSocketLimits::default();
     let other = "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==";
     let good = upgrade_response(other);
@@ -57,7 +59,7 @@ async fn wrong_accept_key_is_refused() {
 #[tokio::test]
 async fn invalid_token_is_not_sent() {
     let (_listener, endpoint) = listen_on_free_port().await;
-    let spawner = TokioSpawner::default();
+    let spawner = JoiningSpawner::default();
     let limits = WebSocketLimits::default();
     let evil = "a\r\nX-Role: owner";
     let dialled = dial(&endpoint, Some(evil), test_deadline(), limits, &spawner).await;
@@ -67,7 +69,7 @@ async fn invalid_token_is_not_sent() {
 #[tokio::test]
 async fn bytes_after_response_are_kept() {
     let (listener, endpoint) = listen_on_free_port().await;
-    let spawner = TokioSpawner::default();
+    let spawner = JoiningSpawner::default();
     let answer = async {
         let (mut stream, _) = listener.accept().await.unwrap();
         let mut answer = upgrade_response(&read_head(&mut stream).await).into_bytes();
@@ -89,9 +91,9 @@ async fn bytes_after_response_are_kept() {
 #[tokio::test]
 async fn missing_or_endless_response_is_given_up() {
     let (listener, endpoint) = listen_on_free_port().await;
-    let spawner = TokioSpawner::default();
+    let spawner = JoiningSpawner::default();
     let limits = WebSocketLimits::default();
-    let brief = test_deadline() - LONG + Duration::from_millis(100);
+    let brief = deadline_after(Duration::from_millis(100));
     let dialled = dial(&endpoint, None, brief, limits, &spawner).await;
     assert_eq!(dialled.err(), Some(DialError::Timeout));
     let (first, _) = listener.accept().await.unwrap();

@@ -14,7 +14,7 @@ fn short_timeouts() -> WebSocketLimits {
 
 #[tokio::test]
 async fn half_open_peer_is_found_by_silence() {
-    let spawner = TokioSpawner::default();
+    let spawner = JoiningSpawner::default();
     let (outgoing, mut incoming, stream) = connect_raw_server(short_timeouts(), &spawner).await;
     let silent = DisconnectReason::Silent(short_timeouts().silence_max);
     assert_eq!(wait_end(&mut incoming).await, silent);
@@ -28,7 +28,7 @@ async fn half_open_peer_is_found_by_silence() {
 
 #[tokio::test]
 async fn peer_with_pongs_only_is_alive() {
-    let spawner = TokioSpawner::default();
+    let spawner = JoiningSpawner::default();
     let (_outgoing, mut incoming, mut stream) =
         connect_raw_server(short_timeouts(), &spawner).await;
     let answering = async {
@@ -52,7 +52,7 @@ async fn peer_with_pongs_only_is_alive() {
 
 #[tokio::test]
 async fn unread_peer_is_not_considered_dead() {
-    let spawner = TokioSpawner::default();
+    let spawner = JoiningSpawner::default();
     let (_outgoing, mut incoming, mut stream) =
         connect_raw_server(short_timeouts(), &spawner).await;
     // Nothing is read meanwhile; our pings continue and keep the peer informed.
@@ -71,7 +71,7 @@ async fn unread_peer_is_not_considered_dead() {
 
 #[tokio::test]
 async fn idle_peers_stay_connected() {
-    let spawner = TokioSpawner::default();
+    let spawner = JoiningSpawner::default();
     let ((client, mut from_server), (server, mut from_client)) =
         websocket_pair(short_timeouts(), short_timeouts(), &spawner).await;
     let quiet = async {
@@ -90,9 +90,9 @@ async fn idle_peers_stay_connected() {
 
 #[tokio::test]
 async fn unreading_peer_is_disconnected() {
-    let spawner = TokioSpawner::default();
+    let spawner = JoiningSpawner::default();
     let limits = WebSocketLimits {
-        silence_max: LONG,
+        silence_max: Duration::from_secs(20),
         ..short_timeouts()
     };
     let (outgoing, mut incoming, stream) = connect_raw_server(limits, &spawner).await;
@@ -114,7 +114,7 @@ async fn unreading_peer_is_disconnected() {
 
 #[tokio::test]
 async fn vanished_peer_is_broken_not_closed() {
-    let spawner = TokioSpawner::default();
+    let spawner = JoiningSpawner::default();
     let (outgoing, mut incoming, stream) =
         connect_raw_server(WebSocketLimits::default(), &spawner).await;
     drop(stream);
@@ -132,18 +132,16 @@ async fn vanished_peer_is_broken_not_closed() {
 
 #[tokio::test]
 async fn writer_without_reader_detects_break() {
-    let spawner = TokioSpawner::default();
+    let spawner = JoiningSpawner::default();
     let (outgoing, incoming, stream) = connect_raw_server(short_timeouts(), &spawner).await;
     drop((incoming, stream));
-    let broken = tokio::time::timeout(LONG, outgoing.wait_closed())
-        .await
-        .unwrap();
+    let broken = wait_bounded(outgoing.wait_closed()).await;
     assert!(matches!(broken, DisconnectReason::Broken(_)), "{broken:?}");
 }
 
 #[tokio::test]
 async fn close_reason_arrives_during_peer_writes() {
-    let spawner = TokioSpawner::default();
+    let spawner = JoiningSpawner::default();
     let limits = WebSocketLimits::default();
     for round in 0..20 {
         let ((client, mut from_server), (server, from_client)) =
@@ -173,7 +171,7 @@ async fn close_reason_arrives_during_peer_writes() {
 
 #[tokio::test]
 async fn queued_messages_are_written_before_close() {
-    let spawner = TokioSpawner::default();
+    let spawner = JoiningSpawner::default();
     let (outgoing, incoming, mut stream) =
         connect_raw_server(WebSocketLimits::default(), &spawner).await;
     for said in ["one", "two"] {
@@ -198,7 +196,7 @@ async fn queued_messages_are_written_before_close() {
 
 #[tokio::test]
 async fn peer_close_is_answered() {
-    let spawner = TokioSpawner::default();
+    let spawner = JoiningSpawner::default();
     let (_outgoing, mut incoming, mut stream) =
         connect_raw_server(WebSocketLimits::default(), &spawner).await;
     stream
@@ -227,7 +225,7 @@ async fn peer_close_is_answered() {
 
 #[tokio::test]
 async fn dropping_both_halves_flushes_and_closes() {
-    let spawner = TokioSpawner::default();
+    let spawner = JoiningSpawner::default();
     let (outgoing, incoming, mut stream) =
         connect_raw_server(WebSocketLimits::default(), &spawner).await;
     let other = outgoing.clone();
@@ -245,7 +243,7 @@ async fn dropping_both_halves_flushes_and_closes() {
 
 #[tokio::test]
 async fn long_close_reason_is_cut_at_character() {
-    let spawner = TokioSpawner::default();
+    let spawner = JoiningSpawner::default();
     let limits = WebSocketLimits::default();
     let ((_client, mut from_server), (server, _from_client)) =
         websocket_pair(limits, limits, &spawner).await;
@@ -259,7 +257,7 @@ async fn long_close_reason_is_cut_at_character() {
 
 #[tokio::test]
 async fn close_reason_is_found_after_write_error() {
-    let spawner = TokioSpawner::default();
+    let spawner = JoiningSpawner::default();
     let (outgoing, mut incoming, mut stream) = connect_raw_server(short_timeouts(), &spawner).await;
     let mut said = encode_frame(TEXT, None, b"last");
     said.extend(encode_frame(CLOSE, None, b"\x0f\xa1fenced"));
@@ -271,7 +269,7 @@ async fn close_reason_is_found_after_write_error() {
     drop(stream);
     // A full queue blocks the sender, so the loop leaves the writer its turns.
     let failing = async { while outgoing.send("x".into()).await.is_ok() {} };
-    tokio::time::timeout(LONG, failing).await.unwrap();
+    wait_bounded(failing).await;
     assert_eq!(incoming.next().await.unwrap(), "last");
     let want = DisconnectReason::Closed {
         code: 4001,
@@ -283,7 +281,7 @@ async fn close_reason_is_found_after_write_error() {
 
 #[tokio::test]
 async fn close_frame_survives_unread_input() {
-    let spawner = TokioSpawner::default();
+    let spawner = JoiningSpawner::default();
     let (outgoing, incoming, mut stream) =
         connect_raw_server(WebSocketLimits::default(), &spawner).await;
     let unread = encode_frame(TEXT, None, &[b'x'; 100_000]);

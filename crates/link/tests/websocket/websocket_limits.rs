@@ -12,7 +12,7 @@ fn numbered_message(number: usize) -> Bytes {
 
 #[tokio::test]
 async fn slow_reader_slows_sender_without_loss() {
-    let spawner = TokioSpawner::default();
+    let spawner = JoiningSpawner::default();
     let limits = WebSocketLimits {
         queue_max: 8,
         queue_bytes_max: 20_000,
@@ -40,14 +40,14 @@ async fn slow_reader_slows_sender_without_loss() {
             }
         };
         let both = async { tokio::join!(sending, reading) };
-        tokio::time::timeout(LONG, both).await.unwrap();
+        wait_bounded(both).await;
         assert!(held.is_err(), "nobody read, and all was taken");
     }
 }
 
 #[tokio::test]
 async fn full_queue_returns_message_until_room() {
-    let spawner = TokioSpawner::default();
+    let spawner = JoiningSpawner::default();
     for limits in [
         WebSocketLimits {
             queue_max: 4,
@@ -75,15 +75,15 @@ async fn full_queue_returns_message_until_room() {
         for number in 0..queued {
             assert_eq!(from_client.next().await.unwrap(), numbered_message(number));
         }
-        let sending = tokio::time::timeout(LONG, client.send(numbered_message(8)));
-        sending.await.unwrap().unwrap();
+        let sending = wait_bounded(client.send(numbered_message(8)));
+        sending.await.unwrap();
         assert_eq!(from_client.next().await.unwrap(), numbered_message(8));
     }
 }
 
 #[tokio::test]
 async fn oversized_message_uses_whole_queue() {
-    let spawner = TokioSpawner::default();
+    let spawner = JoiningSpawner::default();
     let limits = WebSocketLimits {
         queue_bytes_max: 100,
         ..WebSocketLimits::default()
@@ -91,8 +91,8 @@ async fn oversized_message_uses_whole_queue() {
     let ((client, _from_server), (_server, mut from_client)) =
         websocket_pair(limits, limits, &spawner).await;
     for number in 0..3 {
-        let sending = tokio::time::timeout(LONG, client.send(numbered_message(number)));
-        sending.await.unwrap().unwrap();
+        let sending = wait_bounded(client.send(numbered_message(number)));
+        sending.await.unwrap();
     }
     for number in 0..3 {
         assert_eq!(from_client.next().await.unwrap(), numbered_message(number));
@@ -101,7 +101,7 @@ async fn oversized_message_uses_whole_queue() {
 
 #[tokio::test]
 async fn concurrent_writers_do_not_deadlock() {
-    let spawner = TokioSpawner::default();
+    let spawner = JoiningSpawner::default();
     let limits = WebSocketLimits {
         queue_max: 4,
         ..WebSocketLimits::default()
@@ -126,5 +126,5 @@ async fn concurrent_writers_do_not_deadlock() {
             read(&mut from_client)
         )
     };
-    tokio::time::timeout(LONG, all).await.unwrap();
+    wait_bounded(all).await;
 }

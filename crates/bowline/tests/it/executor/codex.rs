@@ -5,7 +5,6 @@ use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
 
 use bowline_core::error::ExecutionStatus;
 use bowline_host::executor::connection::{
@@ -19,14 +18,14 @@ use bowline_link::http::http_client::{
 };
 use bowline_link::websocket::dial;
 use bowline_runtime::TaskTracker;
+use bowline_testkit::{poll_for, test_deadline};
 use http::Method;
 use serde_json::json;
 use tempfile::TempDir;
-use tokio::time::Instant;
 
 use crate::harness::executor::executor_server_config;
 use crate::harness::fixture_server::FixtureServer;
-use crate::harness::{Gateway, POLL_INTERVAL, send_signal};
+use crate::harness::{Gateway, send_signal};
 use crate::peers::PeerManifest;
 
 /// A Codex exec-server in a separate process and directory.
@@ -167,12 +166,6 @@ fn read_request(stream: &mut TcpStream) -> String {
     head + std::str::from_utf8(&body).unwrap()
 }
 
-fn test_deadline() -> Instant {
-    #[expect(clippy::disallowed_methods, reason = "the tests' own deadline")]
-    let now = Instant::now();
-    now + Duration::from_secs(20)
-}
-
 async fn open_session(
     codex: &CodexExecServer,
     resume: Option<Arc<str>>,
@@ -291,13 +284,12 @@ async fn codex_exec_server_refusals_and_sessions_are_understood() {
     );
     drop(client);
     // The exec-server notices the end of the old connection later and announces it to nobody.
-    let resumed = tokio::time::timeout_at(test_deadline(), async {
-        loop {
-            match open_session(&codex, Some(Arc::clone(&session))).await {
-                Err(ExecServerOpenError::Attached) => tokio::time::sleep(POLL_INTERVAL).await,
-                other => return other,
-            }
+    let description = "the exec-server notices the end of the connection";
+    let resumed = poll_for(description, async || {
+        match open_session(&codex, Some(Arc::clone(&session))).await {
+            Err(ExecServerOpenError::Attached) => None,
+            other => Some(other),
         }
     });
-    assert_eq!(resumed.await.unwrap().unwrap().session_id(), &session);
+    assert_eq!(resumed.await.unwrap().session_id(), &session);
 }

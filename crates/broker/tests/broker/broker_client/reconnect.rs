@@ -11,14 +11,12 @@ use bowline_core::backoff::Backoff;
 use bowline_core::error::ExecutionStatus;
 use bowline_core::time::MonotonicTime;
 use bowline_link::websocket::DialError;
+use bowline_testkit::wait_bounded;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
-use tokio::time::timeout;
 
 use super::{broker_call, until};
-use crate::scripted_broker::{
-    CuttableProxy, LONG, ScriptedBroker, client, item, output, quick_options,
-};
+use crate::scripted_broker::{CuttableProxy, ScriptedBroker, client, item, output, quick_options};
 
 /// Options with reconnects within milliseconds.
 fn quick_reconnect() -> BrokerClientOptions {
@@ -178,8 +176,8 @@ async fn later_call_starts_a_new_round() {
     let client =
         BrokerClient::start(&url, CredentialSource::from_token("secret"), options, None).unwrap();
     for stored in [false, true] {
-        let asked = timeout(LONG, client.call(broker_call("one", stored)));
-        let error = asked.await.unwrap().unwrap_err();
+        let asked = wait_bounded(client.call(broker_call("one", stored)));
+        let error = asked.await.unwrap_err();
         assert!(matches!(error, BrokerCallError::NotSent(_)), "{error:?}");
     }
     assert_eq!(client.closed_reason(), None);
@@ -190,9 +188,9 @@ async fn later_call_starts_a_new_round() {
         peer.respond(&id, &output("one")).await;
         peer
     };
-    let asked = timeout(LONG, client.call(broker_call("one", false)));
+    let asked = wait_bounded(client.call(broker_call("one", false)));
     let (answer, _peer) = tokio::join!(asked, serve);
-    assert_eq!(answer.unwrap(), Ok(output("one")));
+    assert_eq!(answer, Ok(output("one")));
 }
 
 #[tokio::test]

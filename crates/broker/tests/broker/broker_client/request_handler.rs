@@ -9,12 +9,12 @@ use bowline_broker::frames::{
 use bowline_broker::{
     BrokerClient, CredentialSource, DeliverError, HubRequestHandler, HubSender, RemotePeer as _,
 };
+use bowline_testkit::wait_bounded;
 use bytes::Bytes;
 use tokio::sync::mpsc;
-use tokio::time::timeout;
 
 use super::until;
-use crate::scripted_broker::{LONG, ScriptedBroker, ScriptedBrokerPeer, client, quick_options};
+use crate::scripted_broker::{ScriptedBroker, ScriptedBrokerPeer, client, quick_options};
 
 /// Records handled frames and the sender of each.
 #[derive(Debug)]
@@ -94,7 +94,7 @@ async fn serving_client(
 }
 
 async fn next_handled(seen: &mut HandledFrames) -> (String, HubSender) {
-    timeout(LONG, seen.recv()).await.unwrap().unwrap()
+    wait_bounded(seen.recv()).await.unwrap()
 }
 
 fn refusal(id: Option<Arc<str>>) -> BrokerRefusal {

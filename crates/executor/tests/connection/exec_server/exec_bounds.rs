@@ -73,11 +73,11 @@ async fn stalled_reader_overflows_alone() {
     for seq in 1..=24 {
         peer.send_piece(&stuck, seq, &piece).await;
         peer.send_piece(&name, seq, b"x").await;
-        let piece = with_timeout(body.next_chunk()).await.unwrap().unwrap();
+        let piece = wait_bounded(body.next_chunk()).await.unwrap().unwrap();
         assert_eq!(piece, &b"x"[..]);
     }
     peer.send_end(&name, 25).await;
-    assert_eq!(with_timeout(body.next_chunk()).await, None);
+    assert_eq!(wait_bounded(body.next_chunk()).await, None);
     // Buffered chunks are released at once, so only the error is left.
     let (pieces, error) = read_chunks(&mut unread).await;
     assert!(pieces.is_empty());
@@ -144,7 +144,7 @@ async fn piece_over_one_mebibyte_ends_connection() {
         matches!(error, Some(HttpError::Disconnected(_))),
         "{error:?}"
     );
-    let ended = with_timeout(async {
+    let ended = wait_bounded(async {
         loop {
             if let Err(ended) = peer.socket.receiver.next().await {
                 return ended;
@@ -171,7 +171,7 @@ async fn invalid_base64_ends_connection() {
         "{error:?}"
     );
     assert_eq!(
-        with_timeout(client.wait_closed()).await,
+        wait_bounded(client.wait_closed()).await,
         DisconnectReason::Local
     );
 }

@@ -10,8 +10,7 @@ async fn open_with_response(
     let (listener, endpoint) = listen_on_free_port().await;
     let opening = async {
         let socket = dial_endpoint(&endpoint).await;
-        ExecServerConnection::open(socket, "bowline", resume.map(Arc::from), &ExecServerSpawner)
-            .await
+        ExecServerConnection::open(socket, "bowline", resume.map(Arc::from), &DetachedSpawner).await
     };
     let scripting = async {
         let mut peer = accept_client(&listener).await;
@@ -21,7 +20,7 @@ async fn open_with_response(
         peer.write_message(&answer).await;
         (peer, first["params"].clone())
     };
-    let (opened, (_peer, params)) = with_timeout(async { tokio::join!(opening, scripting) }).await;
+    let (opened, (_peer, params)) = wait_bounded(async { tokio::join!(opening, scripting) }).await;
     (opened, params)
 }
 
@@ -57,8 +56,8 @@ async fn unanswered_handshake_times_out() {
     let (near, far) = tokio::io::duplex(4_096);
     let limits = exec_server_limits();
     let side = websocket::WebSocketRole::Client;
-    let socket = websocket::open_websocket(near, side, Bytes::new(), limits, &ExecServerSpawner);
-    let opened = ExecServerConnection::open(socket, "bowline", None, &ExecServerSpawner).await;
+    let socket = websocket::open_websocket(near, side, Bytes::new(), limits, &DetachedSpawner);
+    let opened = ExecServerConnection::open(socket, "bowline", None, &DetachedSpawner).await;
     assert_eq!(opened.unwrap_err(), ExecServerOpenError::Timeout);
     drop(far);
 }

@@ -128,12 +128,12 @@ async fn late_head_times_out_and_drops_stream() {
     let (near, far) = tokio::io::duplex(64 * 1_024);
     let limits = exec_server_limits();
     let join = |stream, side| {
-        websocket::open_websocket(stream, side, Bytes::new(), limits, &ExecServerSpawner)
+        websocket::open_websocket(stream, side, Bytes::new(), limits, &DetachedSpawner)
     };
     let near = join(near, websocket::WebSocketRole::Client);
     let socket = join(far, websocket::WebSocketRole::Server);
     let mut peer = ScriptedExecServer { socket };
-    let opening = ExecServerConnection::open(near, "bowline", None, &ExecServerSpawner);
+    let opening = ExecServerConnection::open(near, "bowline", None, &DetachedSpawner);
     let (client, ()) = tokio::join!(opening, peer.complete_handshake());
     let client = client.unwrap();
     let answered = send_streamed(&client).await.unwrap_err();
@@ -146,7 +146,7 @@ async fn binary_messages_are_read_as_text() {
     let (listener, endpoint) = listen_on_free_port().await;
     let opening = async {
         let socket = dial_endpoint(&endpoint).await;
-        ExecServerConnection::open(socket, "bowline", None, &ExecServerSpawner)
+        ExecServerConnection::open(socket, "bowline", None, &DetachedSpawner)
             .await
             .unwrap()
     };
@@ -157,11 +157,11 @@ async fn binary_messages_are_read_as_text() {
             format: websocket::MessageFormat::Binary,
             ..exec_server_limits()
         };
-        let socket = caller.upgrade(limits, &ExecServerSpawner).await.unwrap();
+        let socket = caller.upgrade(limits, &DetachedSpawner).await.unwrap();
         let mut peer = ScriptedExecServer { socket };
         peer.complete_handshake().await;
         peer
     };
-    let (client, mut peer) = with_timeout(async { tokio::join!(opening, scripting) }).await;
+    let (client, mut peer) = wait_bounded(async { tokio::join!(opening, scripting) }).await;
     assert_stream_works(&client, &mut peer, "http-1").await;
 }

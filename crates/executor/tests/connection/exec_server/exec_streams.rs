@@ -64,7 +64,7 @@ async fn pieces_before_head_are_kept() {
         peer.send_delta("http-1", 2, b"late", true, None).await;
     };
     let (response, ()) = tokio::join!(send_streamed(&client), scripting);
-    let body = with_timeout(response.unwrap().body.read_whole(1_024))
+    let body = wait_bounded(response.unwrap().body.read_whole(1_024))
         .await
         .unwrap();
     assert_eq!(body, &b"early late"[..]);
@@ -123,7 +123,7 @@ async fn disconnect_fails_pending_head() {
         peer.receive_request().await;
         drop(peer);
     };
-    let (response, ()) = tokio::join!(with_timeout(send_streamed(&client)), scripting);
+    let (response, ()) = tokio::join!(wait_bounded(send_streamed(&client)), scripting);
     assert!(
         matches!(response, Err(HttpError::Disconnected(_))),
         "{response:?}"

@@ -1,5 +1,7 @@
 //! Memory limits per client.
 
+use bowline_testkit::write_bytes;
+
 use super::*;
 
 const MIB: usize = 1024 * 1024;
@@ -10,7 +12,7 @@ async fn oversized_whole_response_keeps_the_connection() {
     let mut client = served.client().await;
     client.send_request(2, &upstream.url, json!({})).await;
     let (mut stream, _) = upstream.accept_request().await;
-    write(&mut stream, CHUNKED).await;
+    write_bytes(&mut stream, CHUNKED).await;
     let chunk = format!("{MIB:x}\r\n{}\r\n", "x".repeat(MIB));
     for _ in 0..9 {
         // A refused response is not read to the end.
@@ -21,7 +23,7 @@ async fn oversized_whole_response_keeps_the_connection() {
     let answer = client.read().await;
     assert_eq!(answer["error"]["code"], -32603);
     client.send_request(3, &upstream.url, json!({})).await;
-    upstream.answers(plain("ok")).await;
+    upstream.serve_response(plain("ok")).await;
     assert_eq!(client.read().await["id"], 3);
 }
 
@@ -32,13 +34,13 @@ async fn oversized_request_body_is_refused() {
     let body = STANDARD.encode(vec![0; 8 * MIB + 1]);
     let refused = client.refused(&upstream.url, json!({"bodyBase64": body}));
     assert_eq!(refused.await["code"], -32602);
-    assert!(upstream.is_unused().await);
+    upstream.assert_unused().await;
 }
 
 #[tokio::test]
 async fn excess_requests_are_refused() {
-    let upstream = ScriptedUpstream::new().await;
-    let mut offer = upstream.offer();
+    let upstream = RawUpstream::start().await;
+    let mut offer = offer_for(&upstream);
     offer.limits.flow.streams_max = 2;
     let served = AdapterServer::new(offer).await;
     let mut client = served.client().await;
@@ -51,7 +53,7 @@ async fn excess_requests_are_refused() {
     assert_eq!(refused["code"], -32603);
     assert_eq!(refused["data"]["code"], "busy");
     let (mut stream, _) = held.remove(0);
-    write(&mut stream, plain("ok")).await;
+    write_bytes(&mut stream, plain("ok")).await;
     assert_eq!(client.read().await["id"], 2);
     client.send_request(5, &upstream.url, json!({})).await;
     drop(stream);
@@ -80,7 +82,7 @@ async fn slow_reader_slows_the_server() {
     let more = json!({"streamResponse": true});
     client.send_request(2, &upstream.url, more).await;
     let (mut stream, _) = upstream.accept_request().await;
-    write(&mut stream, "HTTP/1.1 200 OK\r\n\r\n").await;
+    write_bytes(&mut stream, "HTTP/1.1 200 OK\r\n\r\n").await;
     let piece = vec![b'x'; MIB];
     let mut written = 0;
     // Kernel buffers add to both directions.

@@ -6,7 +6,7 @@ use bowline_executor::{
 };
 use bowline_link::websocket::{MessageFormat, WebSocketLimits, WebSocketRole, open_websocket};
 use bowline_runtime::SystemClock;
-use bowline_testkit::poll_for;
+use bowline_testkit::{poll_for, write_bytes};
 use std::sync::Arc;
 
 use super::*;
@@ -25,7 +25,7 @@ async fn requests_before_handshake_are_refused() {
     assert_eq!(again["error"]["code"], -32600);
     client.write(&json!({"method": "initialized"})).await;
     client.send_request(2, &upstream.url, json!({})).await;
-    upstream.answers(plain("ok")).await;
+    upstream.serve_response(plain("ok")).await;
     assert_eq!(client.read().await["result"]["status"], 200);
 }
 
@@ -111,7 +111,7 @@ async fn binary_messages_are_read_as_text() {
         ..exec_server_limits()
     };
     let tasks = TaskTracker::default();
-    let dialling = dial(&served.endpoint, None, until(), limits, &tasks);
+    let dialling = dial(&served.endpoint, None, test_deadline(), limits, &tasks);
     let socket = Box::pin(dialling).await.unwrap();
     let mut client = RawClient { socket };
     assert!(!client.handshake().await.is_empty());
@@ -145,9 +145,11 @@ async fn stalled_handshake_times_out() {
 async fn over_http(served: &AdapterServer, request: &str) -> String {
     let authority = served.endpoint.uri().authority().unwrap().as_str();
     let mut stream = TcpStream::connect(authority).await.unwrap();
-    write(&mut stream, request).await;
+    write_bytes(&mut stream, request).await;
     let mut answer = String::new();
-    soon(stream.read_to_string(&mut answer)).await.unwrap();
+    wait_bounded(stream.read_to_string(&mut answer))
+        .await
+        .unwrap();
     answer.lines().next().unwrap().to_owned()
 }
 

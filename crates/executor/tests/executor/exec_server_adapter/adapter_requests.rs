@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bowline_executor::{ExecutorSecrets, SecretError};
+use bowline_testkit::{wait_closed, write_bytes};
 
 use super::*;
 
@@ -21,11 +22,11 @@ async fn whole_response_has_headers_and_body() {
     assert!(head.starts_with("POST /path?q=1 HTTP/1.1\r\n"), "{head}");
     assert!(head.contains("x-a: 1\r\nx-a: 2\r\n"), "{head}");
     let mut body = [0; 5];
-    soon(stream.read_exact(&mut body)).await.unwrap();
+    wait_bounded(stream.read_exact(&mut body)).await.unwrap();
     assert_eq!(&body, b"\x00\xffhey");
     let answer = b"HTTP/1.1 201 Created\r\nset-cookie: a\r\nset-cookie: b\r\nx-b: \xff\xfe\r\n\
         content-length: 2\r\n\r\nok";
-    write(&mut stream, answer).await;
+    write_bytes(&mut stream, answer).await;
     let answer = client.read().await;
     let header = |name: &str, value: &str| json!({"name": name, "value": value});
     let headers = [
@@ -60,7 +61,7 @@ async fn invalid_request_is_refused() {
         let refused = client.refused(url, more.clone()).await;
         assert_eq!(refused["code"], -32602, "{url} {more} {refused}");
     }
-    assert!(upstream.is_unused().await);
+    upstream.assert_unused().await;
 }
 
 #[tokio::test]
@@ -89,7 +90,7 @@ async fn failed_request_reports_execution() {
 #[tokio::test]
 async fn denied_destination_is_never_contacted() {
     let (_allowed, served) = served().await;
-    let forbidden = ScriptedUpstream::new().await;
+    let forbidden = RawUpstream::start().await;
     let mut client = served.client().await;
     for streamed in [false, true] {
         let more = json!({"streamResponse": streamed});
@@ -97,7 +98,7 @@ async fn denied_destination_is_never_contacted() {
         assert_eq!(refused["code"], -32602);
         assert_eq!(refused["data"]["code"], "denied");
     }
-    assert!(forbidden.is_unused().await);
+    forbidden.assert_unused().await;
 }
 
 #[derive(Debug)]
@@ -118,8 +119,8 @@ impl ExecutorSecrets for OneSecret {
 
 #[tokio::test]
 async fn secret_header_ignores_environment() {
-    let upstream = ScriptedUpstream::new().await;
-    let mut offer = upstream.offer();
+    let upstream = RawUpstream::start().await;
+    let mut offer = offer_for(&upstream);
     offer.secrets = Arc::new(OneSecret);
     let served = AdapterServer::new(offer).await;
     let mut client = served.client().await;
@@ -130,7 +131,7 @@ async fn secret_header_ignores_environment() {
     client
         .send_request(2, &upstream.url, filled("TRACKER"))
         .await;
-    let head = upstream.answers(plain("ok")).await;
+    let head = upstream.serve_response(plain("ok")).await;
     assert!(head.contains("authorization: Bearer s3cret\r\n"), "{head}");
     assert_eq!(client.read().await["result"]["status"], 200);
     for name in ["PATH", "HOME", "AWS_SECRET_ACCESS_KEY", "NONE", ""] {
@@ -138,7 +139,7 @@ async fn secret_header_ignores_environment() {
         assert_eq!(refused["code"], -32602, "{name}");
         assert!(!refused.to_string().contains("s3cret"));
     }
-    assert!(upstream.is_unused().await);
+    upstream.assert_unused().await;
 }
 
 #[tokio::test]
@@ -151,18 +152,18 @@ async fn request_timeout_is_enforced() {
     let (mut stream, _) = upstream.accept_request().await;
     let answer = client.read().await;
     assert_eq!(answer["error"]["code"], -32603);
-    closed(&mut stream).await;
+    wait_closed(&mut stream).await;
     // The timeout covers the body too.
     let more = json!({"timeoutMs": 200, "streamResponse": true});
     client.send_request(3, &upstream.url, more).await;
     let (mut stream, _) = upstream.accept_request().await;
-    write(&mut stream, format!("{CHUNKED}1\r\nx\r\n")).await;
+    write_bytes(&mut stream, format!("{CHUNKED}1\r\nx\r\n")).await;
     assert_eq!(client.read().await["id"], 3);
     assert_eq!(decoded(&client.delta("r", 1).await["deltaBase64"]), b"x");
     let last = client.delta("r", 2).await;
     assert_eq!(last["done"], true);
     assert!(last["error"].as_str().unwrap().contains("timed out"));
-    closed(&mut stream).await;
+    wait_closed(&mut stream).await;
 }
 
 #[tokio::test]
@@ -173,10 +174,10 @@ async fn slow_request_blocks_no_other() {
     let (mut slow, _) = upstream.accept_request().await;
     for id in 3..20 {
         client.send_request(id, &upstream.url, json!({})).await;
-        upstream.answers(plain("quick")).await;
+        upstream.serve_response(plain("quick")).await;
         assert_eq!(client.read().await["id"], id);
     }
-    write(&mut slow, plain("slow")).await;
+    write_bytes(&mut slow, plain("slow")).await;
     let answer = client.read().await;
     assert_eq!(answer["id"], 2);
     assert_eq!(decoded(&answer["result"]["bodyBase64"]), b"slow");

@@ -1,5 +1,7 @@
 //! Streamed responses.
 
+use bowline_testkit::{wait_closed, write_bytes};
+
 use super::*;
 
 fn streaming_request(name: &str) -> Value {
@@ -14,12 +16,12 @@ async fn deltas_are_numbered_from_one() {
         .send_request(2, &upstream.url, streaming_request("http-1"))
         .await;
     let (mut stream, _) = upstream.accept_request().await;
-    write(&mut stream, CHUNKED).await;
+    write_bytes(&mut stream, CHUNKED).await;
     let head = client.read().await;
     assert_eq!(head["id"], 2);
     assert_eq!(head["result"]["bodyBase64"], "");
     for (seq, piece) in [(1, "one"), (2, "two"), (3, "three")] {
-        write(&mut stream, format!("{:x}\r\n{piece}\r\n", piece.len())).await;
+        write_bytes(&mut stream, format!("{:x}\r\n{piece}\r\n", piece.len())).await;
         let delta = client.delta("http-1", seq).await;
         assert_eq!(decoded(&delta["deltaBase64"]), piece.as_bytes());
         assert_eq!(
@@ -27,7 +29,7 @@ async fn deltas_are_numbered_from_one() {
             (&json!(false), &Value::Null)
         );
     }
-    write(&mut stream, "0\r\n\r\n").await;
+    write_bytes(&mut stream, "0\r\n\r\n").await;
     let last = client.delta("http-1", 4).await;
     let want = json!({
         "requestId": "http-1", "seq": 4, "deltaBase64": "", "done": true, "error": null,
@@ -43,7 +45,7 @@ async fn truncated_body_ends_with_error_delta() {
         .send_request(2, &upstream.url, streaming_request("s"))
         .await;
     let (mut stream, _) = upstream.accept_request().await;
-    write(
+    write_bytes(
         &mut stream,
         "HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nabc",
     )
@@ -67,18 +69,18 @@ async fn stream_name_is_exclusive_until_end() {
     let refused = client.refused(&upstream.url, streaming_request("d")).await;
     assert_eq!(refused["code"], -32602);
     let closing = CHUNKED.replace("\r\n\r\n", "\r\nconnection: close\r\n\r\n");
-    write(&mut stream, closing).await;
+    write_bytes(&mut stream, closing).await;
     assert_eq!(client.read().await["id"], 2);
     let refused = client.refused(&upstream.url, streaming_request("d")).await;
     assert_eq!(refused["code"], -32602);
-    write(&mut stream, "0\r\n\r\n").await;
+    write_bytes(&mut stream, "0\r\n\r\n").await;
     assert_eq!(client.delta("d", 1).await["done"], true);
     drop(stream);
     for id in 10..30 {
         client
             .send_request(id, &upstream.url, streaming_request("d"))
             .await;
-        upstream.answers(plain("again")).await;
+        upstream.serve_response(plain("again")).await;
         assert_eq!(client.read().await["id"], id);
         let delta = client.delta("d", 1).await;
         assert_eq!(decoded(&delta["deltaBase64"]), b"again");
@@ -94,15 +96,15 @@ async fn requests_end_with_the_connection() {
         .send_request(2, &upstream.url, streaming_request("one"))
         .await;
     let (mut one, _) = upstream.accept_request().await;
-    write(&mut one, format!("{CHUNKED}1\r\nx\r\n")).await;
+    write_bytes(&mut one, format!("{CHUNKED}1\r\nx\r\n")).await;
     client
         .send_request(3, &upstream.url, streaming_request("two"))
         .await;
     let (mut two, _) = upstream.accept_request().await;
     drop(client);
     let began = now();
-    closed(&mut one).await;
-    closed(&mut two).await;
+    wait_closed(&mut one).await;
+    wait_closed(&mut two).await;
     let took = began.elapsed();
     assert!(took < Duration::from_millis(100), "{took:?}");
 }
@@ -116,7 +118,7 @@ async fn closing_adapter_ends_its_requests() {
         .await;
     let (mut one, _) = upstream.accept_request().await;
     served.stop().await;
-    closed(&mut one).await;
+    wait_closed(&mut one).await;
     let ended = client.wait_closed().await;
     assert!(
         matches!(ended, DisconnectReason::Closed { code: 1001, .. }),
@@ -135,8 +137,8 @@ async fn large_body_deltas_are_bounded() {
     let body: Vec<u8> = (0..5_000_000_u32).map(|at| (at % 251) as u8).collect();
     let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len());
     let sending = async {
-        write(&mut stream, head).await;
-        write(&mut stream, &body).await;
+        write_bytes(&mut stream, head).await;
+        write_bytes(&mut stream, &body).await;
     };
     let reading = async {
         assert_eq!(client.read().await["id"], 2);

@@ -7,6 +7,7 @@ use bowline_executor::connection::{
 use bowline_link::http::http_client::{
     HttpError, HttpRequest as Request, HttpResponse, SendOptions,
 };
+use bowline_testkit::{wait_closed, write_bytes};
 use http::Method;
 
 use super::*;
@@ -27,7 +28,7 @@ async fn carry(client: &ExecServerConnection, url: &str) -> Result<HttpResponse,
     };
     let wait = SendOptions {
         connect_by: None,
-        first_byte_by: Some(until()),
+        first_byte_by: Some(test_deadline()),
         on_send: &|| (),
     };
     client.send_request(errand, wait).await
@@ -39,20 +40,26 @@ async fn own_client_works_with_own_adapter() {
     let client = connected(&served).await;
     let answering = async {
         let (mut stream, _) = upstream.accept_request().await;
-        write(&mut stream, format!("{CHUNKED}3\r\none\r\n")).await;
+        write_bytes(&mut stream, format!("{CHUNKED}3\r\none\r\n")).await;
         stream
     };
     let (response, mut stream) = tokio::join!(carry(&client, &upstream.url), answering);
     let mut body = response.unwrap().body;
-    assert_eq!(soon(body.next_chunk()).await.unwrap().unwrap(), &b"one"[..]);
-    write(&mut stream, "3\r\ntwo\r\n0\r\n\r\n").await;
-    assert_eq!(soon(body.read_whole(100)).await.unwrap(), &b"two"[..]);
+    assert_eq!(
+        wait_bounded(body.next_chunk()).await.unwrap().unwrap(),
+        &b"one"[..]
+    );
+    write_bytes(&mut stream, "3\r\ntwo\r\n0\r\n\r\n").await;
+    assert_eq!(
+        wait_bounded(body.read_whole(100)).await.unwrap(),
+        &b"two"[..]
+    );
 }
 
 #[tokio::test]
 async fn adapter_errors_keep_execution() {
     let (upstream, served) = served().await;
-    let forbidden = ScriptedUpstream::new().await;
+    let forbidden = RawUpstream::start().await;
     let client = connected(&served).await;
     let Err(HttpError::RemoteFailure(failure)) = carry(&client, &forbidden.url).await else {
         panic!("it was let go");
@@ -76,14 +83,17 @@ async fn mid_body_cut_is_reported() {
     let client = connected(&served).await;
     let answering = async {
         let (mut stream, _) = upstream.accept_request().await;
-        write(&mut stream, format!("{CHUNKED}3\r\none\r\n")).await;
+        write_bytes(&mut stream, format!("{CHUNKED}3\r\none\r\n")).await;
         stream
     };
     let (response, mut stream) = tokio::join!(carry(&client, &upstream.url), answering);
     let mut body = response.unwrap().body;
-    assert_eq!(soon(body.next_chunk()).await.unwrap().unwrap(), &b"one"[..]);
+    assert_eq!(
+        wait_bounded(body.next_chunk()).await.unwrap().unwrap(),
+        &b"one"[..]
+    );
     served.stop().await;
-    let error = soon(body.next_chunk()).await.unwrap().unwrap_err();
+    let error = wait_bounded(body.next_chunk()).await.unwrap().unwrap_err();
     assert!(matches!(error, HttpError::Disconnected(_)), "{error:?}");
-    closed(&mut stream).await;
+    wait_closed(&mut stream).await;
 }

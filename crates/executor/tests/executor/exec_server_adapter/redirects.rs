@@ -15,10 +15,12 @@ async fn redirect_is_returned_in_stop_mode() {
     let mut client = served.client().await;
     let stop = json!({"redirectPolicy": "stop"});
     client.send_request(2, &upstream.url, stop).await;
-    upstream.answers(redirect_response(302, "/there")).await;
+    upstream
+        .serve_response(redirect_response(302, "/there"))
+        .await;
     let answer = client.read().await;
     assert_eq!(answer["result"]["status"], 302);
-    assert!(upstream.is_unused().await);
+    upstream.assert_unused().await;
 }
 
 #[tokio::test]
@@ -39,8 +41,10 @@ async fn redirect_is_followed_on_request() {
         let mut more = more;
         more["headers"] = json!([{"name": "authorization", "value": "kept"}]);
         client.send_request(2, &upstream.url, more).await;
-        upstream.answers(redirect_response(status, "/there")).await;
-        let head = upstream.answers(plain("there")).await;
+        upstream
+            .serve_response(redirect_response(status, "/there"))
+            .await;
+        let head = upstream.serve_response(plain("there")).await;
         assert!(head.starts_with(&format!("{method} /there ")), "{head}");
         assert!(head.contains("authorization: kept\r\n"), "{head}");
         let answer = client.read().await;
@@ -50,9 +54,9 @@ async fn redirect_is_followed_on_request() {
 
 #[tokio::test]
 async fn cross_origin_redirect_drops_credentials() {
-    let (first, second) = (ScriptedUpstream::new().await, ScriptedUpstream::new().await);
-    let mut offer = first.offer();
-    offer.egress.all.push(second.rule());
+    let (first, second) = (RawUpstream::start().await, RawUpstream::start().await);
+    let mut offer = offer_for(&first);
+    offer.egress.all.push(rule_for(&second));
     let served = AdapterServer::new(offer).await;
     let mut client = served.client().await;
     let headers = json!([
@@ -63,8 +67,10 @@ async fn cross_origin_redirect_drops_credentials() {
     client
         .send_request(2, &first.url, json!({"headers": headers}))
         .await;
-    first.answers(redirect_response(307, &second.url)).await;
-    let head = second.answers(plain("there")).await;
+    first
+        .serve_response(redirect_response(307, &second.url))
+        .await;
+    let head = second.serve_response(plain("there")).await;
     assert!(!head.contains("s3cret"), "{head}");
     assert!(head.contains("x-other: told\r\n"), "{head}");
     assert_eq!(client.read().await["result"]["status"], 200);
@@ -73,15 +79,15 @@ async fn cross_origin_redirect_drops_credentials() {
 #[tokio::test]
 async fn every_hop_obeys_the_allow_list() {
     let (upstream, served) = served().await;
-    let forbidden = ScriptedUpstream::new().await;
+    let forbidden = RawUpstream::start().await;
     let mut client = served.client().await;
     client.send_request(2, &upstream.url, json!({})).await;
     upstream
-        .answers(redirect_response(307, &forbidden.url))
+        .serve_response(redirect_response(307, &forbidden.url))
         .await;
     let refused = &client.read().await["error"];
     assert_eq!(refused["data"]["code"], "denied");
-    assert!(forbidden.is_unused().await);
+    forbidden.assert_unused().await;
 }
 
 #[tokio::test]
@@ -90,8 +96,10 @@ async fn redirect_loop_is_limited() {
     let mut client = served.client().await;
     client.send_request(2, &upstream.url, json!({})).await;
     for _ in 0..11 {
-        upstream.answers(redirect_response(302, "/again")).await;
+        upstream
+            .serve_response(redirect_response(302, "/again"))
+            .await;
     }
     assert_eq!(client.read().await["error"]["code"], -32603);
-    assert!(upstream.is_unused().await);
+    upstream.assert_unused().await;
 }

@@ -5,8 +5,9 @@ use std::time::Duration;
 use bowline_core::error::ExecutionStatus;
 use bowline_executor::ExecutorRegistryOptions;
 use bowline_link::http::http_client::HttpError;
+use bowline_testkit::{deadline_after, test_deadline};
 
-use super::gateway_rig::{RegistryGateway, ScriptedExecutor, asking, code, get, quick, soon};
+use super::gateway_rig::{RegistryGateway, ScriptedExecutor, asking, code, get, quick};
 
 #[tokio::test]
 async fn request_waits_for_recently_lost_executor() {
@@ -63,7 +64,7 @@ async fn lost_executor_is_away_after_recovery_wait() {
     let gateway = RegistryGateway::new(short).await;
     let (_office, before) = gateway.join("office", "first", false).await;
     gateway.cut("office").await;
-    let error = get(&*gateway.client("office"), Some(soon())).await;
+    let error = get(&*gateway.client("office"), Some(test_deadline())).await;
     assert_eq!(code(&error.unwrap_err()), "executor_away");
     // Immediate failure from now on.
     let error = get(&*gateway.client("office"), None).await.unwrap_err();
@@ -78,7 +79,7 @@ async fn caller_timeout_limits_the_wait() {
     let gateway = RegistryGateway::new(ExecutorRegistryOptions::default()).await;
     let (_office, _) = gateway.join("office", "first", false).await;
     gateway.cut("office").await;
-    let at_once = Some(soon() - super::gateway_rig::LONG);
+    let at_once = Some(deadline_after(Duration::ZERO));
     let error = get(&*gateway.client("office"), at_once).await.unwrap_err();
     assert_eq!(code(&error), "executor_away");
     assert_eq!(error.execution(), ExecutionStatus::NotStarted);

@@ -8,13 +8,13 @@ use bowline_executor::{
 };
 use bowline_link::http::endpoint::HttpEndpoint;
 use bowline_link::websocket::{DisconnectReason, accept_upgrade};
+use bowline_testkit::{test_deadline, wait_bounded};
 use http::header::AUTHORIZATION;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 use super::gateway_rig::{
-    RegistryGateway, ScriptedExecutor, asking, code, get, hello, quick, socket_limits, soon, wire,
-    within,
+    RegistryGateway, ScriptedExecutor, asking, code, get, hello, quick, socket_limits, wire,
 };
 
 /// Listener of a scripted executor.
@@ -49,9 +49,9 @@ impl ScriptedListener {
         &self,
         gateway: &RegistryGateway,
     ) -> (ScriptedExecutor, String, JoinHandle<()>) {
-        let (stream, _) = within(self.listener.accept()).await.unwrap();
+        let (stream, _) = wait_bounded(self.listener.accept()).await.unwrap();
         let (stream, line) = wire(stream);
-        let caller = accept_upgrade(stream, soon()).await.unwrap();
+        let caller = accept_upgrade(stream, test_deadline()).await.unwrap();
         let token = caller.parts.headers[AUTHORIZATION].to_str().unwrap();
         let token = token.to_owned();
         let socket = caller
@@ -91,7 +91,7 @@ async fn redial_uses_the_current_credential() {
     gateway.executors.dial("office", office.spec("one"));
     let (mut script, _, line) = office.accept_over(&gateway).await;
     let before = script.open("office", "first", false).await;
-    within(gateway.executors.wait_ready("office", soon()))
+    wait_bounded(gateway.executors.wait_ready("office", test_deadline()))
         .await
         .unwrap();
     // The same endpoint with another credential keeps the connection.
@@ -115,7 +115,7 @@ async fn failed_dial_is_reported_as_away() {
     let spec = office.spec("secret");
     drop(office);
     gateway.executors.dial("office", spec);
-    let error = get(&*gateway.client("office"), Some(soon()))
+    let error = get(&*gateway.client("office"), Some(test_deadline()))
         .await
         .unwrap_err();
     assert_eq!(code(&error), "executor_away");
@@ -129,7 +129,7 @@ async fn unwanted_executor_is_hung_up() {
     gateway.executors.dial("office", office.spec("secret"));
     let (mut script, _) = office.accept_executor(&gateway).await;
     script.open("office", "first", false).await;
-    within(gateway.executors.wait_ready("office", soon()))
+    wait_bounded(gateway.executors.wait_ready("office", test_deadline()))
         .await
         .unwrap();
     assert_eq!(gateway.executors.dialled_names(), ["office".into()]);
@@ -151,7 +151,7 @@ async fn moved_executor_is_dialled_at_new_endpoint() {
     gateway.executors.dial("office", here.spec("secret"));
     let (mut script, _) = here.accept_executor(&gateway).await;
     script.open("office", "first", false).await;
-    within(gateway.executors.wait_ready("office", soon()))
+    wait_bounded(gateway.executors.wait_ready("office", test_deadline()))
         .await
         .unwrap();
     gateway.executors.dial("office", there.spec("secret"));
@@ -175,7 +175,7 @@ async fn fenced_dial_stops_until_new_spec() {
     gateway.executors.dial("office", office.spec("secret"));
     let (mut script, _) = office.accept_executor(&gateway).await;
     script.open("office", "first", false).await;
-    within(gateway.executors.wait_ready("office", soon()))
+    wait_bounded(gateway.executors.wait_ready("office", test_deadline()))
         .await
         .unwrap();
     script.out.close(4001, "another gateway has it");

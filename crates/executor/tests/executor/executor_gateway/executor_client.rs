@@ -12,13 +12,13 @@ use bowline_executor::{
 use bowline_link::http::http_client::HttpError;
 use bowline_link::websocket::accept_upgrade;
 use bowline_runtime::TaskTracker;
-use bowline_testkit::{poll_for, poll_until};
+use bowline_testkit::{poll_for, poll_until, spawn_task, test_deadline, wait_bounded};
 use http::Method;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-use super::gateway_rig::{quick, soon, start, within};
+use super::gateway_rig::quick;
 
 /// An upstream server, and an executor allowed to reach the server.
 struct InnerNetwork {
@@ -46,7 +46,7 @@ impl InnerNetwork {
         offer.egress.all = vec![EgressRule::parse(&allowed).unwrap()];
         let door = ListenAuth::Token(CredentialSource::from_token("secret"));
         let (stop, mut stopped) = watch::channel(false);
-        start(async move {
+        spawn_task(async move {
             let shutdown = async move {
                 let _ = stopped.wait_for(|stop| *stop).await;
             };
@@ -62,7 +62,7 @@ impl InnerNetwork {
         };
         let credential = Some(CredentialSource::from_token("secret"));
         let connecting = ExecutorClient::connect(&self.executor, credential, options);
-        within(connecting).await.unwrap()
+        wait_bounded(connecting).await.unwrap()
     }
 
     fn request(&self) -> ExecutorHttpRequest {
@@ -72,10 +72,10 @@ impl InnerNetwork {
 
     /// Accepts a request, and responds with this head.
     async fn accept_request(&self, head: &str) -> TcpStream {
-        let (mut stream, _) = within(self.server.accept()).await.unwrap();
+        let (mut stream, _) = wait_bounded(self.server.accept()).await.unwrap();
         let mut request = Vec::new();
         while !request.ends_with(b"\r\n\r\n") {
-            request.push(within(stream.read_u8()).await.unwrap());
+            request.push(wait_bounded(stream.read_u8()).await.unwrap());
         }
         stream.write_all(head.as_bytes()).await.unwrap();
         stream
@@ -90,29 +90,29 @@ const CLOSE: &str = "HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n";
 async fn response_is_read_whole_or_streamed() {
     let inside = InnerNetwork::new().await;
     let client = inside.client().await;
-    let asked = start({
+    let asked = spawn_task({
         let (client, request) = (client.clone(), inside.request());
         async move { client.request(request).await }
     });
     let mut stream = inside.accept_request(LENGTH).await;
     stream.write_all(b"whole").await.unwrap();
-    let reply = within(asked).await.unwrap().unwrap();
+    let reply = wait_bounded(asked).await.unwrap().unwrap();
     assert_eq!((reply.status.as_u16(), &*reply.body), (200, &b"whole"[..]));
     drop(stream);
-    let asked = start({
+    let asked = spawn_task({
         let (client, request) = (client.clone(), inside.request());
         async move { client.request_stream(request).await }
     });
     let mut stream = inside.accept_request(CLOSE).await;
-    let (head, mut body) = within(asked).await.unwrap().unwrap();
+    let (head, mut body) = wait_bounded(asked).await.unwrap().unwrap();
     assert_eq!(head.status, 200);
     for piece in ["one", "two"] {
         stream.write_all(piece.as_bytes()).await.unwrap();
-        let came = within(body.recv()).await.unwrap().unwrap();
+        let came = wait_bounded(body.recv()).await.unwrap().unwrap();
         assert_eq!(came, piece);
     }
     drop(stream);
-    assert!(within(body.recv()).await.is_none());
+    assert!(wait_bounded(body.recv()).await.is_none());
 }
 
 #[tokio::test]
@@ -120,16 +120,16 @@ async fn body_outlives_client_and_drop_cancels() {
     let inside = InnerNetwork::new().await;
     let client = inside.client().await;
     let request = inside.request();
-    let asked = start(async move { client.request_stream(request).await });
+    let asked = spawn_task(async move { client.request_stream(request).await });
     let mut stream = inside.accept_request(CLOSE).await;
     // The client is already dropped.
-    let (_, mut body) = within(asked).await.unwrap().unwrap();
+    let (_, mut body) = wait_bounded(asked).await.unwrap().unwrap();
     stream.write_all(b"on").await.unwrap();
-    assert_eq!(within(body.recv()).await.unwrap().unwrap(), "on");
+    assert_eq!(wait_bounded(body.recv()).await.unwrap().unwrap(), "on");
     drop(body);
     let mut rest = Vec::new();
     // The server sees the end.
-    let _ = within(stream.read_to_end(&mut rest)).await;
+    let _ = wait_bounded(stream.read_to_end(&mut rest)).await;
 }
 
 #[tokio::test]
@@ -137,14 +137,14 @@ async fn executor_refusal_keeps_its_code() {
     let inside = InnerNetwork::new().await;
     let client = inside.client().await;
     let elsewhere = ExecutorHttpRequest::new(Method::GET, "http://127.0.0.1:9/");
-    let error = within(client.request(elsewhere)).await.unwrap_err();
+    let error = wait_bounded(client.request(elsewhere)).await.unwrap_err();
     let ExecutorRequestError::Http(HttpError::RemoteFailure(failure)) = error else {
         panic!("{error:?}");
     };
     assert_eq!(&*failure.code, "egress_denied");
     assert_eq!(failure.execution, ExecutionStatus::NotStarted);
     for url in ["ftp://a.example/", "/relative", "file:///etc/passwd"] {
-        let error = within(client.request(ExecutorHttpRequest::new(Method::GET, url))).await;
+        let error = wait_bounded(client.request(ExecutorHttpRequest::new(Method::GET, url))).await;
         assert!(
             matches!(error, Err(ExecutorRequestError::Endpoint(_))),
             "{url}"
@@ -160,7 +160,7 @@ async fn request_timeout_limits_silent_server() {
         timeout: Some(Duration::from_millis(100)),
         ..inside.request()
     };
-    let error = within(client.request(request)).await.unwrap_err();
+    let error = wait_bounded(client.request(request)).await.unwrap_err();
     let timed_out = ExecutorRequestError::Http(HttpError::FirstByteTimeout);
     assert_eq!(error, timed_out);
 }
@@ -174,12 +174,12 @@ async fn oversized_response_is_abandoned() {
     };
     let credential = Some(CredentialSource::from_token("secret"));
     let client = ExecutorClient::connect(&inside.executor, credential, options);
-    let client = within(client).await.unwrap();
+    let client = wait_bounded(client).await.unwrap();
     let request = inside.request();
-    let asked = start(async move { client.request(request).await });
+    let asked = spawn_task(async move { client.request(request).await });
     let mut stream = inside.accept_request(CLOSE).await;
     stream.write_all(&[b'x'; 100]).await.unwrap();
-    let error = within(asked).await.unwrap().unwrap_err();
+    let error = wait_bounded(asked).await.unwrap().unwrap_err();
     let long = HttpError::TooLong { bytes_max: 10 };
     assert_eq!(error, ExecutorRequestError::Http(long));
 }
@@ -193,7 +193,7 @@ async fn wrong_token_or_address_fails_connect() {
     ] {
         let credential = Some(CredentialSource::from_token(token));
         let options = ExecutorClientOptions::default();
-        let error = within(ExecutorClient::connect(url, credential, options)).await;
+        let error = wait_bounded(ExecutorClient::connect(url, credential, options)).await;
         assert!(
             matches!(error, Err(ExecutorConnectError::Away(_))),
             "{error:?}"
@@ -213,13 +213,13 @@ async fn exec_server_receives_client_name() {
         registry: quick(),
         ..ExecutorClientOptions::default()
     };
-    let connecting = start(async move { ExecutorClient::connect(&url, None, options).await });
-    let (stream, _) = within(listener.accept()).await.unwrap();
-    let caller = accept_upgrade(stream, soon()).await.unwrap();
+    let connecting = spawn_task(async move { ExecutorClient::connect(&url, None, options).await });
+    let (stream, _) = wait_bounded(listener.accept()).await.unwrap();
+    let caller = accept_upgrade(stream, test_deadline()).await.unwrap();
     let tasks = TaskTracker::default();
     let socket = caller.upgrade(exec_server_limits(), &tasks).await;
     let mut socket = socket.unwrap();
-    let first = within(socket.receiver.next()).await.unwrap();
+    let first = wait_bounded(socket.receiver.next()).await.unwrap();
     let first = String::from_utf8(first.to_vec()).unwrap();
     assert!(first.contains(r#""clientName":"notebook""#), "{first}");
     connecting.abort();
@@ -243,8 +243,8 @@ async fn client_reconnects_to_restarted_executor() {
     })
     .await;
     let request = inside.request();
-    let asked = start(async move { client.request(request).await });
+    let asked = spawn_task(async move { client.request(request).await });
     let mut stream = inside.accept_request(LENGTH).await;
     stream.write_all(b"again").await.unwrap();
-    assert_eq!(within(asked).await.unwrap().unwrap().body, "again");
+    assert_eq!(wait_bounded(asked).await.unwrap().unwrap().body, "again");
 }

@@ -1,7 +1,6 @@
 //! A registry that admits scripted executors over real sockets.
 
 use std::collections::VecDeque;
-use std::future::Future;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -22,7 +21,7 @@ use bowline_link::websocket::{
     WebSocketSender, accept_upgrade, dial,
 };
 use bowline_runtime::{Clock, SystemClock, TaskTracker};
-use bowline_testkit::poll_until;
+use bowline_testkit::{poll_until, spawn_task, test_deadline, wait_bounded};
 use bytes::Bytes;
 use http::Method;
 use tokio::io::{DuplexStream, copy_bidirectional, duplex};
@@ -30,19 +29,6 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
-
-/// Timeout that only a hang exceeds.
-pub(super) const LONG: Duration = Duration::from_secs(20);
-
-pub(super) async fn within<T>(what: impl Future<Output = T>) -> T {
-    tokio::time::timeout(LONG, what).await.expect("in time")
-}
-
-pub(super) fn soon() -> Instant {
-    #[expect(clippy::disallowed_methods, reason = "the tests' own deadline")]
-    let now = Instant::now();
-    now + LONG
-}
 
 /// Short waits for fast tests.
 pub(super) fn quick() -> ExecutorRegistryOptions {
@@ -114,7 +100,7 @@ type WireTasks = Arc<Mutex<Vec<JoinHandle<()>>>>;
 /// Puts a wire behind a connection; aborting the task cuts the wire.
 pub(super) fn wire(mut stream: TcpStream) -> (DuplexStream, JoinHandle<()>) {
     let (near, mut far) = duplex(64 * 1024);
-    let line = start(async move {
+    let line = spawn_task(async move {
         let _ = copy_bidirectional(&mut stream, &mut far).await;
     });
     (near, line)
@@ -144,15 +130,15 @@ impl RegistryGateway {
             gateway.tasks.clone(),
         );
         let lines = Arc::clone(&gateway.lines);
-        start(async move {
+        spawn_task(async move {
             loop {
                 let (stream, from) = listener.accept().await.unwrap();
                 let (stream, line) = wire(stream);
                 lines.lock().unwrap().push(line);
                 let (executors, doorman) = (executors.clone(), Arc::clone(&doorman));
                 let tasks = tasks.clone();
-                start(async move {
-                    let Ok(caller) = accept_upgrade(stream, soon()).await else {
+                spawn_task(async move {
+                    let Ok(caller) = accept_upgrade(stream, test_deadline()).await else {
                         return;
                     };
                     let Ok(socket) = caller.upgrade(executors.socket_limits(), &tasks).await else {
@@ -203,13 +189,6 @@ impl RegistryGateway {
     }
 }
 
-pub(super) fn start<T: Send + 'static>(
-    task: impl Future<Output = T> + Send + 'static,
-) -> JoinHandle<T> {
-    #[expect(clippy::disallowed_methods, reason = "the tests' own spawner")]
-    tokio::spawn(task)
-}
-
 /// A scripted executor.
 #[derive(Debug)]
 pub(super) struct ScriptedExecutor {
@@ -250,7 +229,14 @@ impl ScriptedExecutor {
 
     pub(super) async fn dial(url: &str, tasks: &TaskTracker) -> Self {
         let endpoint = HttpEndpoint::parse(&format!("{url}/executor")).unwrap();
-        let socket = dial(&endpoint, Some("token"), soon(), socket_limits(), tasks).await;
+        let socket = dial(
+            &endpoint,
+            Some("token"),
+            test_deadline(),
+            socket_limits(),
+            tasks,
+        )
+        .await;
         Self::new(socket.unwrap())
     }
 
@@ -276,13 +262,13 @@ impl ScriptedExecutor {
         if let Some(frame) = self.early.pop_front() {
             return frame;
         }
-        let message = within(self.incoming.next()).await.unwrap();
+        let message = wait_bounded(self.incoming.next()).await.unwrap();
         ExecutorFrame::parse(&message).unwrap()
     }
 
     pub(super) async fn end(&mut self) -> DisconnectReason {
         loop {
-            if let Err(ended) = within(self.incoming.next()).await {
+            if let Err(ended) = wait_bounded(self.incoming.next()).await {
                 return ended;
             }
         }
@@ -329,17 +315,17 @@ pub(super) async fn get(
     let to = HttpEndpoint::parse("http://inside.example/mcp").unwrap();
     let wait = SendOptions {
         connect_by: connect,
-        first_byte_by: Some(soon()),
+        first_byte_by: Some(test_deadline()),
         on_send: &|| {},
     };
-    within(client.send(Request::new(Method::GET, &to), wait)).await
+    wait_bounded(client.send(Request::new(Method::GET, &to), wait)).await
 }
 
 pub(super) fn asking(client: &Arc<dyn HttpClient>) -> JoinHandle<Result<String, HttpError>> {
     let client = Arc::clone(client);
-    start(async move {
-        let mut response = get(&*client, Some(soon())).await?;
-        let whole = within(response.body.read_whole(1024)).await?;
+    spawn_task(async move {
+        let mut response = get(&*client, Some(test_deadline())).await?;
+        let whole = wait_bounded(response.body.read_whole(1024)).await?;
         Ok(String::from_utf8(whole.to_vec()).unwrap())
     })
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bowline_executor::frames::{ExecutorFrame, RequestHead};
+use bowline_testkit::{RawUpstream, wait_bounded, wait_closed, write_bytes};
 use tokio::net::TcpStream;
 
 use super::service_rig::*;
@@ -25,7 +26,7 @@ enum CancelPoint {
 
 async fn start_request(
     gateway: &mut ScriptedGateway,
-    upstream: &ScriptedUpstream,
+    upstream: &RawUpstream,
     number: u64,
     at: CancelPoint,
 ) -> TcpStream {
@@ -42,7 +43,7 @@ async fn start_request(
     let (mut stream, _) = upstream.accept_request().await;
     if let CancelPoint::Answering | CancelPoint::Unread = at {
         let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n: hello\n\n";
-        write(&mut stream, head).await;
+        write_bytes(&mut stream, head).await;
         assert_eq!(gateway.status(number).await, 200);
     }
     if let CancelPoint::Answering = at {
@@ -53,8 +54,8 @@ async fn start_request(
 
 #[tokio::test]
 async fn cancelled_stream_frees_the_upstream() {
-    let upstream = ScriptedUpstream::new().await;
-    let mut gateway = ScriptedGateway::new(upstream.offer()).await;
+    let upstream = RawUpstream::start().await;
+    let mut gateway = ScriptedGateway::new(offer_for(&upstream)).await;
     let mut number = 0;
     for at in [
         CancelPoint::Asked,
@@ -69,7 +70,7 @@ async fn cancelled_stream_frees_the_upstream() {
             gateway
                 .send_frame(ExecutorFrame::Cancel { stream: number })
                 .await;
-            closed(&mut stream).await;
+            wait_closed(&mut stream).await;
             let took = began.elapsed();
             assert!(took < AT_ONCE, "{at:?}: {took:?}");
             tell(&format!("{at:?}: the server saw it after {took:?}"));
@@ -86,15 +87,15 @@ async fn cancelled_stream_frees_the_upstream() {
     number += 1;
     gateway.send_request(number, get(&upstream.url)).await;
     let (mut stream, _) = upstream.accept_request().await;
-    write(&mut stream, "HTTP/1.1 204 No\r\n\r\n").await;
+    write_bytes(&mut stream, "HTTP/1.1 204 No\r\n\r\n").await;
     assert_eq!(gateway.status(number).await, 204);
     assert_eq!(gateway.read_body(number).await.0, b"");
 }
 
 #[tokio::test]
 async fn lost_gateway_ends_its_requests() {
-    let upstream = ScriptedUpstream::new().await;
-    let mut gateway = ScriptedGateway::new(upstream.offer()).await;
+    let upstream = RawUpstream::start().await;
+    let mut gateway = ScriptedGateway::new(offer_for(&upstream)).await;
     let mut streams = Vec::new();
     for (number, at) in [
         CancelPoint::Asked,
@@ -109,15 +110,15 @@ async fn lost_gateway_ends_its_requests() {
     }
     let attending = gateway.disconnect();
     for stream in &mut streams {
-        closed(stream).await;
+        wait_closed(stream).await;
     }
-    soon(attending).await.unwrap();
+    wait_bounded(attending).await.unwrap();
 }
 
 #[tokio::test]
 async fn early_response_end_frees_both_sides() {
-    let upstream = ScriptedUpstream::new().await;
-    let mut gateway = ScriptedGateway::new(upstream.offer()).await;
+    let upstream = RawUpstream::start().await;
+    let mut gateway = ScriptedGateway::new(offer_for(&upstream)).await;
     let asked = RequestHead {
         method: "POST".into(),
         body_len: Some(1 << 30),
@@ -127,16 +128,16 @@ async fn early_response_end_frees_both_sides() {
     gateway.send(1, 0, vec![b'x'; 1_000]).await;
     let (mut stream, _) = upstream.accept_request().await;
     let answer = "HTTP/1.1 413 No\r\ncontent-length: 3\r\n\r\nbig";
-    write(&mut stream, answer).await;
+    write_bytes(&mut stream, answer).await;
     assert_eq!(gateway.status(1).await, 413);
     assert_eq!(gateway.read_body(1).await.0, b"big");
     // A partial upload makes the connection unusable for another request.
-    closed(&mut stream).await;
+    wait_closed(&mut stream).await;
     // The rest of the upload is ignored.
     gateway.send(1, 1_000, "more").await;
     gateway.end(1, 1_004, "").await;
     gateway.send_request(2, get(&upstream.url)).await;
     let (mut stream, _) = upstream.accept_request().await;
-    write(&mut stream, "HTTP/1.1 204 No\r\n\r\n").await;
+    write_bytes(&mut stream, "HTTP/1.1 204 No\r\n\r\n").await;
     assert_eq!(gateway.status(2).await, 204);
 }

@@ -15,6 +15,7 @@ use bowline_link::http::endpoint::HttpEndpoint;
 use bowline_link::websocket::{
     DialError, DisconnectReason, WebSocketReceiver, WebSocketSender, accept_upgrade, dial,
 };
+use bowline_testkit::{RawUpstream, spawn_task, wait_bounded, wait_closed};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
@@ -36,7 +37,7 @@ impl JoinListener {
 
     /// Accepts the next executor; also returns the token.
     async fn next(&self) -> (String, WebSocketSender, WebSocketReceiver) {
-        let (stream, _) = soon(self.listener.accept()).await.unwrap();
+        let (stream, _) = wait_bounded(self.listener.accept()).await.unwrap();
         let caller = accept_upgrade(stream, now() + Duration::from_secs(10));
         let caller = caller.await.unwrap();
         assert_eq!(caller.parts.uri.path(), "/executor");
@@ -56,7 +57,7 @@ impl JoinListener {
 }
 
 async fn frame(incoming: &mut WebSocketReceiver) -> ExecutorFrame {
-    ExecutorFrame::parse(&soon(incoming.next()).await.unwrap()).unwrap()
+    ExecutorFrame::parse(&wait_bounded(incoming.next()).await.unwrap()).unwrap()
 }
 
 /// Opens the session `one`; also returns the name of the executor.
@@ -102,34 +103,37 @@ async fn executor_reconnects_until_fenced() {
         Ok(format!("token-{number}\n"))
     });
     let url = gateway.url.clone();
-    let running = spawn(async move {
+    let running = spawn_task(async move {
         run_executor_with(&url, &credential, &servant, quick(), std::future::pending()).await
     });
     let (token, outgoing, mut incoming) = gateway.next().await;
     assert_eq!(token, "Bearer token-0");
     assert!(!shake(&outgoing, &mut incoming).await.1.is_resumed);
     let connected = |how: &ServiceStatus| *how == ServiceStatus::Connected;
-    soon(standing.wait_for(connected)).await.unwrap();
+    wait_bounded(standing.wait_for(connected)).await.unwrap();
     // Cut silently.
     outgoing.close(1011, "");
     drop((outgoing, incoming));
-    soon(standing.wait_for(|how| matches!(how, ServiceStatus::Away(_))))
+    wait_bounded(standing.wait_for(|how| matches!(how, ServiceStatus::Away(_))))
         .await
         .unwrap();
     let (token, outgoing, mut incoming) = gateway.next().await;
     assert_eq!(token, "Bearer token-1");
     assert!(shake(&outgoing, &mut incoming).await.1.is_resumed);
     outgoing.close(4001, "another has this name");
-    assert_eq!(soon(running).await.unwrap(), Err(ExecutorRunError::Fenced));
+    assert_eq!(
+        wait_bounded(running).await.unwrap(),
+        Err(ExecutorRunError::Fenced)
+    );
 }
 
 #[tokio::test]
 async fn closing_executor_fails_its_requests() {
-    let upstream = ScriptedUpstream::new().await;
+    let upstream = RawUpstream::start().await;
     let gateway = JoinListener::new().await;
     let (stop, stopped) = oneshot::channel::<()>();
-    let (url, offer) = (gateway.url.clone(), upstream.offer());
-    let running = spawn(async move {
+    let (url, offer) = (gateway.url.clone(), offer_for(&upstream));
+    let running = spawn_task(async move {
         let stopped = async { drop(stopped.await) };
         run_executor(&url, CredentialSource::from_token("t"), offer, stopped).await
     });
@@ -145,13 +149,13 @@ async fn closing_executor_fails_its_requests() {
         panic!("it did not fail");
     };
     assert_eq!(fault.code, StreamFaultCode::Closing);
-    let ended = soon(incoming.next()).await.unwrap_err();
+    let ended = wait_bounded(incoming.next()).await.unwrap_err();
     assert!(
         matches!(ended, DisconnectReason::Closed { code: 1001, .. }),
         "{ended:?}"
     );
-    closed(&mut stream).await;
-    soon(running).await.unwrap().unwrap();
+    wait_closed(&mut stream).await;
+    wait_bounded(running).await.unwrap().unwrap();
 }
 
 #[tokio::test]
@@ -171,7 +175,9 @@ async fn send_raw(to: &str, request: &str) -> String {
     let mut stream = TcpStream::connect(to).await.unwrap();
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut answer = String::new();
-    soon(stream.read_to_string(&mut answer)).await.unwrap();
+    wait_bounded(stream.read_to_string(&mut answer))
+        .await
+        .unwrap();
     answer
 }
 
@@ -180,7 +186,7 @@ async fn listener_requires_token_and_no_browser() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let at = listener.local_addr().unwrap().to_string();
     let (stop, stopped) = oneshot::channel::<()>();
-    let listening = spawn(async move {
+    let listening = spawn_task(async move {
         let stopped = async { drop(stopped.await) };
         let door = ListenAuth::Token(CredentialSource::from_token("secret\n"));
         listen(listener, door, ExecutorOffer::new("office"), stopped).await
@@ -224,12 +230,12 @@ async fn listener_requires_token_and_no_browser() {
         "office"
     );
     drop(stop);
-    let ended = soon(socket.receiver.next()).await.unwrap_err();
+    let ended = wait_bounded(socket.receiver.next()).await.unwrap_err();
     assert!(
         matches!(ended, DisconnectReason::Closed { code: 1001, .. }),
         "{ended:?}"
     );
-    soon(listening).await.unwrap().unwrap();
+    wait_bounded(listening).await.unwrap().unwrap();
 }
 
 #[tokio::test]
@@ -246,7 +252,7 @@ async fn tokenless_listener_requires_loopback() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let to = format!("http://{}", listener.local_addr().unwrap());
     let to = HttpEndpoint::parse(&to).unwrap();
-    let _listening = spawn(listen(
+    let _listening = spawn_task(listen(
         listener,
         ListenAuth::Loopback,
         ExecutorOffer::new("here"),

@@ -7,12 +7,13 @@ use bowline_core::error::ExecutionStatus;
 use bowline_executor::frames::{ExecutorFrame, RequestHead, SecretHeader, StreamFaultCode};
 use bowline_executor::{ExecutorOffer, ExecutorSecrets, SecretError};
 use bowline_link::http::endpoint::HttpEndpoint;
+use bowline_testkit::{RawUpstream, read_head, write_bytes};
 
 use super::service_rig::*;
 
 #[tokio::test]
 async fn denied_destinations_are_refused_uniformly() {
-    let upstream = ScriptedUpstream::new().await;
+    let upstream = RawUpstream::start().await;
     let mut gateway = ScriptedGateway::new(ExecutorOffer::new("office")).await;
     let port = upstream.listener.local_addr().unwrap().port();
     let mut reasons = Vec::new();
@@ -41,8 +42,8 @@ async fn denied_destinations_are_refused_uniformly() {
 
 #[tokio::test]
 async fn egress_rules_and_connections_are_per_server() {
-    let upstream = ScriptedUpstream::new().await;
-    let mut offer = upstream.offer();
+    let upstream = RawUpstream::start().await;
+    let mut offer = offer_for(&upstream);
     let rules = std::mem::take(&mut offer.egress.all);
     offer.egress.servers = [("a", &rules), ("b", &rules)]
         .map(|(name, rules)| (name.into(), rules.clone()))
@@ -56,18 +57,18 @@ async fn egress_rules_and_connections_are_per_server() {
     assert_eq!(gateway.next_fault(1).await.code, StreamFaultCode::Denied);
     gateway.send_request(2, of("a")).await;
     let (mut first, _) = upstream.accept_request().await;
-    write(&mut first, "HTTP/1.1 204 No\r\n\r\n").await;
+    write_bytes(&mut first, "HTTP/1.1 204 No\r\n\r\n").await;
     assert_eq!(gateway.status(2).await, 204);
     gateway.read_body(2).await;
     // One server's connection is reusable, and the other server does not use it.
     gateway.send_request(3, of("b")).await;
     let (mut second, _) = upstream.accept_request().await;
-    write(&mut second, "HTTP/1.1 204 No\r\n\r\n").await;
+    write_bytes(&mut second, "HTTP/1.1 204 No\r\n\r\n").await;
     assert_eq!(gateway.status(3).await, 204);
     gateway.read_body(3).await;
     gateway.send_request(4, of("a")).await;
-    head(&mut first).await;
-    write(&mut first, "HTTP/1.1 204 No\r\n\r\n").await;
+    read_head(&mut first).await;
+    write_bytes(&mut first, "HTTP/1.1 204 No\r\n\r\n").await;
     assert_eq!(gateway.status(4).await, 204);
 }
 
@@ -107,13 +108,13 @@ fn request_with_secret(url: &str, secret: &str) -> RequestHead {
 
 #[tokio::test]
 async fn secret_is_read_for_every_request() {
-    let upstream = ScriptedUpstream::new().await;
-    let elsewhere = ScriptedUpstream::new().await;
+    let upstream = RawUpstream::start().await;
+    let elsewhere = RawUpstream::start().await;
     let secrets = Arc::new(RotatingSecret {
         value: Mutex::new("old".to_owned()),
         port: upstream.listener.local_addr().unwrap().port(),
     });
-    let mut offer = upstream.offer();
+    let mut offer = offer_for(&upstream);
     offer
         .egress
         .all
@@ -131,7 +132,7 @@ async fn secret_is_read_for_every_request() {
         let want = format!("authorization: Bearer {value}!\r\n");
         assert!(head.contains(&want), "{head}");
         let answer = "HTTP/1.1 204 No\r\nconnection: close\r\n\r\n";
-        write(&mut stream, answer).await;
+        write_bytes(&mut stream, answer).await;
         assert_eq!(gateway.status(number).await, 204);
         gateway.read_body(number).await;
     }

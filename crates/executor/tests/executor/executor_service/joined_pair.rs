@@ -18,7 +18,9 @@ use bowline_link::http::http_client::{
 };
 use bowline_link::websocket::accept_upgrade;
 use bowline_runtime::SystemClock;
-use bowline_testkit::poll_for;
+use bowline_testkit::{
+    RawUpstream, poll_for, read_bytes, spawn_task, wait_bounded, wait_closed, write_bytes,
+};
 use bytes::Bytes;
 use http::Method;
 use tokio::net::TcpListener;
@@ -58,7 +60,7 @@ impl JoinedPair {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("ws://{}", listener.local_addr().unwrap());
         let door = executors.clone();
-        let attending = spawn(async move {
+        let attending = spawn_task(async move {
             let (stream, _) = listener.accept().await.unwrap();
             let caller = accept_upgrade(stream, now() + Duration::from_secs(10))
                 .await
@@ -69,7 +71,7 @@ impl JoinedPair {
                 .unwrap();
             door.serve_executor(socket, "here", &AdmitAnyExecutor).await;
         });
-        let running = spawn(async move {
+        let running = spawn_task(async move {
             let credential = CredentialSource::from_token("token");
             let _ = run_executor(&url, credential, offer, std::future::pending()).await;
         });
@@ -110,19 +112,19 @@ impl BodyChunks for CountingBody {
 #[tokio::test]
 async fn long_bodies_flow_both_ways_intact() {
     const LENGTH: usize = 6 << 20;
-    let upstream = ScriptedUpstream::new().await;
-    let both = JoinedPair::new(upstream.offer()).await;
+    let upstream = RawUpstream::start().await;
+    let both = JoinedPair::new(offer_for(&upstream)).await;
     let to = HttpEndpoint::parse(&upstream.url).unwrap();
-    let echo = spawn(async move {
+    let echo = spawn_task(async move {
         let (mut stream, head) = upstream.accept_request().await;
         assert!(head.contains(&format!("content-length: {LENGTH}\r\n")));
         let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {LENGTH}\r\n\r\n");
-        write(&mut stream, head).await;
+        write_bytes(&mut stream, head).await;
         let mut left = LENGTH;
         while left > 0 {
-            let piece = read(&mut stream, left.min(10_000)).await;
+            let piece = read_bytes(&mut stream, left.min(10_000)).await;
             left -= piece.len();
-            write(&mut stream, &piece).await;
+            write_bytes(&mut stream, &piece).await;
         }
     });
     let mut request = HttpRequest::new(Method::POST, &to);
@@ -133,10 +135,10 @@ async fn long_bodies_flow_both_ways_intact() {
         }),
         length: Some(LENGTH as u64),
     };
-    let mut response = soon(both.client.send(request, WAIT)).await.unwrap();
+    let mut response = wait_bounded(both.client.send(request, WAIT)).await.unwrap();
     assert_eq!(response.status, 200);
     let mut came = 0;
-    while let Some(piece) = soon(response.body.next_chunk()).await {
+    while let Some(piece) = wait_bounded(response.body.next_chunk()).await {
         let piece = piece.unwrap();
         let is_right = |(at, found): (usize, &u8)| *found == byte(came + at);
         assert!(piece.iter().enumerate().all(is_right));
@@ -148,47 +150,49 @@ async fn long_bodies_flow_both_ways_intact() {
 
 #[tokio::test]
 async fn dropped_response_frees_the_upstream() {
-    let upstream = ScriptedUpstream::new().await;
-    let both = JoinedPair::new(upstream.offer()).await;
+    let upstream = RawUpstream::start().await;
+    let both = JoinedPair::new(offer_for(&upstream)).await;
     let to = HttpEndpoint::parse(&upstream.url).unwrap();
     for _ in 0..5 {
         let (client, to) = (Arc::clone(&both.client), to.clone());
-        let waiting = spawn(async move {
+        let waiting = spawn_task(async move {
             let request = HttpRequest::new(Method::GET, &to);
             client.send(request, WAIT).await.map(drop)
         });
         let (mut stream, _) = upstream.accept_request().await;
         let began = now();
         waiting.abort();
-        closed(&mut stream).await;
+        wait_closed(&mut stream).await;
         tell(&format!("no answer yet: {:?}", began.elapsed()));
     }
     for _ in 0..5 {
         let request = HttpRequest::new(Method::GET, &to);
         let answering = async {
             let (mut stream, _) = upstream.accept_request().await;
-            write(&mut stream, "HTTP/1.1 200 OK\r\n\r\n: on and on\n\n").await;
+            write_bytes(&mut stream, "HTTP/1.1 200 OK\r\n\r\n: on and on\n\n").await;
             stream
         };
         let sending = both.client.send(request, WAIT);
-        let (response, mut stream) = soon(async { tokio::join!(sending, answering) }).await;
+        let (response, mut stream) = wait_bounded(async { tokio::join!(sending, answering) }).await;
         let mut response = response.unwrap();
-        let piece = soon(response.body.next_chunk()).await;
+        let piece = wait_bounded(response.body.next_chunk()).await;
         assert_eq!(piece.unwrap().unwrap(), ": on and on\n\n");
         let began = now();
         drop(response);
-        closed(&mut stream).await;
+        wait_closed(&mut stream).await;
         tell(&format!("in the answer: {:?}", began.elapsed()));
     }
 }
 
 #[tokio::test]
 async fn executor_refusal_is_not_started() {
-    let upstream = ScriptedUpstream::new().await;
+    let upstream = RawUpstream::start().await;
     let both = JoinedPair::new(ExecutorOffer::new("office")).await;
     let to = HttpEndpoint::parse(&upstream.url).unwrap();
     let request = HttpRequest::new(Method::GET, &to);
-    let error = soon(both.client.send(request, WAIT)).await.unwrap_err();
+    let error = wait_bounded(both.client.send(request, WAIT))
+        .await
+        .unwrap_err();
     let HttpError::RemoteFailure(failure) = error else {
         panic!("{error:?}");
     };

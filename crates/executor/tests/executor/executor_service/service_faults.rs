@@ -5,6 +5,7 @@ use bowline_executor::frames::{
     ExecutorFrame, ExecutorHello, OpenSession, RequestHead, StreamFault, StreamFaultCode, VERSION,
 };
 use bowline_link::websocket::DisconnectReason;
+use bowline_testkit::{RawUpstream, wait_closed, write_bytes};
 use bytes::Bytes;
 use std::time::Duration;
 
@@ -26,8 +27,8 @@ async fn request_fault(
 
 #[tokio::test]
 async fn invalid_request_is_refused_before_sending() {
-    let upstream = ScriptedUpstream::new().await;
-    let mut gateway = ScriptedGateway::new(upstream.offer()).await;
+    let upstream = RawUpstream::start().await;
+    let mut gateway = ScriptedGateway::new(offer_for(&upstream)).await;
     let good = || get(&upstream.url);
     let lines = |lines: &'static [u8]| RequestHead {
         header_lines: Bytes::from_static(lines),
@@ -72,8 +73,8 @@ async fn invalid_request_is_refused_before_sending() {
 
 #[tokio::test]
 async fn upstream_failure_keeps_its_code() {
-    let upstream = ScriptedUpstream::new().await;
-    let mut gateway = ScriptedGateway::new(upstream.offer()).await;
+    let upstream = RawUpstream::start().await;
+    let mut gateway = ScriptedGateway::new(offer_for(&upstream)).await;
 
     let asked = RequestHead {
         first_byte_ms: Some(1),
@@ -84,7 +85,7 @@ async fn upstream_failure_keeps_its_code() {
     let fault = gateway.next_fault(1).await;
     let want = (StreamFaultCode::FirstByteTimeout, ExecutionStatus::Unknown);
     assert_eq!(code_and_execution(&fault), want);
-    closed(&mut stream).await;
+    wait_closed(&mut stream).await;
 
     for (number, answer, code) in [
         (2, "SSH-2.0\r\n", StreamFaultCode::Head),
@@ -98,7 +99,7 @@ async fn upstream_failure_keeps_its_code() {
     ] {
         gateway.send_request(number, get(&upstream.url)).await;
         let (mut stream, _) = upstream.accept_request().await;
-        write(&mut stream, answer).await;
+        write_bytes(&mut stream, answer).await;
         drop(stream);
         let fault = gateway.next_fault(number).await;
         assert_eq!(
@@ -116,15 +117,15 @@ async fn upstream_failure_keeps_its_code() {
 
 #[tokio::test]
 async fn truncated_response_ends_with_fault() {
-    let upstream = ScriptedUpstream::new().await;
-    let mut gateway = ScriptedGateway::new(upstream.offer()).await;
+    let upstream = RawUpstream::start().await;
+    let mut gateway = ScriptedGateway::new(offer_for(&upstream)).await;
     for (number, head) in [
         (1, "content-length: 10\r\n\r\nhalf"),
         (2, "transfer-encoding: chunked\r\n\r\n4\r\nhalf\r\n"),
     ] {
         gateway.send_request(number, get(&upstream.url)).await;
         let (mut stream, _) = upstream.accept_request().await;
-        write(&mut stream, format!("HTTP/1.1 200 OK\r\n{head}")).await;
+        write_bytes(&mut stream, format!("HTTP/1.1 200 OK\r\n{head}")).await;
         drop(stream);
         assert_eq!(gateway.status(number).await, 200);
         assert_eq!(gateway.next_data(number).await, (0, "half".into()));
@@ -138,8 +139,8 @@ async fn truncated_response_ends_with_fault() {
 
 #[tokio::test]
 async fn misplaced_chunk_ends_only_its_stream() {
-    let upstream = ScriptedUpstream::new().await;
-    let mut gateway = ScriptedGateway::new(upstream.offer()).await;
+    let upstream = RawUpstream::start().await;
+    let mut gateway = ScriptedGateway::new(offer_for(&upstream)).await;
     gateway.send_request(1, get(&upstream.url)).await;
     let (mut other, _) = upstream.accept_request().await;
     let post = || RequestHead {
@@ -162,7 +163,7 @@ async fn misplaced_chunk_ends_only_its_stream() {
         }
         let fault = gateway.next_fault(number).await;
         assert_eq!(code_and_execution(&fault), (code, ExecutionStatus::Unknown));
-        closed(&mut stream).await;
+        wait_closed(&mut stream).await;
     }
     // No reader, and more data than the credit.
     gateway.send_request(5, post()).await;
@@ -179,8 +180,8 @@ async fn misplaced_chunk_ends_only_its_stream() {
         code_and_execution(&fault),
         (StreamFaultCode::Overflow, ExecutionStatus::Unknown)
     );
-    closed(&mut stream).await;
-    write(&mut other, "HTTP/1.1 204 No\r\n\r\n").await;
+    wait_closed(&mut stream).await;
+    write_bytes(&mut other, "HTTP/1.1 204 No\r\n\r\n").await;
     assert_eq!(gateway.status(1).await, 204);
 }
 
@@ -194,8 +195,8 @@ async fn close_code(gateway: &mut ScriptedGateway) -> u16 {
 
 #[tokio::test]
 async fn protocol_error_closes_with_4004() {
-    let upstream = ScriptedUpstream::new().await;
-    let offer = upstream.offer();
+    let upstream = RawUpstream::start().await;
+    let offer = offer_for(&upstream);
     let open = |v| {
         ExecutorFrame::OpenSession(OpenSession {
             protocol_version: v,
@@ -250,13 +251,13 @@ async fn protocol_error_closes_with_4004() {
     let (mut stream, _) = upstream.accept_request().await;
     gateway.send_frame(asks()).await;
     assert_eq!(close_code(&mut gateway).await, 4004);
-    closed(&mut stream).await;
+    wait_closed(&mut stream).await;
 }
 
 #[tokio::test]
 async fn gateway_without_open_times_out() {
-    let upstream = ScriptedUpstream::new().await;
-    let mut offer = upstream.offer();
+    let upstream = RawUpstream::start().await;
+    let mut offer = offer_for(&upstream);
     offer.limits.handshake_step = Duration::from_millis(20);
     let (servant, tasks) = new_service(offer.clone());
     let mut gateway = ScriptedGateway::connect(&servant, &tasks, &offer).await;

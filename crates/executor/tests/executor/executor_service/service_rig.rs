@@ -1,10 +1,6 @@
 //! An executor service between a scripted gateway and scripted servers.
 
-use std::future::poll_fn;
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
-use std::time::Duration;
 
 use bowline_core::egress::EgressRule;
 use bowline_executor::flow::FlowLimits;
@@ -16,41 +12,15 @@ use bowline_link::websocket::{
     DisconnectReason, WebSocketReceiver, WebSocketRole, WebSocketSender, open_websocket,
 };
 use bowline_runtime::{SystemClock, TaskTracker};
+use bowline_testkit::{RawUpstream, spawn_task, tcp_pair, wait_bounded};
 use bytes::Bytes;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
-
-/// Timeout that only a hang exceeds.
-const SOON: Duration = Duration::from_secs(20);
-
-pub(super) async fn soon<T>(what: impl Future<Output = T>) -> T {
-    tokio::time::timeout(SOON, what).await.expect("in time")
-}
-
-/// Two ends of one connection.
-pub(super) async fn pair() -> (TcpStream, TcpStream) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let dialling = TcpStream::connect(listener.local_addr().unwrap());
-    let (dialled, accepted) = tokio::join!(dialling, listener.accept());
-    let (dialled, accepted) = (dialled.unwrap(), accepted.unwrap().0);
-    dialled.set_nodelay(true).unwrap();
-    accepted.set_nodelay(true).unwrap();
-    (dialled, accepted)
-}
 
 pub(super) fn new_service(offer: ExecutorOffer) -> (ExecutorService, TaskTracker) {
     let tasks = TaskTracker::default();
     let clock = Arc::new(SystemClock::start());
     (ExecutorService::new(offer, tasks.clone(), clock), tasks)
-}
-
-#[expect(clippy::disallowed_methods, reason = "tests")]
-pub(super) fn spawn<T: Send + 'static>(
-    task: impl Future<Output = T> + Send + 'static,
-) -> JoinHandle<T> {
-    tokio::spawn(task)
 }
 
 #[expect(clippy::disallowed_methods, reason = "tests")]
@@ -82,12 +52,12 @@ impl ScriptedGateway {
         tasks: &TaskTracker,
         offer: &ExecutorOffer,
     ) -> Self {
-        let (ours, theirs) = pair().await;
+        let (ours, theirs) = tcp_pair().await;
         let limits = offer.limits.socket;
         let theirs = open_websocket(theirs, WebSocketRole::Client, Bytes::new(), limits, tasks);
         let socket = open_websocket(ours, WebSocketRole::Server, Bytes::new(), limits, tasks);
         let servant = servant.clone();
-        let attending = spawn(async move { servant.serve_gateway(theirs).await });
+        let attending = spawn_task(async move { servant.serve_gateway(theirs).await });
         Self {
             outgoing: socket.sender,
             incoming: socket.receiver,
@@ -126,7 +96,9 @@ impl ScriptedGateway {
     }
 
     pub(super) async fn send_frame(&self, frame: ExecutorFrame) {
-        soon(self.outgoing.send(frame.to_bytes())).await.unwrap();
+        wait_bounded(self.outgoing.send(frame.to_bytes()))
+            .await
+            .unwrap();
     }
 
     pub(super) async fn send_request(&self, stream: u64, head: RequestHead) {
@@ -160,7 +132,7 @@ impl ScriptedGateway {
     }
 
     pub(super) async fn next(&mut self) -> ExecutorFrame {
-        let message = soon(self.incoming.next()).await.unwrap();
+        let message = wait_bounded(self.incoming.next()).await.unwrap();
         ExecutorFrame::parse(&message).unwrap()
     }
 
@@ -173,7 +145,7 @@ impl ScriptedGateway {
     /// Waits for the end of the connection.
     pub(super) async fn wait_ended(&mut self) -> DisconnectReason {
         loop {
-            if let Err(ended) = soon(self.incoming.next()).await {
+            if let Err(ended) = wait_bounded(self.incoming.next()).await {
                 return ended;
             }
         }
@@ -255,70 +227,10 @@ pub(super) fn get(url: &str) -> RequestHead {
     }
 }
 
-/// A scripted upstream server.
-pub(super) struct ScriptedUpstream {
-    pub(super) listener: TcpListener,
-    pub(super) url: String,
-}
-
-impl ScriptedUpstream {
-    pub(super) async fn new() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}/", listener.local_addr().unwrap());
-        Self { listener, url }
-    }
-
-    /// Returns an offer that allows this upstream.
-    pub(super) fn offer(&self) -> ExecutorOffer {
-        let rule = format!("localhost:{}", self.listener.local_addr().unwrap().port());
-        let mut offer = ExecutorOffer::new("office");
-        offer.egress.all = vec![EgressRule::parse(&rule).unwrap()];
-        offer
-    }
-
-    /// Asserts that no connection arrived.
-    pub(super) async fn assert_unused(&self) {
-        let mut next = pin!(self.listener.accept());
-        let came = poll_fn(|cx| Poll::Ready(next.as_mut().poll(cx).is_ready()));
-        assert!(!came.await, "somebody came");
-    }
-
-    /// Accepts a connection and reads the request head.
-    pub(super) async fn accept_request(&self) -> (TcpStream, String) {
-        let (mut stream, _) = soon(self.listener.accept()).await.unwrap();
-        stream.set_nodelay(true).unwrap();
-        let head = head(&mut stream).await;
-        (stream, head)
-    }
-}
-
-/// Reads a request head.
-pub(super) async fn head(stream: &mut TcpStream) -> String {
-    let mut head = Vec::new();
-    soon(async {
-        while !head.ends_with(b"\r\n\r\n") {
-            head.push(stream.read_u8().await.unwrap());
-        }
-    })
-    .await;
-    String::from_utf8(head).unwrap()
-}
-
-pub(super) async fn write(stream: &mut TcpStream, bytes: impl AsRef<[u8]>) {
-    soon(stream.write_all(bytes.as_ref())).await.unwrap();
-}
-
-pub(super) async fn read(stream: &mut TcpStream, count: usize) -> Vec<u8> {
-    let mut bytes = vec![0; count];
-    soon(stream.read_exact(&mut bytes)).await.unwrap();
-    bytes
-}
-
-/// Waits until the far end closed.
-pub(super) async fn closed(stream: &mut TcpStream) {
-    soon(async {
-        let mut nothing = vec![0; 64 * 1024];
-        while let Ok(1..) = stream.read(&mut nothing).await {}
-    })
-    .await;
+/// Returns an offer that allows this upstream.
+pub(super) fn offer_for(upstream: &RawUpstream) -> ExecutorOffer {
+    let rule = format!("localhost:{}", upstream.address().port());
+    let mut offer = ExecutorOffer::new("office");
+    offer.egress.all = vec![EgressRule::parse(&rule).unwrap()];
+    offer
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bowline_executor::{ExecutorOffer, ServiceError};
 use bowline_link::websocket::DisconnectReason;
+use bowline_testkit::{RawUpstream, wait_bounded, wait_closed, write_bytes};
 
 use super::service_rig::*;
 
@@ -14,7 +15,7 @@ async fn session_resumes_only_within_retention() {
     let (gateway, first, opened) =
         ScriptedGateway::open(&patient, &patient_tasks, &offer, "one").await;
     assert!(!opened.is_resumed);
-    soon(gateway.disconnect()).await.unwrap();
+    wait_bounded(gateway.disconnect()).await.unwrap();
     let (gateway, second, opened) =
         ScriptedGateway::open(&patient, &patient_tasks, &offer, "one").await;
     assert!(opened.is_resumed);
@@ -25,17 +26,17 @@ async fn session_resumes_only_within_retention() {
     let (hasty, hasty_tasks) = new_service(offer.clone());
     let (gateway, third, _) = ScriptedGateway::open(&hasty, &hasty_tasks, &offer, "one").await;
     assert_ne!(third.instance, first.instance);
-    soon(gateway.disconnect()).await.unwrap();
+    wait_bounded(gateway.disconnect()).await.unwrap();
     // Only the session retention timer is left.
-    soon(hasty_tasks.wait_finished()).await;
+    wait_bounded(hasty_tasks.wait_finished()).await;
     let (_gateway, _, opened) = ScriptedGateway::open(&hasty, &hasty_tasks, &offer, "one").await;
     assert!(!opened.is_resumed);
 }
 
 #[tokio::test]
 async fn newer_connection_fences_the_older() {
-    let upstream = ScriptedUpstream::new().await;
-    let offer = upstream.offer();
+    let upstream = RawUpstream::start().await;
+    let offer = offer_for(&upstream);
     let (servant, tasks) = new_service(offer.clone());
     for (session, resumed) in [("one", true), ("two", false)] {
         let (mut older, ..) = ScriptedGateway::open(&servant, &tasks, &offer, "one").await;
@@ -44,16 +45,16 @@ async fn newer_connection_fences_the_older() {
         let (mut newer, _, opened) = ScriptedGateway::open(&servant, &tasks, &offer, session).await;
         assert_eq!(opened.is_resumed, resumed, "{session}");
         // Requests of the older connection stop: the response has no reader.
-        closed(&mut stream).await;
+        wait_closed(&mut stream).await;
         let DisconnectReason::Closed { code, .. } = older.wait_ended().await else {
             panic!("it was not told");
         };
         assert_eq!(code, 4001);
-        let ended = soon(older.attending).await.unwrap();
+        let ended = wait_bounded(older.attending).await.unwrap();
         assert_eq!(ended, ServiceError::Fenced);
         newer.send_request(2, get(&upstream.url)).await;
         let (mut stream, _) = upstream.accept_request().await;
-        write(&mut stream, "HTTP/1.1 204 No\r\n\r\n").await;
+        write_bytes(&mut stream, "HTTP/1.1 204 No\r\n\r\n").await;
         assert_eq!(newer.status(2).await, 204);
     }
 }

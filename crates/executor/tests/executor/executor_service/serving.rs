@@ -1,6 +1,7 @@
 //! Requests and responses, whole and streamed.
 
 use bowline_executor::frames::{ExecutorFrame, RequestHead, ResponseHead};
+use bowline_testkit::{RawUpstream, read_bytes, spawn_task, write_bytes};
 
 use super::service_rig::*;
 
@@ -14,8 +15,8 @@ fn post(url: &str, length: Option<u64>) -> RequestHead {
 
 #[tokio::test]
 async fn response_is_sent_within_credit() {
-    let upstream = ScriptedUpstream::new().await;
-    let offer = upstream.offer();
+    let upstream = RawUpstream::start().await;
+    let offer = offer_for(&upstream);
     let (servant, tasks) = new_service(offer.clone());
     let (mut gateway, hello, opened) = ScriptedGateway::open(&servant, &tasks, &offer, "one").await;
     assert_eq!((&*hello.name, hello.streams_max), ("office", 1_024));
@@ -32,9 +33,9 @@ async fn response_is_sent_within_credit() {
     assert!(head.starts_with("POST / HTTP/1.1\r\n"), "{head}");
     assert!(head.contains("x-a: 1\r\nx-a: \u{e9}\r\n"), "{head}");
     assert!(head.contains("content-length: 4\r\n"), "{head}");
-    assert_eq!(read(&mut stream, 4).await, b"ping");
+    assert_eq!(read_bytes(&mut stream, 4).await, b"ping");
     let answer = "HTTP/1.1 200 OK\r\ncontent-length: 25\r\n\r\nabcdefghijklmnopqrstuvwxy";
-    write(&mut stream, answer).await;
+    write_bytes(&mut stream, answer).await;
     assert_eq!(gateway.status(1).await, 200);
     assert_eq!(gateway.next_data(1).await, (0, "abcdefghij".into()));
     // No frame beyond the credit: the next frame follows the next grant.
@@ -52,13 +53,13 @@ async fn response_is_sent_within_credit() {
 
 #[tokio::test]
 async fn headers_and_trailers_keep_their_bytes() {
-    let upstream = ScriptedUpstream::new().await;
-    let mut gateway = ScriptedGateway::new(upstream.offer()).await;
+    let upstream = RawUpstream::start().await;
+    let mut gateway = ScriptedGateway::new(offer_for(&upstream)).await;
     gateway.send_request(1, get(&upstream.url)).await;
     let (mut stream, _) = upstream.accept_request().await;
     let head: &[u8] = b"HTTP/1.1 200 OK\r\nSet-Cookie: a\r\nset-cookie: \xff\xfe\r\n\
                         transfer-encoding: chunked\r\n\r\n3\r\none\r\n0\r\nX-Sum: \xfd\r\n\r\n";
-    write(&mut stream, head).await;
+    write_bytes(&mut stream, head).await;
     let ExecutorFrame::Response { head, .. } = gateway.next().await else {
         panic!("no answer");
     };
@@ -75,52 +76,52 @@ async fn headers_and_trailers_keep_their_bytes() {
 
 #[tokio::test]
 async fn slow_request_blocks_no_other() {
-    let upstream = ScriptedUpstream::new().await;
-    let mut gateway = ScriptedGateway::new(upstream.offer()).await;
+    let upstream = RawUpstream::start().await;
+    let mut gateway = ScriptedGateway::new(offer_for(&upstream)).await;
     gateway.send_request(1, get(&upstream.url)).await;
     let (mut slow, _) = upstream.accept_request().await;
     for number in 2..=50 {
         gateway.send_request(number, get(&upstream.url)).await;
         let (mut stream, _) = upstream.accept_request().await;
-        write(&mut stream, "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n").await;
-        write(&mut stream, "connection: close\r\n\r\nok").await;
+        write_bytes(&mut stream, "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n").await;
+        write_bytes(&mut stream, "connection: close\r\n\r\nok").await;
         assert_eq!(gateway.status(number).await, 200);
         assert_eq!(gateway.read_body(number).await.0, b"ok");
     }
-    write(&mut slow, "HTTP/1.1 204 No\r\n\r\n").await;
+    write_bytes(&mut slow, "HTTP/1.1 204 No\r\n\r\n").await;
     assert_eq!(gateway.status(1).await, 204);
 }
 
 #[tokio::test]
 async fn chunked_upload_streams_with_trailers() {
-    let upstream = ScriptedUpstream::new().await;
-    let mut gateway = ScriptedGateway::new(upstream.offer()).await;
+    let upstream = RawUpstream::start().await;
+    let mut gateway = ScriptedGateway::new(offer_for(&upstream)).await;
     gateway.send_request(1, post(&upstream.url, None)).await;
     let (mut stream, head) = upstream.accept_request().await;
     assert!(head.contains("transfer-encoding: chunked\r\n"), "{head}");
     gateway.send(1, 0, "one").await;
-    assert_eq!(read(&mut stream, 8).await, b"3\r\none\r\n");
+    assert_eq!(read_bytes(&mut stream, 8).await, b"3\r\none\r\n");
     gateway.send(1, 3, "more").await;
-    assert_eq!(read(&mut stream, 9).await, b"4\r\nmore\r\n");
+    assert_eq!(read_bytes(&mut stream, 9).await, b"4\r\nmore\r\n");
     gateway.end(1, 7, "x-sum: 7\r\n").await;
-    assert_eq!(read(&mut stream, 15).await, b"0\r\nx-sum: 7\r\n\r\n");
-    write(&mut stream, "HTTP/1.1 204 No\r\n\r\n").await;
+    assert_eq!(read_bytes(&mut stream, 15).await, b"0\r\nx-sum: 7\r\n\r\n");
+    write_bytes(&mut stream, "HTTP/1.1 204 No\r\n\r\n").await;
     assert_eq!(gateway.status(1).await, 204);
 }
 
 #[tokio::test]
 async fn long_upload_stays_within_credit() {
     const LENGTH: usize = 8 << 20;
-    let upstream = ScriptedUpstream::new().await;
-    let offer = upstream.offer();
+    let upstream = RawUpstream::start().await;
+    let offer = offer_for(&upstream);
     let (servant, tasks) = new_service(offer.clone());
     let (mut gateway, hello, _) = ScriptedGateway::open(&servant, &tasks, &offer, "one").await;
     let asked = post(&upstream.url, Some(LENGTH as u64));
     gateway.send_request(1, asked).await;
-    let reading = spawn(async move {
+    let reading = spawn_task(async move {
         let (mut stream, _) = upstream.accept_request().await;
-        let body = read(&mut stream, LENGTH).await;
-        write(&mut stream, "HTTP/1.1 204 No\r\n\r\n").await;
+        let body = read_bytes(&mut stream, LENGTH).await;
+        write_bytes(&mut stream, "HTTP/1.1 204 No\r\n\r\n").await;
         body
     });
     let body: Vec<u8> = (0..LENGTH).map(|at| (at % 251) as u8).collect();
@@ -148,8 +149,8 @@ async fn long_upload_stays_within_credit() {
 
 #[tokio::test]
 async fn upload_continues_while_response_is_unread() {
-    let upstream = ScriptedUpstream::new().await;
-    let mut gateway = ScriptedGateway::new(upstream.offer()).await;
+    let upstream = RawUpstream::start().await;
+    let mut gateway = ScriptedGateway::new(offer_for(&upstream)).await;
     let asked = RequestHead {
         credit: 0,
         ..post(&upstream.url, None)
@@ -157,14 +158,14 @@ async fn upload_continues_while_response_is_unread() {
     gateway.send_request(1, asked).await;
     let (mut stream, _) = upstream.accept_request().await;
     let head = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nearly\r\n";
-    write(&mut stream, head).await;
+    write_bytes(&mut stream, head).await;
     assert_eq!(gateway.status(1).await, 200);
     // Without credit for the response, the rest of the upload still goes out.
     gateway.send(1, 0, "late").await;
-    assert_eq!(read(&mut stream, 9).await, b"4\r\nlate\r\n");
+    assert_eq!(read_bytes(&mut stream, 9).await, b"4\r\nlate\r\n");
     gateway.end(1, 4, "").await;
-    assert_eq!(read(&mut stream, 5).await, b"0\r\n\r\n");
-    write(&mut stream, "4\r\nlast\r\n0\r\n\r\n").await;
+    assert_eq!(read_bytes(&mut stream, 5).await, b"0\r\n\r\n");
+    write_bytes(&mut stream, "4\r\nlast\r\n0\r\n\r\n").await;
     gateway.credit(1, 100).await;
     assert_eq!(gateway.read_body(1).await.0, b"earlylast");
 }

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use bowline_link::LinkExit;
 use bowline_link::stdio::ServerProcess as _;
+use bowline_testkit::{spawn_task, wait_bounded};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 
-use super::process_rig::{LifetimePipe, ProcessRig, soon};
+use super::process_rig::{LifetimePipe, ProcessRig};
 
 /// Bytes that encode their position.
 fn bytes_from(place: usize) -> Vec<u8> {
@@ -26,7 +27,7 @@ async fn hundred_cuts_lose_and_repeat_nothing() {
     let is_enough = Arc::new(AtomicBool::new(false));
     let writing = {
         let is_enough = Arc::clone(&is_enough);
-        tokio::spawn(async move {
+        spawn_task(async move {
             let mut pieces = 0;
             while !is_enough.load(Ordering::Relaxed) {
                 stdin.write_all(&bytes_from(pieces)).await.unwrap();
@@ -38,7 +39,7 @@ async fn hundred_cuts_lose_and_repeat_nothing() {
     let read = Arc::new(AtomicUsize::new(0));
     let reading = {
         let read = Arc::clone(&read);
-        tokio::spawn(async move {
+        spawn_task(async move {
             let mut piece = vec![0; bytes_from(0).len()];
             while stdout.read_exact(&mut piece).await.is_ok() {
                 let place = read.fetch_add(1, Ordering::Relaxed);
@@ -59,10 +60,10 @@ async fn hundred_cuts_lose_and_repeat_nothing() {
     assert!(cuts_in_motion > 50, "{cuts_in_motion}");
     is_enough.store(true, Ordering::Relaxed);
     rig.reconnect().await;
-    let written = soon(writing).await.unwrap();
-    soon(reading).await.unwrap();
+    let written = wait_bounded(writing).await.unwrap();
+    wait_bounded(reading).await.unwrap();
     assert_eq!(read.load(Ordering::Relaxed), written);
-    assert_eq!(soon(process.wait()).await, LinkExit::Status(0));
+    assert_eq!(wait_bounded(process.wait()).await, LinkExit::Status(0));
 }
 
 #[tokio::test]
@@ -72,19 +73,21 @@ async fn cut_line_resumes_in_both_directions() {
     let streams = process.take_streams();
     let (mut stdin, mut stdout) = (streams.stdin.unwrap(), streams.stdout.unwrap());
     let mut half = [0; 7];
-    soon(stdout.read_exact(&mut half)).await.unwrap();
-    soon(stdin.write_all(b"li")).await.unwrap();
+    wait_bounded(stdout.read_exact(&mut half)).await.unwrap();
+    wait_bounded(stdin.write_all(b"li")).await.unwrap();
     rig.cut().await;
     // Writes do not wait for the connection.
-    soon(stdin.write_all(b"n")).await.unwrap();
+    wait_bounded(stdin.write_all(b"n")).await.unwrap();
     rig.reconnect().await;
     rig.cut().await;
     rig.reconnect().await;
-    soon(stdin.write_all(b"e\n")).await.unwrap();
+    wait_bounded(stdin.write_all(b"e\n")).await.unwrap();
     let mut rest = String::new();
-    soon(stdout.read_to_string(&mut rest)).await.unwrap();
+    wait_bounded(stdout.read_to_string(&mut rest))
+        .await
+        .unwrap();
     assert_eq!((&half, &*rest), (b"half a ", "line\n"));
-    assert_eq!(soon(process.wait()).await, LinkExit::Status(0));
+    assert_eq!(wait_bounded(process.wait()).await, LinkExit::Status(0));
 }
 
 #[tokio::test]
@@ -107,13 +110,13 @@ async fn exit_during_cut_follows_all_output() {
     leash.wait_released().await;
     rig.reconnect().await;
     let mut said = String::new();
-    soon(streams.stdout.unwrap().read_to_string(&mut said))
+    wait_bounded(streams.stdout.unwrap().read_to_string(&mut said))
         .await
         .unwrap();
     assert_eq!(said, "all of it");
-    assert_eq!(soon(process.wait()).await, LinkExit::Status(7));
+    assert_eq!(wait_bounded(process.wait()).await, LinkExit::Status(7));
     let mut why = String::new();
-    soon(streams.stderr.unwrap().read_to_string(&mut why))
+    wait_bounded(streams.stderr.unwrap().read_to_string(&mut why))
         .await
         .unwrap();
     assert_eq!(why, "why\n");
@@ -126,15 +129,17 @@ async fn stdin_closed_during_cut_closes_remotely() {
     let streams = process.take_streams();
     let mut stdin = streams.stdin.unwrap();
     rig.cut().await;
-    soon(stdin.write_all(b"last words, then ")).await.unwrap();
+    wait_bounded(stdin.write_all(b"last words, then "))
+        .await
+        .unwrap();
     drop(stdin);
     rig.reconnect().await;
     let mut said = String::new();
-    soon(streams.stdout.unwrap().read_to_string(&mut said))
+    wait_bounded(streams.stdout.unwrap().read_to_string(&mut said))
         .await
         .unwrap();
     assert_eq!(said, "last words, then end\n");
-    assert_eq!(soon(process.wait()).await, LinkExit::Status(0));
+    assert_eq!(wait_bounded(process.wait()).await, LinkExit::Status(0));
 }
 
 #[tokio::test]
@@ -151,7 +156,7 @@ async fn abandoned_server_is_killed_after_retention() {
     leash.wait_released().await;
     // The gateway learns of the end after a late reconnect too.
     rig.reconnect().await;
-    assert_eq!(soon(process.wait()).await, LinkExit::Away);
+    assert_eq!(wait_bounded(process.wait()).await, LinkExit::Away);
 }
 
 #[tokio::test]
@@ -189,10 +194,12 @@ async fn unclaimed_server_is_killed_on_resume() {
     unwanted.wait_released().await;
     let streams = stays.take_streams();
     let mut stdin = streams.stdin.unwrap();
-    soon(stdin.write_all(b"still here\n")).await.unwrap();
+    wait_bounded(stdin.write_all(b"still here\n"))
+        .await
+        .unwrap();
     let mut line = String::new();
     let mut stdout = BufReader::new(streams.stdout.unwrap());
-    soon(stdout.read_line(&mut line)).await.unwrap();
+    wait_bounded(stdout.read_line(&mut line)).await.unwrap();
     assert_eq!(line, "still here\n");
 }
 
@@ -202,5 +209,5 @@ async fn given_up_executor_ends_its_servers() {
     let mut process = rig.start("s").await.unwrap();
     rig.cut().await;
     rig.give_up();
-    assert_eq!(soon(process.wait()).await, LinkExit::Away);
+    assert_eq!(wait_bounded(process.wait()).await, LinkExit::Away);
 }

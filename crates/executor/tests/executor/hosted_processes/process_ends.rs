@@ -5,10 +5,10 @@ use std::time::Duration;
 use bowline_executor::connection::{EXECUTOR_BUSY, EXECUTOR_REFUSED};
 use bowline_link::stdio::ServerProcess as _;
 use bowline_link::{LinkError, LinkExit, StdioLimits};
-use bowline_testkit::poll_until;
+use bowline_testkit::{poll_until, wait_bounded};
 use tokio::io::AsyncReadExt as _;
 
-use super::process_rig::{LifetimePipe, ProcessRig, soon};
+use super::process_rig::{LifetimePipe, ProcessRig};
 
 fn limits() -> StdioLimits {
     StdioLimits::default()
@@ -26,7 +26,7 @@ async fn exit_kind_is_reported() {
     ] {
         let rig = ProcessRig::script(script).await;
         let mut process = rig.start("s").await.unwrap();
-        assert_eq!(soon(process.wait()).await, exit, "{script}");
+        assert_eq!(wait_bounded(process.wait()).await, exit, "{script}");
     }
 }
 
@@ -36,7 +36,7 @@ async fn cooperative_server_stops_gracefully() {
     let mut process = rig.start("s").await.unwrap();
     let stdin = process.take_streams().stdin;
     assert_eq!(
-        soon(process.stop(limits())).await,
+        wait_bounded(process.stop(limits())).await,
         Some(LinkExit::Status(3))
     );
     drop(stdin);
@@ -47,7 +47,7 @@ async fn stubborn_server_is_killed_after_grace() {
     let rig = ProcessRig::script("trap 'exit 4' TERM; while :; do sleep 0.05; done").await;
     let mut process = rig.start("s").await.unwrap();
     assert_eq!(
-        soon(process.stop(limits())).await,
+        wait_bounded(process.stop(limits())).await,
         Some(LinkExit::Status(4))
     );
     let mut leash = LifetimePipe::new();
@@ -59,7 +59,7 @@ async fn stubborn_server_is_killed_after_grace() {
     let mut process = rig.start("s").await.unwrap();
     leash.wait_held().await;
     assert_eq!(
-        soon(process.stop(limits())).await,
+        wait_bounded(process.stop(limits())).await,
         Some(LinkExit::Signal(9))
     );
     leash.wait_released().await;
@@ -72,7 +72,7 @@ async fn immediate_stop_kills_process_tree() {
     let rig = ProcessRig::script(&script).await;
     let mut process = rig.start("s").await.unwrap();
     leash.wait_held().await;
-    assert_eq!(soon(process.kill()).await, LinkExit::Signal(9));
+    assert_eq!(wait_bounded(process.kill()).await, LinkExit::Signal(9));
     leash.wait_released().await;
 }
 
@@ -92,10 +92,10 @@ async fn closing_executor_ends_its_servers() {
     let rig = ProcessRig::script(&format!("{}; exec sleep 60", leash.hold_command())).await;
     let mut process = rig.start("s").await.unwrap();
     leash.wait_held().await;
-    soon(rig.servant.close()).await;
+    wait_bounded(rig.servant.close()).await;
     leash.wait_released().await;
     // The gateway does not wait for a reconnect.
-    assert_eq!(soon(process.wait()).await, LinkExit::Away);
+    assert_eq!(wait_bounded(process.wait()).await, LinkExit::Away);
 }
 
 #[tokio::test]
@@ -127,7 +127,7 @@ async fn excess_server_is_refused() {
     };
     assert_eq!((running.len(), &*failure.code), (64, EXECUTOR_BUSY));
     let mut last = running.pop().unwrap();
-    soon(last.kill()).await;
+    wait_bounded(last.kill()).await;
     drop(last);
     rig.start("s").await.unwrap();
 }
@@ -141,7 +141,7 @@ async fn unread_output_blocks_only_its_server() {
     let mut quiet = rig.start("quiet").await.unwrap();
     let mut here = [0; 5];
     let mut stdout = quiet.take_streams().stdout.unwrap();
-    soon(stdout.read_exact(&mut here)).await.unwrap();
+    wait_bounded(stdout.read_exact(&mut here)).await.unwrap();
     let carried = |tunnel: &dyn bowline_executor::connection::ExecutorConnection| {
         tunnel.traffic().received_bytes
     };
@@ -151,14 +151,14 @@ async fn unread_output_blocks_only_its_server() {
     for _ in 0..3 {
         let mut process = rig.start("quiet").await.unwrap();
         let mut stdout = process.take_streams().stdout.unwrap();
-        soon(stdout.read_exact(&mut here)).await.unwrap();
+        wait_bounded(stdout.read_exact(&mut here)).await.unwrap();
     }
     assert!(carried(&*tunnel) <= (WINDOW + 4 * here.len()) as u64);
     let mut out = flood.take_streams().stdout.unwrap();
     let mut read = vec![0; 4 * WINDOW];
-    soon(out.read_exact(&mut read)).await.unwrap();
+    wait_bounded(out.read_exact(&mut read)).await.unwrap();
     assert!(read.chunks(2).all(|line| line == b"y\n"));
-    soon(flood.kill()).await;
+    wait_bounded(flood.kill()).await;
 }
 
 #[tokio::test]
@@ -169,9 +169,9 @@ async fn unread_stderr_flood_blocks_nothing() {
     let mut process = rig.start("s").await.unwrap();
     let streams = process.take_streams();
     let mut said = String::new();
-    soon(streams.stdout.unwrap().read_to_string(&mut said))
+    wait_bounded(streams.stdout.unwrap().read_to_string(&mut said))
         .await
         .unwrap();
     assert_eq!(said, "\ndone\n");
-    assert_eq!(soon(process.wait()).await, LinkExit::Status(5));
+    assert_eq!(wait_bounded(process.wait()).await, LinkExit::Status(5));
 }

@@ -17,23 +17,13 @@ use bowline_link::stdio::{LinkConnectError, ProcessSpawner};
 use bowline_link::websocket::{WebSocketRole, open_websocket};
 use bowline_link::{ChildLimits, EraNegotiation, LinkError, StdioLimits, StdioSpec};
 use bowline_runtime::{SystemClock, TaskTracker};
+use bowline_testkit::{spawn_task, tcp_pair, test_deadline, wait_bounded};
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 use tokio::net::unix::pipe;
-use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::Instant;
-
-/// Timeout that only a hang exceeds.
-const SOON: Duration = Duration::from_secs(30);
-
-pub(super) async fn soon<T>(what: impl Future<Output = T>) -> T {
-    tokio::time::timeout(SOON, what).await.expect("in time")
-}
-
-pub(super) fn deadline() -> Instant {
-    Instant::now() + SOON
-}
 
 /// One executor, and one gateway session.
 #[derive(Debug)]
@@ -108,7 +98,7 @@ impl ProcessRig {
             socket,
             &self.tasks,
         );
-        let attending = tokio::spawn(async move {
+        let attending = spawn_task(async move {
             servant.serve_gateway(served).await;
         });
         let mut socket = open_websocket(
@@ -118,10 +108,12 @@ impl ProcessRig {
             socket,
             &self.tasks,
         );
-        let hello = soon(receive_hello(&mut socket.receiver)).await.unwrap();
+        let hello = wait_bounded(receive_hello(&mut socket.receiver))
+            .await
+            .unwrap();
         let attached = self.session.attach();
         let tunnel = ExecutorTunnel::open(&hello, attached, socket, &self.tasks);
-        let tunnel = Arc::new(soon(tunnel).await.unwrap());
+        let tunnel = Arc::new(wait_bounded(tunnel).await.unwrap());
         *lock(&self.line) = Some(CuttableConnection {
             tunnel,
             cut,
@@ -133,15 +125,17 @@ impl ProcessRig {
     pub(super) async fn cut(&self) {
         let line = lock(&self.line).take().unwrap();
         line.cut.send_replace(0);
-        soon(bowline_executor::connection::ExecutorConnection::wait_closed(&*line.tunnel)).await;
-        soon(line.attending).await.unwrap();
+        wait_bounded(bowline_executor::connection::ExecutorConnection::wait_closed(&*line.tunnel))
+            .await;
+        wait_bounded(line.attending).await.unwrap();
     }
 
     /// Waits until the connection is cut.
     pub(super) async fn cut_by_itself(&self) {
         let line = lock(&self.line).take().unwrap();
-        soon(bowline_executor::connection::ExecutorConnection::wait_closed(&*line.tunnel)).await;
-        soon(line.attending).await.unwrap();
+        wait_bounded(bowline_executor::connection::ExecutorConnection::wait_closed(&*line.tunnel))
+            .await;
+        wait_bounded(line.attending).await.unwrap();
     }
 
     /// The gateway gives up the executor.
@@ -155,7 +149,7 @@ impl ProcessRig {
     }
 
     pub(super) async fn start(&self, server: &str) -> Result<RemoteProcess, LinkError> {
-        soon(self.tunnel().start_server(server, deadline())).await
+        wait_bounded(self.tunnel().start_server(server, test_deadline())).await
     }
 }
 
@@ -204,10 +198,10 @@ pub(super) fn spec(name: &str, script: &str) -> StdioSpec {
 
 /// Two ends of a wire, cut after this number of bytes or on command.
 async fn wire(bytes: usize, cut: watch::Receiver<usize>) -> (TcpStream, TcpStream) {
-    let (ours, one) = pair().await;
-    let (two, theirs) = pair().await;
+    let (ours, one) = tcp_pair().await;
+    let (two, theirs) = tcp_pair().await;
     let left = Arc::new(AtomicUsize::new(bytes));
-    tokio::spawn(async move {
+    spawn_task(async move {
         let (mut from_one, mut to_one) = one.into_split();
         let (mut from_two, mut to_two) = two.into_split();
         let mut cut = cut;
@@ -235,16 +229,6 @@ async fn copy_until_cut(
             return;
         }
     }
-}
-
-pub(super) async fn pair() -> (TcpStream, TcpStream) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let dialling = TcpStream::connect(listener.local_addr().unwrap());
-    let (dialled, accepted) = tokio::join!(dialling, listener.accept());
-    let (dialled, accepted) = (dialled.unwrap(), accepted.unwrap().0);
-    dialled.set_nodelay(true).unwrap();
-    accepted.set_nodelay(true).unwrap();
-    (dialled, accepted)
 }
 
 /// A named pipe held open by a process for its lifetime.
@@ -277,14 +261,16 @@ impl LifetimePipe {
     /// Waits until a process holds the pipe.
     pub(super) async fn wait_held(&mut self) {
         let mut here = [0; 5];
-        soon(self.pipe.read_exact(&mut here)).await.unwrap();
+        wait_bounded(self.pipe.read_exact(&mut here)).await.unwrap();
         assert_eq!(&here, b"here\n");
     }
 
     /// Waits until no process holds the pipe.
     pub(super) async fn wait_released(&mut self) {
         let mut rest = Vec::new();
-        soon(self.pipe.read_to_end(&mut rest)).await.unwrap();
+        wait_bounded(self.pipe.read_to_end(&mut rest))
+            .await
+            .unwrap();
     }
 }
 

@@ -9,10 +9,10 @@ use bowline_link::stdio::{self, ClientInfo, EraNegotiation, LinkConnectError, St
 use bowline_link::{
     Link, LinkError, LinkExit, LinkRequest, LogSequencer, StderrLimits, StderrLog, StdioLimits,
 };
-use bowline_testkit::poll_until;
+use bowline_testkit::{poll_until, test_deadline, wait_bounded};
 use bytes::Bytes;
 
-use super::process_rig::{LifetimePipe, ProcessRig, deadline, soon};
+use super::process_rig::{LifetimePipe, ProcessRig};
 
 /// Answers the handshake, and echoes the id of each call.
 const SERVER: &str = r#"
@@ -46,16 +46,22 @@ async fn connect(
         negotiation: EraNegotiation::Only(Era::Legacy),
         limits: StdioLimits::default(),
     };
-    let linked =
-        stdio::connect_process(rig, &seat, Arc::clone(log), client, deadline(), &rig.tasks);
-    soon(linked).await.map(|(link, _heard)| link)
+    let linked = stdio::connect_process(
+        rig,
+        &seat,
+        Arc::clone(log),
+        client,
+        test_deadline(),
+        &rig.tasks,
+    );
+    wait_bounded(linked).await.map(|(link, _heard)| link)
 }
 
 fn call() -> LinkRequest {
     LinkRequest {
         method: Cow::Borrowed("tools/call"),
         params: Some(Bytes::from_static(br#"{"name":"x"}"#)),
-        ..LinkRequest::new_internal("tools/call", None, deadline())
+        ..LinkRequest::new_internal("tools/call", None, test_deadline())
     }
 }
 
@@ -69,14 +75,16 @@ async fn remote_process_behaves_like_local_child() {
     // The remote pid is no local process.
     assert_eq!(link.processes(), None);
     for _ in 0..3 {
-        let answer = soon(link.request(call())).await.unwrap();
+        let answer = wait_bounded(link.request(call())).await.unwrap();
         let text = String::from_utf8(answer.bytes.to_vec()).unwrap();
         assert!(text.contains("answer "), "{text}");
     }
     let mut newest = log.sequencer().subscribe();
-    soon(newest.wait_for(|seq| *seq >= 1)).await.unwrap();
+    wait_bounded(newest.wait_for(|seq| *seq >= 1))
+        .await
+        .unwrap();
     assert_eq!(log.tail(0, 5), ["ready".into()]);
-    assert_eq!(soon(link.close()).await, LinkExit::Status(0));
+    assert_eq!(wait_bounded(link.close()).await, LinkExit::Status(0));
 }
 
 #[tokio::test]
@@ -92,7 +100,7 @@ async fn calls_survive_a_cut_once() {
                 call.await.unwrap();
             }
         };
-        tokio::join!(soon(calls), rig.reconnect());
+        tokio::join!(wait_bounded(calls), rig.reconnect());
     }
     assert!(link.is_open());
     assert_eq!(link.in_flight(), 0);
@@ -108,9 +116,9 @@ async fn given_up_executor_makes_calls_unknown() {
         rig.cut().await;
         rig.give_up();
     };
-    let (outcome, ()) = tokio::join!(soon(waiting), ending);
+    let (outcome, ()) = tokio::join!(wait_bounded(waiting), ending);
     assert_eq!(outcome, Err(LinkError::Lost(LinkExit::Away)));
-    assert_eq!(soon(link.wait_closed()).await, LinkExit::Away);
+    assert_eq!(wait_bounded(link.wait_closed()).await, LinkExit::Away);
 }
 
 #[tokio::test]

@@ -5,12 +5,10 @@ use std::fmt;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use bowline_core::BoxFuture;
 use bowline_core::call::{Principal, Role};
 use bowline_core::policy::RoleAllowlist;
-use bowline_core::time::MonotonicTime;
 use bowline_host::broker::frames::{BrokerHello, BrokerRefusal};
 use bowline_host::broker::mailbox::MailboxName;
 use bowline_host::broker::{
@@ -24,34 +22,12 @@ use bowline_link::websocket::{
     DisconnectReason, WebSocketLimits, WebSocketReceiver, WebSocketRole, WebSocketSender,
     open_websocket,
 };
-use bowline_runtime::{Clock, SystemClock};
-use bowline_testkit::{poll_for, poll_until};
+use bowline_runtime::Clock;
+use bowline_testkit::{PausedClock, poll_for, poll_until, wait_bounded};
 use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Semaphore, watch};
-use tokio::time::Instant;
-
-/// Timeout of every wait.
-const SOON: Duration = Duration::from_secs(20);
-
-/// Wall clock derived from the test clock.
-#[derive(Debug)]
-struct HubTestClock(SystemClock);
-
-impl Clock for HubTestClock {
-    fn now(&self) -> MonotonicTime {
-        self.0.now()
-    }
-
-    fn instant(&self, at: MonotonicTime) -> Instant {
-        self.0.instant(at)
-    }
-
-    fn unix_ms(&self) -> u64 {
-        1_000_000 + self.0.now().0
-    }
-}
 
 /// Admits tokens equal to a principal name, and can end all credentials.
 pub(crate) struct TokenAuthenticator {
@@ -170,7 +146,7 @@ impl Default for HubRigOptions {
             limits: HubLimits::default(),
             serve: ServeLimits::default(),
             offers: Arc::new(RejectOffers),
-            clock: Arc::new(HubTestClock(SystemClock::start())),
+            clock: Arc::new(PausedClock::start()),
         }
     }
 }
@@ -267,7 +243,9 @@ impl HubRig {
     /// Waits until `count` runs of `wait` started.
     pub(crate) async fn wait_begun(&self, count: usize) {
         let mut begun = self.waiting.subscribe();
-        soon(begun.wait_for(|begun| *begun >= count)).await.unwrap();
+        wait_bounded(begun.wait_for(|begun| *begun >= count))
+            .await
+            .unwrap();
     }
 
     /// Connects without `hello`.
@@ -352,12 +330,6 @@ impl HubRig {
     }
 }
 
-/// Awaits with a timeout.
-pub(crate) async fn soon<T>(what: impl Future<Output = T>) -> T {
-    let waited = tokio::time::timeout(SOON, what).await;
-    waited.expect("it comes")
-}
-
 /// Client end of a connection, in raw JSON.
 pub(crate) struct RawPeer {
     pub(crate) out: WebSocketSender,
@@ -371,7 +343,7 @@ impl RawPeer {
 
     /// Returns the next frame.
     pub(crate) async fn next(&mut self) -> Value {
-        let bytes = soon(self.incoming.next()).await.expect("a frame");
+        let bytes = wait_bounded(self.incoming.next()).await.expect("a frame");
         serde_json::from_slice(&bytes).unwrap()
     }
 
@@ -388,7 +360,7 @@ impl RawPeer {
     /// Waits for the end, and returns the close code.
     pub(crate) async fn wait_closed(&mut self) -> u16 {
         loop {
-            match soon(self.incoming.next()).await {
+            match wait_bounded(self.incoming.next()).await {
                 Ok(_) => {}
                 Err(DisconnectReason::Closed { code, .. }) => return code,
                 Err(other) => panic!("not closed in order: {other}"),

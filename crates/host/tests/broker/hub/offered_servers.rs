@@ -12,13 +12,13 @@ use bowline_core::policy::FeaturePattern;
 use bowline_host::broker::mailbox::MailboxName;
 use bowline_host::broker::{AdmittedPeer, OfferHandler, PeerManifest, PeerRights, RemotePeer};
 use bowline_host::spec::PeerRole;
-use bowline_testkit::{reply_body, subject_call, tool_call, wait_for_state};
+use bowline_testkit::{reply_body, subject_call, tool_call, wait_bounded, wait_for_state};
 use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
-use super::hub_rig::{HubRig, HubRigOptions, RawPeer, soon};
+use super::hub_rig::{HubRig, HubRigOptions, RawPeer};
 
 /// Accepts every offer; the tests adopt the servers.
 #[derive(Debug)]
@@ -168,7 +168,7 @@ fn start_call(rig: &HubRig, tool: &str, person: &Arc<AnsweringClient>) -> CallTa
 }
 
 async fn wait_call(calling: &mut CallTasks) -> Result<bowline_core::call::CallReply, CallError> {
-    soon(calling.join_next()).await.unwrap().unwrap()
+    wait_bounded(calling.join_next()).await.unwrap().unwrap()
 }
 
 fn server_request(id: &Value, number: u64) -> Value {
@@ -198,7 +198,7 @@ async fn server_requests_reach_live_and_stored_callers() {
             {"jsonrpc": "2.0", "method": "notifications/message", "params": {}}}))
             .await;
         peer.send(server_request(&id, 1)).await;
-        let put = soon(questions.recv()).await.unwrap();
+        let put = wait_bounded(questions.recv()).await.unwrap();
         assert_eq!(
             (put.id(), put.capability),
             (&b"\"s-1\""[..], ClientCapability::Roots)
@@ -247,10 +247,12 @@ async fn server_request_ends_with_its_connection() {
     let mut live = start_call(&rig, "far__see", &person);
     let asked = peer.next_of("request").await;
     peer.send(server_request(&asked["id"], 1)).await;
-    let _open = soon(questions.recv()).await.unwrap();
+    let _open = wait_bounded(questions.recv()).await.unwrap();
     drop(peer);
     let mut withdrawn = person.cancelled.subscribe();
-    soon(withdrawn.wait_for(|count| *count == 1)).await.unwrap();
+    wait_bounded(withdrawn.wait_for(|count| *count == 1))
+        .await
+        .unwrap();
     let failed = wait_call(&mut live).await.unwrap_err();
     let class = failed.failure_class();
     let is_loss = matches!(
@@ -268,15 +270,19 @@ async fn server_request_ends_with_its_call() {
     let asked = peer.next_of("request").await;
     let mut withdrawn = person.cancelled.subscribe();
     peer.send(server_request(&asked["id"], 1)).await;
-    let _first = soon(questions.recv()).await.unwrap();
+    let _first = wait_bounded(questions.recv()).await.unwrap();
     peer.send(json!({"kind": "withdraw", "id": asked["id"], "number": 1}))
         .await;
-    soon(withdrawn.wait_for(|count| *count == 1)).await.unwrap();
+    wait_bounded(withdrawn.wait_for(|count| *count == 1))
+        .await
+        .unwrap();
     peer.send(server_request(&asked["id"], 2)).await;
-    let _second = soon(questions.recv()).await.unwrap();
+    let _second = wait_bounded(questions.recv()).await.unwrap();
     respond(&peer, &asked, &json!({"output": {"content": []}})).await;
     wait_call(&mut live).await.unwrap();
-    soon(withdrawn.wait_for(|count| *count == 2)).await.unwrap();
+    wait_bounded(withdrawn.wait_for(|count| *count == 2))
+        .await
+        .unwrap();
 }
 
 #[tokio::test]

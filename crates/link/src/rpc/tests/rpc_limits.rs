@@ -1,6 +1,7 @@
 //! Exceeded limits affect only the offending call.
 
 use bowline_core::error::ExecutionStatus;
+use bowline_testkit::run_until_idle;
 
 use super::*;
 use crate::link::LargeResponseLimits;

@@ -2,6 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
+use bowline_testkit::run_until_idle;
+
 use super::*;
 
 const TOOLS: &str = r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#;

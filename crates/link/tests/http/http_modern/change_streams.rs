@@ -1,5 +1,7 @@
 //! Change streams of modern HTTP servers.
 
+use bowline_testkit::wait_bounded;
+
 use super::*;
 
 const LISTS: &str = r#"{"tools":{"listChanged":true},"prompts":{},"resources":{"subscribe":true,"listChanged":true}}"#;
@@ -50,7 +52,7 @@ fn tagged_notification(what: &str, id: &str, more: &str) -> String {
 }
 
 async fn next_event(scene: &mut HttpScene) -> LinkEvent {
-    with_timeout(scene.events.recv()).await.unwrap()
+    wait_bounded(scene.events.recv()).await.unwrap()
 }
 
 #[tokio::test]
@@ -103,10 +105,7 @@ async fn new_resources_replace_stream_without_gap() {
     let (mut scene, mut first) = listening_scene().await;
     let link = Arc::clone(&scene.link);
     let uris = ["file:///a", "file:///b"].map(Arc::from).to_vec();
-    let wanted = spawn_task(async move {
-        link.subscribe_resources(uris, deadline_after(scripted_server::SOON))
-            .await
-    });
+    let wanted = spawn_task(async move { link.subscribe_resources(uris, test_deadline()).await });
     let mut second = receive_listen(&mut scene.server).await;
     let want = r#""resourceSubscriptions":["file:///a","file:///b"]"#;
     assert!(second.body.contains(want), "{}", second.body);
@@ -193,7 +192,7 @@ async fn unacknowledged_stream_does_not_block_calls() {
     stream
         .write_event(&tagged_notification("tools/list_changed", &id, ""))
         .await;
-    let (link, events) = with_timeout(connecting).await.unwrap().unwrap();
+    let (link, events) = wait_bounded(connecting).await.unwrap().unwrap();
     let mut scene = HttpScene {
         server,
         link,
@@ -262,7 +261,7 @@ async fn endless_event_closes_change_stream() {
 #[tokio::test]
 async fn closed_link_closes_change_stream() {
     let (scene, mut stream) = listening_scene().await;
-    assert_eq!(with_timeout(scene.link.close()).await, LinkExit::Stopping);
+    assert_eq!(wait_bounded(scene.link.close()).await, LinkExit::Stopping);
     stream.wait_closed().await;
     let (scene, mut stream) = listening_scene().await;
     drop(scene.link);
@@ -274,5 +273,5 @@ async fn change_stream_detects_lost_server() {
     let (mut scene, stream) = listening_scene().await;
     scene.server.stop().await;
     stream.end_stream().await;
-    assert_eq!(with_timeout(scene.link.wait_closed()).await, LinkExit::Gone);
+    assert_eq!(wait_bounded(scene.link.wait_closed()).await, LinkExit::Gone);
 }

@@ -1,5 +1,7 @@
 //! Servers that change their era.
 
+use bowline_testkit::wait_bounded;
+
 use super::*;
 
 #[tokio::test]
@@ -29,7 +31,7 @@ async fn server_turned_legacy_is_reconnected() {
         let ping = scene.start_request(LinkRequest::new_internal(
             "server/discover",
             None,
-            deadline_after(scripted_server::SOON),
+            test_deadline(),
         ));
         let seen = scene.server.next_post().await;
         match code {
@@ -41,7 +43,7 @@ async fn server_turned_legacy_is_reconnected() {
         }
         let _ = ping.await.unwrap();
         assert_eq!(
-            with_timeout(scene.link.wait_closed()).await,
+            wait_bounded(scene.link.wait_closed()).await,
             LinkExit::Gone,
             "{status}"
         );
@@ -56,7 +58,7 @@ async fn unchanged_or_failing_server_is_kept() {
         let ping = scene.start_request(LinkRequest::new_internal(
             "server/discover",
             None,
-            deadline_after(scripted_server::SOON),
+            test_deadline(),
         ));
         for _ in 0..tries {
             let seen = scene.server.next_post().await;
@@ -88,16 +90,12 @@ async fn server_turned_modern_is_reconnected() {
     );
     assert!(scene.link.is_open());
     // Requests of the gateway cannot provoke it.
-    let ping = scene.start_request(LinkRequest::new_internal(
-        "ping",
-        None,
-        deadline_after(scripted_server::SOON),
-    ));
+    let ping = scene.start_request(LinkRequest::new_internal("ping", None, test_deadline()));
     let seen = scene.server.next_post().await;
     let body = error_body(&seen.id(), -32020);
     seen.respond(400, JSON, &body).await;
     ping.await.unwrap().unwrap();
-    assert_eq!(with_timeout(scene.link.wait_closed()).await, LinkExit::Gone);
+    assert_eq!(wait_bounded(scene.link.wait_closed()).await, LinkExit::Gone);
 }
 
 #[tokio::test]

@@ -1,5 +1,7 @@
 //! Era detection by the response to `server/discover`.
 
+use bowline_testkit::wait_bounded;
+
 use super::*;
 
 /// Refuses the first request, and returns the next request.
@@ -51,7 +53,7 @@ async fn modern_server_is_detected_with_one_request() {
         (&*link.server_info().name, &*link.server_info().version),
         ("t", "1.2")
     );
-    assert_eq!(with_timeout(link.close()).await, LinkExit::Stopping);
+    assert_eq!(wait_bounded(link.close()).await, LinkExit::Stopping);
     assert!(server.has_no_post() && server.has_no_get() && server.has_no_delete());
 }
 

@@ -2,6 +2,7 @@
 
 use bowline_core::error::ExecutionStatus;
 use bowline_link::InputRequestError;
+use bowline_testkit::wait_bounded;
 
 use super::*;
 
@@ -30,7 +31,7 @@ fn client_call() -> (LinkRequest, ClientInbox) {
 }
 
 async fn answer_request(ears: &mut ClientInbox, value: &str) {
-    let question = with_timeout(ears.asked.recv()).await.unwrap();
+    let question = wait_bounded(ears.asked.recv()).await.unwrap();
     let id = String::from_utf8(question.id().to_vec()).unwrap();
     question.respond(result_body(&id, value).into());
 }
@@ -95,7 +96,7 @@ async fn endless_input_rounds_are_given_up() {
     let (call, mut ears) = client_call();
     let call = scene.start_request(call);
     let mut asked = 0;
-    let error = with_timeout(async {
+    let error = wait_bounded(async {
         let mut call = call;
         loop {
             tokio::select! {
@@ -208,7 +209,7 @@ async fn dropped_call_sends_no_further_round() {
         .await
         .respond_result(&input_required("s"))
         .await;
-    let question = with_timeout(ears.asked.recv()).await.unwrap();
+    let question = wait_bounded(ears.asked.recv()).await.unwrap();
     call.abort();
     assert!(call.await.is_err());
     question.respond(result_body("0", r#"{"action":"decline"}"#).into());

@@ -1,5 +1,7 @@
 //! Legacy sessions with servers of both eras.
 
+use bowline_testkit::wait_bounded;
+
 use super::*;
 
 fn client_call() -> (LinkRequest, ClientInbox) {
@@ -23,7 +25,7 @@ async fn capable_client_uses_legacy_session() {
     seen.start_stream().await;
     seen.write_event(r#"data: {"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{"message":"m","requestedSchema":{}}}"#)
         .await;
-    let question = with_timeout(ears.asked.recv()).await.unwrap();
+    let question = wait_bounded(ears.asked.recv()).await.unwrap();
     question.respond(result_body("\"q\"", r#"{"action":"decline"}"#).into());
     let answer = scene.server.next_post().await;
     assert_eq!(answer.header("mcp-session-id"), Some("one"));
@@ -151,7 +153,7 @@ async fn closed_link_ends_legacy_session() {
         let calling = scene.start_request(test_request("tools/call"));
         others.push((calling, scene.server.next_post().await));
     }
-    assert_eq!(with_timeout(scene.link.close()).await, LinkExit::Stopping);
+    assert_eq!(wait_bounded(scene.link.close()).await, LinkExit::Stopping);
     let deleted = scene.server.next_delete().await;
     assert_eq!(deleted.header("mcp-session-id"), Some("one"));
 }

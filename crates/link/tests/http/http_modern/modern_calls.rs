@@ -1,6 +1,7 @@
 //! Stateless requests.
 
 use bowline_link::ParamRename;
+use bowline_testkit::wait_bounded;
 
 use super::*;
 
@@ -111,7 +112,7 @@ async fn sse_response_after_notifications_arrives() {
     let word =
         r#"{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":1}}"#;
     seen.write_event(&format!("data: {word}")).await;
-    assert_eq!(with_timeout(ears.told.recv()).await.unwrap(), word);
+    assert_eq!(wait_bounded(ears.told.recv()).await.unwrap(), word);
     // Server requests are not allowed here, and are ignored.
     seen.write_event(r#"data: {"jsonrpc":"2.0","id":1,"method":"elicitation/create","params":{"message":"m","requestedSchema":{}}}"#)
         .await;

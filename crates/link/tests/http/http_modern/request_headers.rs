@@ -2,6 +2,7 @@
 
 use bowline_core::era::{HeaderParam, HeaderParams};
 use bowline_link::ParamRename;
+use bowline_testkit::wait_bounded;
 
 use super::*;
 
@@ -231,7 +232,7 @@ async fn header_mismatch_refetches_tool_and_retries() {
     let (first, id) = (seen.id(), seen.id());
     seen.respond(400, JSON, &error_body(&id, -32020)).await;
     assert_eq!(
-        with_timeout(scene.events.recv()).await,
+        wait_bounded(scene.events.recv()).await,
         Some(LinkEvent::ToolsChanged)
     );
     let list = scene.server.next_post().await;

@@ -24,8 +24,7 @@ fn uri_list(uris: &[&str]) -> Vec<Arc<str>> {
 }
 
 async fn next_event(events: &mut mpsc::Receiver<LinkEvent>) -> LinkEvent {
-    let event = tokio::time::timeout(Duration::from_secs(20), events.recv());
-    event.await.expect("an event").unwrap()
+    wait_bounded(events.recv()).await.unwrap()
 }
 
 #[tokio::test]
