@@ -72,7 +72,9 @@ fn build_cold(program: &Path, options: &[&str]) -> Result<f64> {
         .args(["build", "--quiet", "--offline"])
         .args(options)
         .current_dir(program)
-        .env("CARGO_TARGET_DIR", &target);
+        .env("CARGO_TARGET_DIR", &target)
+        // As for crates from a registry, which are never built incrementally.
+        .env("CARGO_INCREMENTAL", "0");
     process::run_captured(&mut cargo)?;
     let spent = Duration::from_micros(process::children_cpu_us() - before);
     Ok(spent.as_secs_f64())

@@ -16,6 +16,7 @@ mod file_shape;
 mod file_stems;
 mod function_signatures;
 mod machine_words;
+mod publishing;
 mod rpc_envelopes;
 mod scrub;
 mod statics;
@@ -181,10 +182,11 @@ pub(crate) fn run(root: &Path) -> Result<ExitCode> {
 }
 
 fn collect_findings(tree: &SourceTree) -> Vec<TidyFinding> {
-    let rules: [fn(&SourceTree) -> Vec<TidyFinding>; 17] = [
+    let rules: [fn(&SourceTree) -> Vec<TidyFinding>; 18] = [
         crate_rules::check_tree,
         crate_sizes::check_tree,
         unused_dependencies::check_tree,
+        publishing::check_tree,
         file_shape::check_tree,
         banned_code::check_tree,
         statics::check_tree,

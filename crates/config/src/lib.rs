@@ -7,7 +7,6 @@ mod client_config;
 pub mod client_programs;
 mod config_names;
 mod config_problem;
-pub mod duration;
 mod env;
 mod error;
 pub mod executor_config;
@@ -80,6 +79,7 @@ pub use self::token_config::TokenLifetime;
 pub use self::upstream_config::{ChildConfig, ConfigTemplate, RemoteConfig, UpstreamConfig};
 pub use self::via_config::{PlacementConfig, ViaConfig};
 pub(crate) use self::warnings::sharing_warning;
+pub use bowline_core::duration;
 
 /// Defaults of keys absent from the file.
 pub mod defaults {

@@ -12,6 +12,7 @@ pub mod cache;
 pub mod call;
 pub mod client_handle;
 pub mod coalesce;
+pub mod duration;
 pub mod egress;
 pub mod era;
 pub mod error;

@@ -29,6 +29,7 @@ mod subscription_sync;
 pub mod supervisor;
 pub mod tools;
 
+pub use access_guard::{AccessGuard, GuardDecision};
 pub use bowline_catalog::{catalog, manifest, pins, server_card, spec};
 pub use bowline_tools::ToolOutput;
 pub use builder::{BuildError, HostBuilder};
@@ -46,14 +47,43 @@ pub use spawn_options::{SpawnError, SpawnOptions};
 pub use spec::ServerSpec as Server;
 pub use spec::{NameClash, ServerSpec};
 pub use tools::{ExecuteContext, ExecuteError, ToolArguments, ToolExecutor, ToolSchema};
-// Re-exports from lower crates, so that embedding programs depend on this crate alone.
-pub use bowline_core::BoxFuture;
-pub use bowline_core::accounts;
-pub use bowline_core::call::{ContextSet, Principal, Role};
-pub use bowline_core::error::CallError;
-pub use bowline_core::policy::{DefaultAction, FeaturePattern, Policy, RoleAllowlist, RoleRules};
+// Re-exports from lower crates, so that embedding programs depend on this crate alone: the crates
+// whose types stand in ports, the modules of `bowline-core`, and the names that most programs use.
+pub use bowline_api as api;
 #[cfg(feature = "executor")]
 pub use bowline_executor as executor;
+pub use bowline_journal as journal;
+pub use bowline_link as link;
+pub use bowline_runtime as runtime;
+
+pub use bowline_core::{
+    accounts, backoff, breaker, budget, cache, call, client_handle, era, error, lane, load,
+    log_level, policy, rate_limiter, redact, restart_budget, run, secret_header, shares,
+    task_table, time, trace,
+};
+
+pub use bowline_catalog::result_secrets::ResultSecrets;
+pub use bowline_core::BoxFuture;
+pub use bowline_core::backoff::Backoff;
+pub use bowline_core::breaker::BreakerPolicy;
+pub use bowline_core::call::{
+    CallReply, CallRequest, ContextSet, Effect, EndpointScope, Principal, Role, Route,
+};
+pub use bowline_core::era::{Era, EraSetting};
+pub use bowline_core::error::{CallError, ExecutionStatus, FailureClass, FailureOrigin};
+pub use bowline_core::peer_role::PeerRole;
+pub use bowline_core::pins::PinAcceptance;
+pub use bowline_core::policy::{DefaultAction, FeaturePattern, Policy, RoleAllowlist, RoleRules};
+pub use bowline_core::restart_budget::RestartPolicy;
+pub use bowline_core::run::AgentRun;
+#[cfg(feature = "journal-sqlite")]
+pub use bowline_journal::SqliteJournal;
+pub use bowline_journal::{Journal, JournalError, MemoryJournal};
+pub use bowline_link::http::endpoint::{EndpointError, HttpEndpoint};
+pub use bowline_link::http::upstream_credentials::{
+    CredentialError, NoCredentials, UpstreamCredentials,
+};
 pub use bowline_runtime::{
     Clock, ClockReading, CredentialSource, SystemClock, TaskSpawner, TaskTracker,
 };
+pub use bytes::Bytes;

@@ -60,7 +60,7 @@ pub use bowline_api::servers::{
 pub use breaker_permit::BreakerPermit;
 pub(crate) use call_stats::CallStatsGuard;
 pub use dedicated_links::LinkLease;
-pub use deps::SupervisorDeps;
+pub(crate) use deps::SupervisorDeps;
 pub use failure_cause::FailureSource;
 pub use list_fetch::ListError;
 pub use server_state::{ServerAction, ServerState};
@@ -200,7 +200,7 @@ impl Supervisor {
     /// Supervises a server and, unless lazy, starts it in the background. Until it is ready, the
     /// catalog shows the lists from its last run.
     #[must_use]
-    pub fn start(spec: ServerSpec, log: Arc<StderrLog>, deps: &SupervisorDeps) -> Self {
+    pub(crate) fn start(spec: ServerSpec, log: Arc<StderrLog>, deps: &SupervisorDeps) -> Self {
         let first = if spec.lazy {
             ServerState::Idle
         } else {

@@ -98,6 +98,9 @@ pub struct ExecuteContext {
     pub trace: Option<Arc<CallTrace>>,
 }
 
+/// Characters of a server's error message in the text of an error.
+const SERVER_MESSAGE_CHARS_MAX: usize = 300;
+
 /// Why a tool has no output.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum ExecuteError {
@@ -124,8 +127,8 @@ pub enum ExecuteError {
         source: ToolArgumentsError,
     },
     /// The call failed in the host or at the server.
-    #[error(transparent)]
-    Call(#[from] CallError),
+    #[error("{}", display_call_error(.0))]
+    Call(CallError),
     /// The executor could not run the tool.
     #[error("{reason}")]
     Failed {
@@ -134,6 +137,35 @@ pub enum ExecuteError {
         /// Execution status.
         execution: ExecutionStatus,
     },
+}
+
+impl From<CallError> for ExecuteError {
+    fn from(error: CallError) -> Self {
+        Self::Call(error)
+    }
+}
+
+/// Returns the text of a call error; an error response of a server with its message and code.
+fn display_call_error(error: &CallError) -> String {
+    let CallError::Refused { error: object, .. } = error else {
+        return error.to_string();
+    };
+    let Ok(RpcErrorText { message, code }) = serde_json::from_slice(object) else {
+        return error.to_string();
+    };
+    let message: String = message
+        .chars()
+        .map(|letter| if letter.is_control() { ' ' } else { letter })
+        .take(SERVER_MESSAGE_CHARS_MAX)
+        .collect();
+    format!("{error}: {message} (code {code})")
+}
+
+/// The members of a JSON-RPC error that people read.
+#[derive(serde::Deserialize)]
+struct RpcErrorText {
+    message: String,
+    code: i64,
 }
 
 impl ExecuteError {

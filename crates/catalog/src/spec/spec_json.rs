@@ -157,6 +157,33 @@ impl ServerSpec {
         };
         Self::with_transport(name, ServerTransport::Child(child))
     }
+
+    /// Sets an environment variable of a child process; a server of another transport has none.
+    ///
+    /// ```
+    /// # use bowline_catalog::spec::ServerSpec as Server;
+    /// let git = Server::command("git", "git-server", ["--stdio"])
+    ///     .env("GIT_PAGER", "cat")
+    ///     .cwd("/srv/repository");
+    /// ```
+    #[must_use]
+    pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
+        if let ServerTransport::Child(child) = &mut self.transport {
+            let name = name.into();
+            child.env.retain(|(existing, _)| *existing != name);
+            child.env.push((name, value.into()));
+        }
+        self
+    }
+
+    /// Sets the working directory of a child process; a server of another transport has none.
+    #[must_use]
+    pub fn cwd(mut self, directory: impl Into<PathBuf>) -> Self {
+        if let ServerTransport::Child(child) = &mut self.transport {
+            child.cwd = Some(directory.into());
+        }
+        self
+    }
 }
 
 /// Returns a redactor for the credentials.
@@ -310,6 +337,28 @@ mod tests {
         assert_eq!(value("KEY"), (Some("v".into()), 0));
         let known = |name: &OsString| CHILD_ENV.iter().any(|known| name == known) || name == "KEY";
         assert!(child.env.iter().all(|(name, _)| known(name)));
+    }
+
+    #[test]
+    fn command_sets_env_and_cwd() {
+        let server = ServerSpec::command("a", "prog", ["-x"]);
+        let server = server
+            .env("PATH", "/only")
+            .env("KEY", "1")
+            .env("KEY", "2")
+            .cwd("/tmp");
+        let ServerTransport::Child(child) = &server.transport else {
+            panic!("no child");
+        };
+        let values = |name: &str| -> Vec<OsString> {
+            let set = child.env.iter().filter(|(key, _)| key == name);
+            set.map(|(_, value)| value.clone()).collect()
+        };
+        assert_eq!(
+            (values("PATH"), values("KEY")),
+            (vec!["/only".into()], vec!["2".into()])
+        );
+        assert_eq!(child.cwd, Some("/tmp".into()));
     }
 
     #[test]

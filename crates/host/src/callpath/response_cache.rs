@@ -27,7 +27,7 @@ use crate::supervisor::Supervisor;
 pub(crate) use self::cache_flight::CacheFlight;
 
 /// The response cache.
-pub struct ResponseCache {
+pub(crate) struct ResponseCache {
     state: Mutex<ResponseCacheState>,
     clock: Arc<dyn Clock>,
     /// Copy of the cache's purge epoch, read without a lock at the start of every call.

@@ -139,7 +139,8 @@ impl Host {
         let scope = EndpointScope::Server(Arc::clone(&server));
         let call = build_tool_call(self, &principal, scope, tool, &arguments, &context)?;
         let reply = self.call(call).await?;
-        ToolOutput::from_reply(&reply).map_err(|error| to_refused_error(&server, error).into())
+        ToolOutput::from_reply(&reply)
+            .map_err(|error| to_refused_error(self, &server, error).into())
     }
 
     /// Calls a tool of this very server, never of a successor of the same name.
@@ -155,7 +156,7 @@ impl Host {
         let scope = EndpointScope::Server(Arc::clone(name));
         let call = build_tool_call(self, principal, scope, tool, arguments, context)?;
         let reply = self.call_path.call_on_server(&call, server).await?;
-        ToolOutput::from_reply(&reply).map_err(|error| to_refused_error(name, error).into())
+        ToolOutput::from_reply(&reply).map_err(|error| to_refused_error(self, name, error).into())
     }
 
     /// Returns the known tools of all servers visible to a principal.

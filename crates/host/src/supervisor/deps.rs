@@ -18,7 +18,7 @@ use crate::session_state::SessionState;
 
 /// Dependencies of a supervisor.
 #[derive(Clone, Debug)]
-pub struct SupervisorDeps {
+pub(crate) struct SupervisorDeps {
     /// Connects to the server.
     pub dial: Arc<dyn Dial>,
     /// Receives the lists.

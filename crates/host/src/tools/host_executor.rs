@@ -1,5 +1,6 @@
 //! The tools of a host, run on behalf of a principal.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use bowline_core::call::{CallRequest, CallSubject, EndpointScope, Principal};
@@ -63,7 +64,8 @@ impl ToolExecutor for HostExecutor {
                 error => error.into(),
             })?;
             let server = name::visible_server(name).unwrap_or(name);
-            ToolOutput::from_reply(&reply).map_err(|error| to_refused_error(server, error).into())
+            ToolOutput::from_reply(&reply)
+                .map_err(|error| to_refused_error(&self.host, server, error).into())
         })
     }
 
@@ -73,8 +75,15 @@ impl ToolExecutor for HostExecutor {
     }
 }
 
-/// Returns the error for an error response of a server.
-pub(crate) fn to_refused_error(server: &str, error: Bytes) -> CallError {
+/// Returns the error for an error response of a server, without the server's known secrets.
+pub(crate) fn to_refused_error(host: &Host, server: &str, error: Bytes) -> CallError {
+    let error = match (host.server(server), std::str::from_utf8(&error)) {
+        (Ok(supervisor), Ok(text)) => match supervisor.spec().secrets.redact_text(text) {
+            Cow::Owned(redacted) => redacted.into(),
+            Cow::Borrowed(_) => error,
+        },
+        (Err(_), _) | (_, Err(_)) => error,
+    };
     CallError::Refused {
         server: server.into(),
         error,

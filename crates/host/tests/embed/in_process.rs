@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use bowline_core::error::{CallError, ExecutionStatus, FailureClass};
 use bowline_core::policy::RoleAllowlist;
+use bowline_core::redact::Redactor;
 use bowline_core::run::AgentRun;
+use bowline_host::access_guard::GuardDecision;
 use bowline_host::tools::{ExecuteContext, ExecuteError, Toolbox};
 use bowline_host::{Host, Server, SpawnOptions, ToolExecutor as _, ToolOutput};
 use bowline_testkit::{run_until_idle, wait_for_state};
@@ -88,6 +90,11 @@ async fn in_process_failure_reports_execution() {
         .unwrap();
     assert!(failed.is_error());
     let broke = host.call_tool(&owner, "own", "break", json!({})).await;
+    let shown = broke.as_ref().unwrap_err().to_string();
+    assert_eq!(
+        shown,
+        "server `own` refused the request: it broke (code -32603)"
+    );
     let Err(ExecuteError::Call(CallError::Refused { error, .. })) = broke else {
         panic!("{broke:?}");
     };
@@ -229,4 +236,50 @@ async fn reload_lists_tools_again() {
             .len(),
         2
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn server_message_is_shown_short_and_redacted() {
+    let host = Host::builder().build().unwrap();
+    let reason = format!(
+        "the key hunter2-hunter2 is wrong\nand {}",
+        "long ".repeat(100)
+    );
+    let tools = Toolbox::default().with("break", "", &json!({}), move |_, _| {
+        let error = ExecuteError::outcome_unknown(&reason);
+        async { Err(error) }
+    });
+    let server = Server {
+        secrets: Arc::new(Redactor::new([("key", "hunter2-hunter2")])),
+        ..Server::in_process("own", tools)
+    };
+    host.spawn(server, SpawnOptions::default()).await.unwrap();
+    let broke = host
+        .call_tool(&owner_principal(), "own", "break", json!({}))
+        .await;
+    let shown = broke.unwrap_err().to_string();
+    let start = "server `own` refused the request: the key ";
+    assert!(shown.starts_with(start), "{shown}");
+    assert!(shown.contains("is wrong and long"), "{shown}");
+    assert!(!shown.contains("hunter2"), "{shown}");
+    assert!(shown.chars().count() < 400, "{shown}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn guard_may_be_closure() {
+    let guard = |server: &str, tool: Option<&str>| match (server, tool) {
+        ("own", Some("fail")) => GuardDecision::Deny {
+            reason: "not today".into(),
+        },
+        _ => GuardDecision::Allow,
+    };
+    let host = Host::builder().guard(guard).build().unwrap();
+    let server = Server::in_process("own", test_tools());
+    host.spawn(server, SpawnOptions::default()).await.unwrap();
+    let owner = owner_principal();
+    let denied = host.call_tool(&owner, "own", "fail", json!({})).await;
+    let denied = denied.unwrap_err().to_string();
+    assert!(denied.contains("not today"), "{denied}");
+    let allowed = host.call_tool(&owner, "own", "echo", json!({})).await;
+    assert_eq!(output_text(allowed), "{}");
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use bowline_core::BoxFuture;
-use http::{HeaderName, HeaderValue};
+pub use http::{HeaderName, HeaderValue};
 use thiserror::Error;
 
 /// Provides credential headers. Read for every request, so a changed secret takes effect at

@@ -22,7 +22,7 @@ pub fn parse_duration(text: &str) -> Option<Duration> {
 }
 
 /// Parses a range such as `100ms..5s`; the start must not exceed the end.
-pub(crate) fn parse_duration_range(text: &str) -> Option<(Duration, Duration)> {
+pub fn parse_duration_range(text: &str) -> Option<(Duration, Duration)> {
     let (from, to) = text.split_once("..")?;
     let (from, to) = (parse_duration(from.trim())?, parse_duration(to.trim())?);
     (from <= to).then_some((from, to))
