@@ -38,14 +38,10 @@ use bowline_config::secrets::secret_store::SecretStore;
 use bowline_config::secrets::secret_watch::watch_secrets;
 use bowline_config::state::{self, InstanceLock, OwnerCredential, RunRecord, StateDir};
 use bowline_config::{AuditExportConfig, Config, EnvVars};
-use bowline_edge::announcer::Announcer;
-use bowline_edge::audit::{self, GatewayAudit, RedactText};
-use bowline_edge::auth::{AuthMode, Authenticator};
-use bowline_edge::call_tracer::CallTracer;
-use bowline_edge::client_session::ClientSessions;
-use bowline_edge::http_listener::HttpListener;
-use bowline_edge::tokens::TokenStore;
-use bowline_edge::{Edge, EdgeDeps, GatewayInfo};
+use bowline_edge::{
+    Announcer, AuditOpenError, AuthMode, Authenticator, CallTracer, ClientSessions, Edge, EdgeDeps,
+    GatewayAudit, GatewayInfo, HttpListener, RedactText, TokenStore,
+};
 
 /// Reason why a gateway failed to start.
 #[derive(Debug, Error)]
@@ -55,7 +51,7 @@ pub enum AssembleError {
     State(#[from] state::StateError),
     /// The audit trail is unusable.
     #[error(transparent)]
-    Audit(#[from] audit::AuditOpenError),
+    Audit(#[from] AuditOpenError),
     /// An address cannot be listened on.
     #[error("cannot listen on {address}")]
     Listen {
@@ -216,7 +212,7 @@ fn open_audit(
     config: bowline_config::AuditConfig,
     clock: &Arc<dyn Clock>,
     secrets: &LogRedactor,
-) -> Result<GatewayAudit, audit::AuditOpenError> {
+) -> Result<GatewayAudit, AuditOpenError> {
     let secrets = secrets.clone();
     let redact: RedactText = Arc::new(move |text| secrets.redact(text));
     GatewayAudit::open(state, config, clock, &redact)

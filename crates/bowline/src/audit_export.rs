@@ -23,8 +23,8 @@ use self::otlp_logs::OtlpLogClient;
 use self::syslog::SyslogClient;
 use bowline_config::state::private_file;
 use bowline_config::{AuditExportConfig, TelemetryConfig};
-use bowline_edge::audit::GatewayAudit;
-use bowline_edge::export_counts::ExportCounts;
+use bowline_edge::ExportCounts;
+use bowline_edge::GatewayAudit;
 
 /// Maximum rows of one batch.
 const BATCH_ROWS_MAX: usize = 256;

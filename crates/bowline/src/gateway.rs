@@ -21,14 +21,11 @@ use bowline_config::is_principal_name;
 use bowline_config::reload::Reloader;
 use bowline_config::state;
 use bowline_config::{BrokerConfig, Config, ConnectionLimits, EnvVars};
-use bowline_edge::announcer::{self, Announcer};
-use bowline_edge::audit::GatewayAudit;
-use bowline_edge::auth::{AuthMode, Authenticator};
-use bowline_edge::call_tracer::CallTracer;
-use bowline_edge::client_session::{ClientSessions, NarrowError};
-use bowline_edge::http_listener::HttpListener;
-use bowline_edge::tokens::{TokenCreateError, TokenRequest, TokenStore};
-use bowline_edge::{Edge, EdgeDeps, GatewayInfo};
+use bowline_edge::{
+    Announcer, AuthMode, Authenticator, CallTracer, ClientSessions, Edge, EdgeDeps, GatewayAudit,
+    GatewayInfo, HttpListener, NarrowError, TokenCreateError, TokenRequest, TokenStore,
+    announce_to_all,
+};
 
 /// Length of the owner token in bytes.
 const TOKEN_BYTES: usize = 32;
@@ -260,7 +257,7 @@ impl BoundGateway {
     /// Recomputes the lists of each session and notifies sessions with changed lists. Changes of
     /// servers, policy and contexts need no call; a custom guard that changes its decisions does.
     pub fn refresh_tools(&self) {
-        announcer::announce_to_all(&self.edge);
+        announce_to_all(&self.edge);
     }
 
     /// Stops accepting requests and closes the streams of sessions. The host keeps running.

@@ -16,8 +16,8 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 pub use log::{LogFormat, LogRedactor};
 pub use span_export::{SpanExportTask, SpanExporter};
 
+use bowline_edge::CallTracer;
 use bowline_edge::CallTracing;
-use bowline_edge::call_tracer::CallTracer;
 use spans::CallSpanLayer;
 
 /// Default log filter.

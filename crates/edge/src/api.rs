@@ -99,7 +99,7 @@ struct AuditReason(String);
 type EdgeState = State<Weak<Edge>>;
 
 /// Handles one API request.
-pub async fn handle_request(
+pub(crate) async fn handle_request(
     edge: &Arc<Edge>,
     principal: &Arc<Principal>,
     kind: TokenKind,

@@ -226,7 +226,7 @@ impl GatewayAudit {
 
 /// Builds the audit entry of an owner's API request.
 #[must_use]
-pub fn admin_entry(
+pub(crate) fn admin_entry(
     principal: &Principal,
     at_ms: u64,
     method: &str,

@@ -11,8 +11,9 @@ use bytes::Bytes;
 use http::StatusCode;
 use serde_json::{Map, Value, json};
 
-/// Every error code; each has a page in `docs/errors/`.
-pub const CODES: [&str; 52] = [
+/// Every error code, for tests and tidy; each has a page in `docs/errors/`.
+#[cfg(test)]
+pub(crate) const CODES: [&str; 52] = [
     "server_not_found",
     "tool_not_found",
     "prompt_not_found",
@@ -71,20 +72,20 @@ pub const CODES: [&str; 52] = [
 ];
 
 /// JSON-RPC code of the gateway's own refusals and failures, outside the reserved range.
-pub const CALL_FAILED: i64 = -31_000;
+pub(crate) const CALL_FAILED: i64 = -31_000;
 
 /// JSON-RPC code of requests without a valid credential.
-pub const UNAUTHORIZED: i64 = -32_001;
+pub(crate) const UNAUTHORIZED: i64 = -32_001;
 
 /// JSON-RPC code of unknown resources.
-pub const RESOURCE_NOT_FOUND: i64 = -32_002;
+pub(crate) const RESOURCE_NOT_FOUND: i64 = -32_002;
 
 /// Retry delay for a principal that has exhausted a resource share.
 const SHARE_RETRY: Duration = Duration::from_secs(5);
 
 /// Returns the HTTP status of an API error.
 #[must_use]
-pub const fn http_status(error: &CallError) -> StatusCode {
+pub(crate) const fn http_status(error: &CallError) -> StatusCode {
     match error {
         CallError::UnknownServer { .. }
         | CallError::UnknownTool { .. }
@@ -136,7 +137,7 @@ pub const fn http_status(error: &CallError) -> StatusCode {
 
 /// A call refused by a rate, budget or share limit; HTTP 429 with `Retry-After`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TooManyRequests {
+pub(crate) struct TooManyRequests {
     /// Delay before a retry; absent if no retry can succeed.
     pub after: Option<Duration>,
 }
@@ -144,7 +145,7 @@ pub struct TooManyRequests {
 impl TooManyRequests {
     /// Returns the limit information of an error, if a limit caused the error.
     #[must_use]
-    pub const fn from_error(error: &CallError) -> Option<Self> {
+    pub(crate) const fn from_error(error: &CallError) -> Option<Self> {
         match error {
             CallError::RateExceeded { after, .. } => Some(Self {
                 after: Some(*after),
@@ -159,7 +160,7 @@ impl TooManyRequests {
 
     /// Returns the delay in whole seconds, rounded up, at least 1.
     #[must_use]
-    pub fn retry_after_seconds(self) -> Option<u64> {
+    pub(crate) fn retry_after_seconds(self) -> Option<u64> {
         self.after.map(|after| {
             let partial_second = u64::from(after.subsec_nanos() > 0);
             after.as_secs().saturating_add(partial_second).max(1)
@@ -169,7 +170,7 @@ impl TooManyRequests {
 
 /// Returns the recommended next step in a sentence.
 #[must_use]
-pub fn advice_text(error: &CallError) -> String {
+pub(crate) fn advice_text(error: &CallError) -> String {
     match error {
         CallError::UnknownServer { .. } => "`bowline ls` shows the servers.".to_owned(),
         CallError::UnknownTool { .. } => "List the tools again; names may have changed.".to_owned(),
@@ -318,7 +319,7 @@ const OUTCOME_UNKNOWN: &str =
 
 /// Returns the machine-readable part of an error.
 #[must_use]
-pub fn error_data(error: &CallError) -> Map<String, Value> {
+pub(crate) fn error_data(error: &CallError) -> Map<String, Value> {
     let mut data = Map::new();
     data.insert("code".to_owned(), error.code().into());
     data.insert("class".to_owned(), error.failure_class().as_str().into());
@@ -377,7 +378,7 @@ pub fn error_data(error: &CallError) -> Map<String, Value> {
 
 /// Writes an error response to the request `id`.
 #[must_use]
-pub fn error_response(id: &[u8], error: &CallError) -> Bytes {
+pub(crate) fn error_response(id: &[u8], error: &CallError) -> Bytes {
     let number = match error {
         // Server errors are relayed unchanged.
         CallError::Refused { error, .. } => return server_error_response(id, error),
@@ -402,7 +403,7 @@ pub fn error_response(id: &[u8], error: &CallError) -> Bytes {
 
 /// Writes the response to a call with an unknowable outcome.
 #[must_use]
-pub fn outcome_unknown_response(id: &[u8]) -> Bytes {
+pub(crate) fn outcome_unknown_response(id: &[u8]) -> Bytes {
     let message = format!("{FORGOTTEN_CALL} {OUTCOME_UNKNOWN}");
     let data = json!({
         "code": "outcome_unknown",
@@ -425,13 +426,13 @@ pub fn outcome_unknown_response(id: &[u8]) -> Bytes {
 
 /// Writes a server's error object as the response to the request `id`.
 #[must_use]
-pub fn server_error_response(id: &[u8], error: &[u8]) -> Bytes {
+pub(crate) fn server_error_response(id: &[u8], error: &[u8]) -> Bytes {
     Envelope::Error { id: Some(id) }.to_vec(error).into()
 }
 
 /// Returns an error in the API format.
 #[must_use]
-pub fn to_error_body(error: &CallError, suggestions: Vec<String>) -> ErrorBody {
+pub(crate) fn to_error_body(error: &CallError, suggestions: Vec<String>) -> ErrorBody {
     let mut details = error_data(error);
     details.remove("code");
     ErrorBody {

@@ -34,13 +34,12 @@ use call_streams::CallStreams;
 use lost_streams::SessionMark;
 use server_requests::ServerRequests;
 
-pub use list_change::{ListChange, ListFingerprints};
-pub use lost_streams::ReplayCoverage;
-pub use session_handle::{
-    CallsInFlight, CancelReason, InFlightCall, SessionCallHandle, SessionHandle,
-};
-pub use session_narrowing::{NARROWED_MAX, NarrowError};
-pub use session_table::{AGE_MAX, ClientSessions, IDLE_MAX, OpenSessionError, StreamPermit};
+pub(crate) use list_change::{ListChange, ListFingerprints};
+pub(crate) use lost_streams::ReplayCoverage;
+pub(crate) use session_handle::{CallsInFlight, CancelReason, SessionCallHandle, SessionHandle};
+pub use session_narrowing::NarrowError;
+pub use session_table::ClientSessions;
+pub(crate) use session_table::{AGE_MAX, OpenSessionError};
 
 /// Maximum length of the stored client name and version.
 const CLIENT_CHARS_MAX: usize = 64;

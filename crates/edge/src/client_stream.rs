@@ -21,10 +21,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tracing::debug;
 
-pub use request_framing::{
-    BODY_BYTES_MAX, EXTENSION_BYTES_MAX, FramingError, RequestFraming, SIZE_DIGITS_MAX,
-    StreamPosition,
-};
+use request_framing::{RequestFraming, StreamPosition};
 use write_timeout::WriteTimeout;
 
 /// Bytes delivered after a rejected message: hyper parses heads and trailers only when complete,
@@ -35,11 +32,11 @@ const TERMINATOR: &[u8] = b"\r\n\r\n";
 const SMALL_HEAD_BYTES_MAX: usize = 8 * 1024;
 
 /// Maximum number of concurrent larger heads of unauthenticated connections.
-pub const LARGE_HEADS_MAX: usize = 256;
+pub(crate) const LARGE_HEADS_MAX: usize = 256;
 
 /// A client stream, read through [`RequestFraming`] and written with a [`WriteTimeout`].
 #[derive(Debug)]
-pub struct ClientStream<S> {
+pub(crate) struct ClientStream<S> {
     /// The accepted stream.
     stream: S,
     /// Framing state of the request stream.
@@ -62,7 +59,7 @@ pub struct ClientStream<S> {
 ///
 /// Both run in the same task, so relaxed ordering is sufficient.
 #[derive(Debug, Default)]
-pub struct StreamActivity {
+pub(crate) struct StreamActivity {
     /// Number of complete heads; wraps around.
     heads: AtomicU32,
     /// Number of reads with data; wraps around.
@@ -79,32 +76,32 @@ pub struct StreamActivity {
 
 impl StreamActivity {
     /// Returns the number of complete heads; wraps around.
-    pub fn head_count(&self) -> u32 {
+    pub(crate) fn head_count(&self) -> u32 {
         self.heads.load(Relaxed)
     }
 
     /// Returns the number of reads with data; wraps around.
-    pub fn read_count(&self) -> u32 {
+    pub(crate) fn read_count(&self) -> u32 {
         self.reads.load(Relaxed)
     }
 
     /// Returns whether no request is partly read and no response partly written.
-    pub fn is_between_requests(&self) -> bool {
+    pub(crate) fn is_between_requests(&self) -> bool {
         self.between_requests.load(Relaxed) && !self.write_blocked.load(Relaxed)
     }
 
     /// Returns whether a head is partly read.
-    pub fn is_in_head(&self) -> bool {
+    pub(crate) fn is_in_head(&self) -> bool {
         self.in_head.load(Relaxed)
     }
 
     /// Returns whether a body is partly read.
-    pub fn is_in_body(&self) -> bool {
+    pub(crate) fn is_in_body(&self) -> bool {
         !self.between_requests.load(Relaxed) && !self.is_in_head()
     }
 
     /// Marks the connection as authenticated.
-    pub fn mark_authenticated(&self) {
+    pub(crate) fn mark_authenticated(&self) {
         self.authenticated.store(true, Relaxed);
     }
 
@@ -126,7 +123,7 @@ impl StreamActivity {
 
 impl<S> ClientStream<S> {
     /// Wraps a stream positioned before its first request.
-    pub fn new(stream: S) -> Self {
+    pub(crate) fn new(stream: S) -> Self {
         Self {
             stream,
             framing: RequestFraming::new(),
@@ -144,7 +141,7 @@ impl<S> ClientStream<S> {
 
     /// Requires a permit per large head until the connection is authenticated.
     #[must_use]
-    pub fn with_head_limit(mut self, heads: Arc<Semaphore>) -> Self {
+    pub(crate) fn with_head_limit(mut self, heads: Arc<Semaphore>) -> Self {
         self.large_heads = Some(heads);
         self
     }
@@ -170,17 +167,17 @@ impl<S> ClientStream<S> {
     }
 
     /// Returns the shared stream state.
-    pub fn activity(&self) -> Arc<StreamActivity> {
+    pub(crate) fn activity(&self) -> Arc<StreamActivity> {
         Arc::clone(&self.activity)
     }
 
     /// Returns the inner stream; `None` after a rejection, because the data is spoiled.
-    pub fn into_inner(self) -> Option<S> {
+    pub(crate) fn into_inner(self) -> Option<S> {
         self.framing.error().is_none().then_some(self.stream)
     }
 
     /// Returns the inner stream for readiness checks; do not read from the result.
-    pub const fn get_ref(&self) -> &S {
+    pub(crate) const fn get_ref(&self) -> &S {
         &self.stream
     }
 }

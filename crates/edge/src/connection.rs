@@ -31,16 +31,16 @@ use super::response_body::{EdgeBody, EdgeResponse};
 use super::upgrade::{self, PendingUpgrade, UpgradedStream};
 
 /// Time limit for a request head, including the first.
-pub const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Maximum size of a request head.
-pub const HEAD_BYTES_MAX: usize = 64 * 1024;
+pub(crate) const HEAD_BYTES_MAX: usize = 64 * 1024;
 
 /// Idle timeout of a connection after a request.
-pub const IDLE_MAX: Duration = Duration::from_secs(300);
+pub(crate) const IDLE_MAX: Duration = Duration::from_secs(300);
 
 /// Idle timeout of an unauthenticated connection.
-pub const UNAUTHENTICATED_IDLE_MAX: Duration = Duration::from_secs(10);
+pub(crate) const UNAUTHENTICATED_IDLE_MAX: Duration = Duration::from_secs(10);
 
 /// Interval between checks of a busy connection.
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);
@@ -84,7 +84,7 @@ impl Drop for OpenRequest {
 impl StreamGuard for OpenRequest {}
 
 /// Serves a connection until closed, or until its token ends.
-pub async fn serve_connection(edge: Arc<Edge>, stream: TcpStream, shutdown: &Shutdown) {
+pub(crate) async fn serve_connection(edge: Arc<Edge>, stream: TcpStream, shutdown: &Shutdown) {
     let Ok(from) = stream.peer_addr() else { return };
     let pool_slot = edge.connection_pool.acquire_slot(from.ip());
     let eviction = pool_slot.eviction();

@@ -34,7 +34,7 @@ pub struct ConnectionRegistry {
 /// A client connection. HTTP/1.1 carries one request at a time, so the token of the latest request
 /// covers all work in flight.
 #[derive(Debug)]
-pub struct ClientConnection {
+pub(crate) struct ClientConnection {
     key: u64,
     token: Mutex<Option<Arc<IssuedToken>>>,
     lifecycle: Lifecycle,
@@ -285,7 +285,7 @@ impl ClientConnection {
 
 /// Slots of unauthenticated connections.
 #[derive(Debug)]
-pub struct UnauthenticatedPool {
+pub(crate) struct UnauthenticatedPool {
     /// Total number of slots.
     slots_max: usize,
     /// Maximum number of slots per remote address.
@@ -312,7 +312,7 @@ struct PoolEntry {
 
 /// The slot of a connection; released on drop.
 #[derive(Debug)]
-pub struct PoolSlot {
+pub(crate) struct PoolSlot {
     pool: Arc<UnauthenticatedPool>,
     slot: LruSlot,
     /// Closed under the pool lock when the slot is taken away.
@@ -324,7 +324,7 @@ pub struct PoolSlot {
 impl UnauthenticatedPool {
     /// Creates a pool with a total limit and a limit per address.
     #[must_use]
-    pub fn new(places_max: usize, address_max: usize) -> Arc<Self> {
+    pub(crate) fn new(places_max: usize, address_max: usize) -> Arc<Self> {
         Arc::new(Self {
             slots_max: places_max.max(1),
             address_max: address_max.max(1),
@@ -334,7 +334,7 @@ impl UnauthenticatedPool {
 
     /// Acquires a slot for a connection from `address`. A full pool evicts the oldest slot of the
     /// address, or of all addresses.
-    pub fn acquire_slot(self: &Arc<Self>, address: IpAddr) -> PoolSlot {
+    pub(crate) fn acquire_slot(self: &Arc<Self>, address: IpAddr) -> PoolSlot {
         let eviction = Arc::new(Lifecycle::default());
         let address = address.to_canonical();
         let address = (!address.is_loopback()).then_some(address);
@@ -400,12 +400,12 @@ impl PoolTable {
 impl PoolSlot {
     /// Returns the signal that tells the connection to close.
     #[must_use]
-    pub fn eviction(&self) -> Arc<Lifecycle> {
+    pub(crate) fn eviction(&self) -> Arc<Lifecycle> {
         Arc::clone(&self.eviction)
     }
 
     /// Releases the slot; `false` if the slot was already evicted.
-    pub fn release(&mut self) -> bool {
+    pub(crate) fn release(&mut self) -> bool {
         let mut table = lock(&self.pool.table);
         if self.eviction.shutdown().is_closing() {
             return false;

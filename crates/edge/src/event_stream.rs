@@ -13,13 +13,15 @@ use tokio::time::{Interval, MissedTickBehavior};
 
 use super::response_body::{self, LARGE_BYTES_MIN, LargeBody, ResponseAccount};
 
-pub use event_buffer::{BufferEvent, EventBuffer, ReaderId, ReplayBudget, WAITING_EVENTS_MAX};
+#[cfg(test)]
+pub(crate) use event_buffer::WAITING_EVENTS_MAX;
+pub(crate) use event_buffer::{BufferEvent, EventBuffer, ReaderId, ReplayBudget};
 
 /// Interval of keep-alive comments on an idle stream.
-pub const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
+pub(crate) const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
 
 /// Reconnect delay sent to clients.
-pub const RETRY_MS: u64 = 1_000;
+pub(crate) const RETRY_MS: u64 = 1_000;
 
 /// Source of a stream's events.
 pub trait EventSource: std::fmt::Debug + Send + Sync {
@@ -281,7 +283,7 @@ fn write_primer(out: &mut Vec<u8>, name: &StreamName, number: u64) {
 
 /// Frames a JSON-RPC message as an event.
 #[must_use]
-pub fn frame_event(id: Option<&str>, message: &[u8]) -> Bytes {
+pub(crate) fn frame_event(id: Option<&str>, message: &[u8]) -> Bytes {
     let mut out = Vec::with_capacity(message.len() + 64);
     encode_event(&mut out, id, Some("message"), message);
     out.into()
@@ -289,7 +291,7 @@ pub fn frame_event(id: Option<&str>, message: &[u8]) -> Bytes {
 
 /// Frames the event with the POST endpoint for the HTTP+SSE transport.
 #[must_use]
-pub fn endpoint_event(path: &str) -> Bytes {
+pub(crate) fn endpoint_event(path: &str) -> Bytes {
     let mut out = Vec::new();
     encode_event(&mut out, None, Some("endpoint"), path.as_bytes());
     out.into()

@@ -29,7 +29,7 @@ use crate::tokens::TokenKind;
 
 /// Total connection limit, independent of principal shares; further connections wait in the
 /// kernel's backlog.
-pub const CONNECTIONS_MAX: usize = 65_536;
+pub(crate) const CONNECTIONS_MAX: usize = 65_536;
 
 /// Wait after a failed accept.
 const ACCEPT_RETRY_WAIT: Duration = Duration::from_millis(50);
@@ -342,7 +342,7 @@ impl EdgeEndpoint {
 
 /// Returns the endpoint of `path`.
 #[must_use]
-pub fn match_path(path: &str) -> Option<EdgeEndpoint> {
+pub(crate) fn match_path(path: &str) -> Option<EdgeEndpoint> {
     match path {
         "/broker" => Some(EdgeEndpoint::Upgrade(UpgradeTarget::Peer)),
         "/executor" => Some(EdgeEndpoint::Upgrade(UpgradeTarget::Executor)),

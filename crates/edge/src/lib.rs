@@ -1,37 +1,37 @@
 //! The fronts of a gateway. HTTP: one listener for MCP and the API, with one authenticator in front
 //! of both. Stdio: a shim from a pipe to that listener.
 
-pub mod announcer;
-pub mod api;
-pub mod audit;
-pub mod auth;
+mod announcer;
+mod api;
+mod audit;
+mod auth;
 mod auth_failures;
 mod broker_endpoint;
 mod call;
-pub mod call_errors;
-pub mod call_tracer;
-pub mod client_session;
-pub mod client_stream;
-pub mod connection;
-pub mod connection_registry;
-pub mod event_stream;
+mod call_errors;
+mod call_tracer;
+mod client_session;
+mod client_stream;
+mod connection;
+mod connection_registry;
+mod event_stream;
 mod executor_endpoint;
-pub mod export_counts;
-pub mod gateway_client;
-pub mod http_listener;
+mod export_counts;
+mod gateway_client;
+mod http_listener;
 mod linger;
-pub mod mcp;
-pub mod metrics;
+mod mcp;
+mod metrics;
 mod modern_mcp;
-pub mod owner_token;
-pub mod readiness;
-pub mod response_body;
-pub mod seal;
-pub mod stdio;
-pub mod tokens;
+mod owner_token;
+mod readiness;
+mod response_body;
+mod seal;
+mod stdio;
+mod tokens;
 mod upgrade;
 mod upgraded_connection;
-pub mod watcher_body;
+mod watcher_body;
 
 use std::sync::{Arc, Mutex};
 
@@ -44,15 +44,26 @@ use bowline_host::broker::Hub;
 use bowline_host::executor::ExecutorRegistry;
 use tokio::sync::Semaphore;
 
-use crate::audit::GatewayAudit;
-use crate::auth::Authenticator;
-use crate::call_tracer::CallTracer;
-use crate::client_session::{ClientSession, ClientSessions, OpenSessionError, SessionTerms};
+use crate::client_session::{ClientSession, OpenSessionError, SessionTerms};
 use crate::connection_registry::{ConnectionKey, ConnectionRegistry, UnauthenticatedPool};
-use crate::export_counts::ExportCounts;
 use crate::tokens::IssuedToken;
 use bowline_config::ConnectionLimits;
 use bowline_config::reload::Reloader;
+
+pub use crate::announcer::{Announcer, announce_to_all};
+pub use crate::audit::{
+    AuditOpenError, GatewayAudit, RedactText, to_verify_response, trail_directory,
+};
+pub use crate::auth::{AuthMode, Authenticator};
+pub use crate::call_tracer::CallTracer;
+pub use crate::client_session::{ClientSessions, NarrowError};
+pub use crate::export_counts::ExportCounts;
+pub use crate::gateway_client::{
+    GatewayAccess, GatewayHttp, GatewayRequest, RESPONSE_BYTES_MAX, is_unreached,
+};
+pub use crate::http_listener::HttpListener;
+pub use crate::stdio::{GatewayLocator, StdioShim, forward_lines};
+pub use crate::tokens::{TokenCreateError, TokenKind, TokenRequest, TokenStore};
 
 /// Facts about this gateway for status output.
 #[derive(Clone, Debug)]

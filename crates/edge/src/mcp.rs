@@ -75,7 +75,7 @@ pub(super) async fn read_bounded_body(
 
 /// Kind of MCP endpoint within a scope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum McpEndpoint {
+pub(crate) enum McpEndpoint {
     /// Streamable HTTP.
     StreamableHttp,
     /// Event stream of the HTTP+SSE transport (2024-11-05).
@@ -85,7 +85,7 @@ pub enum McpEndpoint {
 }
 
 /// Handles a request to an MCP endpoint.
-pub async fn handle_http(
+pub(crate) async fn handle_http(
     edge: &Arc<Edge>,
     principal: &Arc<Principal>,
     endpoint: McpEndpoint,

@@ -13,7 +13,7 @@ use super::response_body::{self, EdgeResponse};
 
 /// Detail visible to the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReadinessDetail {
+pub(crate) enum ReadinessDetail {
     /// Only whether calls are accepted; for anyone.
     Summary,
     /// Failing servers; for callers with API access.
@@ -23,7 +23,7 @@ pub enum ReadinessDetail {
 /// Reports whether calls are accepted. A failing server is named to callers with API access but
 /// does not make the gateway unready, since the remaining servers work. The status response, for
 /// the owner, gives the cause.
-pub fn handle_readyz(edge: &Edge, detail: ReadinessDetail) -> EdgeResponse {
+pub(crate) fn handle_readyz(edge: &Edge, detail: ReadinessDetail) -> EdgeResponse {
     let is_closing = edge.host.is_closing();
     if detail == ReadinessDetail::Summary || is_closing {
         let servers = (detail == ReadinessDetail::Servers).then(BTreeMap::new);

@@ -24,17 +24,17 @@ use super::event_stream::{EventBody, StreamGuard};
 use super::watcher_body::WatcherBody;
 
 /// Header of the session id.
-pub const SESSION_HEADER: HeaderName = HeaderName::from_static("mcp-session-id");
+pub(crate) const SESSION_HEADER: HeaderName = HeaderName::from_static("mcp-session-id");
 
 /// Header of the negotiated protocol revision.
-pub const REVISION_HEADER: HeaderName = HeaderName::from_static("mcp-protocol-version");
+pub(crate) const REVISION_HEADER: HeaderName = HeaderName::from_static("mcp-protocol-version");
 
 /// HTTP response of the edge.
-pub type EdgeResponse = Response<EdgeBody>;
+pub(crate) type EdgeResponse = Response<EdgeBody>;
 
 /// Response body.
 #[derive(Debug)]
-pub enum EdgeBody {
+pub(crate) enum EdgeBody {
     /// Complete body; taken when sent.
     Whole(Option<Bytes>),
     /// Complete body, sent in pieces.
@@ -93,7 +93,7 @@ impl Body for EdgeBody {
 
 /// Returns a response with a status and no body.
 #[must_use]
-pub fn empty_response(status: StatusCode) -> EdgeResponse {
+pub(crate) fn empty_response(status: StatusCode) -> EdgeResponse {
     let mut response = Response::new(EdgeBody::Whole(None));
     *response.status_mut() = status;
     response
@@ -101,7 +101,7 @@ pub fn empty_response(status: StatusCode) -> EdgeResponse {
 
 /// Returns a JSON response.
 #[must_use]
-pub fn json_response(status: StatusCode, text: impl Into<Bytes>) -> EdgeResponse {
+pub(crate) fn json_response(status: StatusCode, text: impl Into<Bytes>) -> EdgeResponse {
     let mut response = Response::new(EdgeBody::Whole(Some(text.into())));
     *response.status_mut() = status;
     response.headers_mut().insert(
@@ -113,7 +113,7 @@ pub fn json_response(status: StatusCode, text: impl Into<Bytes>) -> EdgeResponse
 
 /// Returns a JSON response that states after how many seconds a retry may succeed, if any does.
 #[must_use]
-pub fn retry_response(
+pub(crate) fn retry_response(
     status: StatusCode,
     text: impl Into<Bytes>,
     retry_after_s: Option<u64>,
@@ -128,7 +128,7 @@ pub fn retry_response(
 
 /// Returns a plain text response.
 #[must_use]
-pub fn text_response(status: StatusCode, line: impl Into<Bytes>) -> EdgeResponse {
+pub(crate) fn text_response(status: StatusCode, line: impl Into<Bytes>) -> EdgeResponse {
     let mut response = Response::new(EdgeBody::Whole(Some(line.into())));
     *response.status_mut() = status;
     response.headers_mut().insert(
@@ -140,13 +140,13 @@ pub fn text_response(status: StatusCode, line: impl Into<Bytes>) -> EdgeResponse
 
 /// Returns an event stream of MCP messages.
 #[must_use]
-pub fn event_response(events: EventBody) -> EdgeResponse {
+pub(crate) fn event_response(events: EventBody) -> EdgeResponse {
     stream_response(EdgeBody::Events(Box::new(events)))
 }
 
 /// Returns an event stream of server state.
 #[must_use]
-pub fn watcher_response(watcher: WatcherBody) -> EdgeResponse {
+pub(crate) fn watcher_response(watcher: WatcherBody) -> EdgeResponse {
     stream_response(EdgeBody::Watcher(Box::new(watcher)))
 }
 
@@ -170,7 +170,7 @@ fn stream_response(body: EdgeBody) -> EdgeResponse {
 }
 
 /// Responses above this size are counted.
-pub const LARGE_BYTES_MIN: usize = 64 * 1024;
+pub(crate) const LARGE_BYTES_MIN: usize = 64 * 1024;
 
 /// Size of a piece.
 const PIECE_BYTES: usize = 16 * 1024;
@@ -242,7 +242,7 @@ impl LargeBody {
 }
 
 /// Returns whether a response is large or may become large.
-pub fn may_be_large(response: &EdgeResponse) -> bool {
+pub(crate) fn may_be_large(response: &EdgeResponse) -> bool {
     match response.body() {
         EdgeBody::Whole(bytes) => (bytes.as_ref()).is_some_and(|one| one.len() > LARGE_BYTES_MIN),
         EdgeBody::Events(_) => true,
@@ -251,7 +251,10 @@ pub fn may_be_large(response: &EdgeResponse) -> bool {
 }
 
 /// Charges a large response to the reader's share, or replaces the response by an error.
-pub fn charge_response(mut response: EdgeResponse, account: ResponseAccount) -> EdgeResponse {
+pub(crate) fn charge_response(
+    mut response: EdgeResponse,
+    account: ResponseAccount,
+) -> EdgeResponse {
     match response.body_mut() {
         EdgeBody::Whole(Some(bytes)) if bytes.len() > LARGE_BYTES_MIN => {
             let bytes = bytes.clone();
@@ -267,7 +270,7 @@ pub fn charge_response(mut response: EdgeResponse, account: ResponseAccount) -> 
 }
 
 /// Writes the error that replaces an undeliverable message.
-pub fn undelivered_error(message: &[u8], cause: ShareError) -> Bytes {
+pub(crate) fn undelivered_error(message: &[u8], cause: ShareError) -> Bytes {
     let id = object::field(message, "id").map_or(&b"null"[..], |at| at.slice(message));
     let error = CallError::ShareExceeded {
         cause,

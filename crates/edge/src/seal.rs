@@ -13,7 +13,7 @@ use chacha20poly1305::{Key, XChaCha20Poly1305, XNonce};
 const NONCE_BYTES: usize = 24;
 
 /// Maximum length of a session id; longer header values are ignored.
-pub const ID_CHARS_MAX: usize = 512;
+pub(crate) const ID_CHARS_MAX: usize = 512;
 
 /// Purpose of a sealed value, bound as associated data, so that a value sealed for a purpose is
 /// invalid for all others.
@@ -118,7 +118,7 @@ impl Seal {
 
 /// Encodes an endpoint as a line: server names contain no slash.
 #[must_use]
-pub fn scope_line(scope: &EndpointScope) -> String {
+pub(crate) fn scope_line(scope: &EndpointScope) -> String {
     match scope {
         EndpointScope::All => String::new(),
         EndpointScope::Server(server) => server.as_ref().to_owned(),

@@ -29,27 +29,27 @@ pub use kind::TokenKind;
 use bowline_config::state::{self, StateDir, private_file};
 
 /// Maximum number of tokens, including expired ones.
-pub const TOKENS_MAX: usize = 10_000;
+pub(crate) const TOKENS_MAX: usize = 10_000;
 
 /// Maximum bytes of a role or context name.
-pub const NAME_BYTES_MAX: usize = 128;
+pub(crate) const NAME_BYTES_MAX: usize = 128;
 
 /// Maximum contexts of one token.
-pub const CONTEXTS_MAX: usize = 32;
+pub(crate) const CONTEXTS_MAX: usize = 32;
 
 /// Maximum lifetime of a token.
-pub const LIFETIME_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 3_600);
+pub(crate) const LIFETIME_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 3_600);
 
 /// Time that an expired token stays listed.
 const EXPIRED_LISTED: Duration = Duration::from_secs(30 * 24 * 3_600);
 
 /// Notice period before the expiry of a token.
-pub const EXPIRY_NOTICE: Duration = Duration::from_secs(7 * 24 * 3_600);
+pub(crate) const EXPIRY_NOTICE: Duration = Duration::from_secs(7 * 24 * 3_600);
 
 /// Returns the principal of programs of this name run by the owner. No other token can claim the
 /// principal, since principal names hold no colon.
 #[must_use]
-pub fn owner_agent_principal(run: &str) -> Arc<str> {
+pub(crate) fn owner_agent_principal(run: &str) -> Arc<str> {
     format!("owner:{run}").into()
 }
 

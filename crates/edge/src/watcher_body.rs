@@ -9,7 +9,7 @@ use super::event_stream::StreamGuard;
 
 /// Events for a client of the API event stream.
 #[derive(Debug)]
-pub struct WatcherBody {
+pub(crate) struct WatcherBody {
     frames: mpsc::Receiver<Bytes>,
     /// Permit of the stream.
     _permit: OwnedSemaphorePermit,
@@ -20,7 +20,7 @@ pub struct WatcherBody {
 impl WatcherBody {
     /// Creates the body with a permit.
     #[must_use]
-    pub const fn new(frames: mpsc::Receiver<Bytes>, permit: OwnedSemaphorePermit) -> Self {
+    pub(crate) const fn new(frames: mpsc::Receiver<Bytes>, permit: OwnedSemaphorePermit) -> Self {
         Self {
             frames,
             _permit: permit,
@@ -29,12 +29,12 @@ impl WatcherBody {
     }
 
     /// Attaches a guard dropped with the stream.
-    pub fn attach_guard(&mut self, guard: Box<dyn StreamGuard>) {
+    pub(crate) fn attach_guard(&mut self, guard: Box<dyn StreamGuard>) {
         self.guards.push(guard);
     }
 
     /// Returns the next bytes to send; `None` at the end.
-    pub fn poll_bytes(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+    pub(crate) fn poll_bytes(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
         self.frames.poll_recv(cx)
     }
 }

@@ -9,7 +9,7 @@ use bowline_host::spec::ServerSpec;
 use crate::telemetry::LogRedactor;
 use bowline_config::Config;
 use bowline_config::state::{OwnerCredential, StateDir};
-use bowline_edge::auth::Authenticator;
+use bowline_edge::Authenticator;
 
 /// Redactors that cover all servers. Cheap to clone; clones share the secrets.
 #[derive(Clone)]

@@ -12,8 +12,8 @@ use bowline_host::broker::{
 use bowline_journal::JournalError;
 
 use bowline_config::{BrokerConfig, PeerConfig, PolicyConfig};
-use bowline_edge::call_tracer::CallTracer;
-use bowline_edge::tokens::TokenStore;
+use bowline_edge::CallTracer;
+use bowline_edge::TokenStore;
 
 /// Starts the hub of a host on the host's journal.
 pub(crate) fn start_hub(

@@ -20,7 +20,7 @@ use super::{AssembleError, create_http_client};
 use crate::file_pins::FilePins;
 use crate::manifests::FileManifests;
 use bowline_config::state::StateDir;
-use bowline_edge::client_session::ClientSessions;
+use bowline_edge::ClientSessions;
 
 /// Components that exist before the host and that the host depends on.
 pub(super) struct HostDeps {

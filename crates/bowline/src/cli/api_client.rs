@@ -12,9 +12,7 @@ use http::{Method, StatusCode};
 use super::CommandContext;
 use super::failure::{CliExit, CliFailure};
 use super::gateway_finder::GatewayFinder;
-use bowline_edge::gateway_client::{
-    self, GatewayAccess, GatewayHttp, GatewayRequest, RESPONSE_BYTES_MAX,
-};
+use bowline_edge::{GatewayAccess, GatewayHttp, GatewayRequest, RESPONSE_BYTES_MAX, is_unreached};
 
 /// Timeout of requests that involve no server.
 pub(crate) const QUICK_TIMEOUT: Duration = Duration::from_secs(30);
@@ -147,7 +145,7 @@ impl ApiClient {
 
     async fn send_http(&self, request: &GatewayRequest) -> Result<HttpResponse, CliFailure> {
         self.http.send(request).await.map_err(|error| {
-            if gateway_client::is_unreached(&error) {
+            if is_unreached(&error) {
                 self.finder.unreachable_failure(&self.gateway.url)
             } else {
                 connection_lost()

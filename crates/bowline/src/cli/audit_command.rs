@@ -129,7 +129,7 @@ fn verify_trail(
         TrailSource::Files(directory) => {
             let report = RingReports::verify_rings(&directory, expect)
                 .map_err(|error| unreadable_trail(&error))?;
-            api_types::encode_json(&bowline_edge::audit::to_verify_response(&report))?
+            api_types::encode_json(&bowline_edge::to_verify_response(&report))?
         }
         TrailSource::Gateway(client) => {
             let query = AuditVerifyQuery {

@@ -7,7 +7,7 @@ use http::Uri;
 use super::CommandContext;
 use super::failure::{CliExit, CliFailure};
 use bowline_config::state::{self, RunRecord};
-use bowline_edge::gateway_client::GatewayAccess;
+use bowline_edge::GatewayAccess;
 
 /// Locates a gateway, also again after it has moved.
 #[derive(Clone, Debug)]

@@ -25,7 +25,7 @@ use super::gateway_finder::GatewayFinder;
 use super::stdio::gateway_starter::{self, GatewayStarter};
 use bowline_config::client_programs::{ClientEndpoint, ClientProgram, TOKEN_VARIABLE, TokenSource};
 use bowline_config::{ClientConfig, Config, DirectEndpoint, EnvVars};
-use bowline_edge::gateway_client::GatewayAccess;
+use bowline_edge::GatewayAccess;
 
 pub(super) use locate::{check_server_known, endpoint_path, load_config_or_default};
 use locate::{find_program, load_gateway_config};

@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use bowline_config::state::RunRecord;
 use bowline_core::BoxFuture;
-use bowline_edge::gateway_client::GatewayAccess;
-use bowline_edge::stdio::{GatewayLocator, StdioShim, forward_lines};
+use bowline_edge::GatewayAccess;
+use bowline_edge::{GatewayLocator, StdioShim, forward_lines};
 use tokio::signal::unix::{SignalKind, signal};
 
 use self::gateway_starter::GatewayStarter;

@@ -14,7 +14,7 @@ use super::output::{CliOutput, OutputFormat};
 use super::table::{format_count, format_duration, format_table};
 use super::{CommandContext, clean};
 use bowline_config::TokenLifetime;
-use bowline_edge::tokens::TokenKind;
+use bowline_edge::TokenKind;
 
 const TOKENS_PATH: &str = "/api/v1/tokens";
 

@@ -25,8 +25,7 @@ use bowline_config::reload::ReloadOutcome;
 use bowline_config::secrets::SecretVault;
 use bowline_config::state::{self, RunRecord, StateDir};
 use bowline_config::{Config, EnvVars};
-use bowline_edge::audit;
-use bowline_edge::auth::AuthMode;
+use bowline_edge::{AuditOpenError, AuthMode};
 
 /// Maximum time `up` reports on starting servers.
 const START_REPORT_MAX: Duration = Duration::from_secs(60);
@@ -304,8 +303,8 @@ impl From<AssembleError> for CliFailure {
                 let fix = fix_of_journal(source).map(|fix| format!("fix: {fix}"));
                 cause.into_iter().chain(fix).fold(failure, Self::with_hint)
             }
-            AssembleError::Audit(audit::AuditOpenError::State(error)) => error.into(),
-            AssembleError::Audit(audit::AuditOpenError::Trail(error)) => {
+            AssembleError::Audit(AuditOpenError::State(error)) => error.into(),
+            AssembleError::Audit(AuditOpenError::Trail(error)) => {
                 super::audit_command::unreadable_trail(&error)
                     .with_hint("to do without it: [audit] calls = false")
             }

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_edge::export_counts::ExportCounts;
+use bowline_edge::ExportCounts;
 use bowline_link::http::endpoint::HttpEndpoint;
 use bowline_link::http::http_client::{
     HeaderLines, HttpClient, HttpError, HttpRequest, RequestBody, SendOptions,

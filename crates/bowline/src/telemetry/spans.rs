@@ -12,7 +12,7 @@ use tracing::span::{Attributes, Id, Record};
 use tracing_subscriber::layer::{Context, Layer};
 use tracing_subscriber::registry::LookupSpan;
 
-use bowline_edge::export_counts::ExportCounts;
+use bowline_edge::ExportCounts;
 
 /// The span of a finished call.
 #[derive(Clone, Debug)]

@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 
 use bowline::{BindError, BoundGateway, Gateway, SessionSelector};
 use bowline_core::policy::{FeaturePattern, Policy, RoleRules};
-use bowline_edge::tokens::{TokenKind, TokenRequest};
+use bowline_edge::{TokenKind, TokenRequest};
 use bowline_host::access_guard::{AccessGuard, GuardDecision};
 use bowline_host::tools::Toolbox;
 use bowline_host::{ContextSet, Host, Role, Server, SpawnOptions, ToolOutput};

@@ -5,7 +5,7 @@ use bowline_wire::mcp::method;
 
 /// List changes announced to clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ListChange {
+pub(crate) enum ListChange {
     /// `notifications/tools/list_changed`.
     Tools,
     /// `notifications/prompts/list_changed`.
@@ -16,11 +16,11 @@ pub enum ListChange {
 
 impl ListChange {
     /// All list changes.
-    pub const ALL: [Self; 3] = [Self::Tools, Self::Prompts, Self::Resources];
+    pub(crate) const ALL: [Self; 3] = [Self::Tools, Self::Prompts, Self::Resources];
 
     /// Returns the notification method.
     #[must_use]
-    pub const fn method(self) -> &'static str {
+    pub(crate) const fn method(self) -> &'static str {
         match self {
             Self::Tools => method::TOOLS_LIST_CHANGED,
             Self::Prompts => method::PROMPTS_LIST_CHANGED,
@@ -52,4 +52,4 @@ impl ListChange {
 }
 
 /// Fingerprints of the lists visible to a client.
-pub type ListFingerprints = PerList<[u8; 32]>;
+pub(crate) type ListFingerprints = PerList<[u8; 32]>;

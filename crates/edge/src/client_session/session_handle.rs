@@ -29,7 +29,7 @@ use crate::event_stream::{
 
 /// Client handle of a call, or of all calls of a batch. No stream exists until the first event.
 #[derive(Debug)]
-pub struct SessionCallHandle {
+pub(crate) struct SessionCallHandle {
     session: Arc<ClientSession>,
     /// Serial number of the stream and owner of its server requests.
     serial: u64,
@@ -45,7 +45,7 @@ pub struct SessionCallHandle {
 impl SessionCallHandle {
     /// Creates the handle of the call `id`, and of `more` calls in the same batch.
     #[must_use]
-    pub fn new(session: &Arc<ClientSession>, id: Bytes, more: Vec<Bytes>) -> Arc<Self> {
+    pub(crate) fn new(session: &Arc<ClientSession>, id: Bytes, more: Vec<Bytes>) -> Arc<Self> {
         Arc::new(Self {
             serial: session.shared.take_serial(),
             session: Arc::clone(session),
@@ -59,7 +59,7 @@ impl SessionCallHandle {
 
     /// Returns the label of the stream.
     #[must_use]
-    pub const fn label(&self) -> StreamLabel {
+    pub(crate) const fn label(&self) -> StreamLabel {
         StreamLabel(self.serial)
     }
 
@@ -74,7 +74,7 @@ impl SessionCallHandle {
 
     /// Resumes the stream after this event number.
     #[must_use]
-    pub fn resume_stream(self: &Arc<Self>, number: u64) -> Option<EventBody> {
+    pub(crate) fn resume_stream(self: &Arc<Self>, number: u64) -> Option<EventBody> {
         let reader = self.buffer.attach_after(number)?;
         let source = Arc::clone(self) as Arc<dyn EventSource>;
         let name = Some(self.stream_name());
@@ -179,12 +179,12 @@ impl Drop for SessionCallHandle {
 
 /// Client handle of a whole session: its listen stream.
 #[derive(Debug)]
-pub struct SessionHandle(Arc<ClientSession>);
+pub(crate) struct SessionHandle(Arc<ClientSession>);
 
 impl SessionHandle {
     /// Creates the handle of a session.
     #[must_use]
-    pub fn for_session(session: &Arc<ClientSession>) -> Arc<Self> {
+    pub(crate) fn for_session(session: &Arc<ClientSession>) -> Arc<Self> {
         Arc::new(Self(Arc::clone(session)))
     }
 }

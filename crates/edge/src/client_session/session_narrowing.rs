@@ -17,7 +17,7 @@ use crate::tokens::{CONTEXTS_MAX, NAME_BYTES_MAX};
 use bowline_config::state::{self, StateDir, private_file};
 
 /// Maximum number of narrowed sessions; entries expire with their session ids.
-pub const NARROWED_MAX: usize = 10_000;
+pub(crate) const NARROWED_MAX: usize = 10_000;
 
 /// Maximum file size: all narrowed sessions with long context names.
 const FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;

@@ -28,10 +28,10 @@ use crate::seal::{Seal, SessionClaims};
 const EVICTION_LOOKS_MAX: usize = 64;
 
 /// Idle time before a session leaves memory. Its id stays valid.
-pub const IDLE_MAX: Duration = Duration::from_secs(3_600);
+pub(crate) const IDLE_MAX: Duration = Duration::from_secs(3_600);
 
 /// Maximum age of a session id.
-pub const AGE_MAX: Duration = Duration::from_secs(7 * 24 * 3_600);
+pub(crate) const AGE_MAX: Duration = Duration::from_secs(7 * 24 * 3_600);
 
 /// Evicted sessions not yet reported to the host; reported at every session opening.
 const EVICTED_MAX: usize = 4_096;

@@ -16,6 +16,7 @@ use bowline_testkit::ManualClock;
 use bowline_wire::RpcMessage;
 
 use super::call_streams::{ENDED_STREAMS_MAX, STREAM_TTL};
+use super::session_table::IDLE_MAX;
 use super::*;
 use crate::call::CallStream as _;
 use crate::event_stream::WAITING_EVENTS_MAX;

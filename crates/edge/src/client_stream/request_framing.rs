@@ -10,15 +10,15 @@ mod tests;
 use memchr::{memchr2, memchr3};
 
 /// Largest body or chunk: exact in every parser, including parsers that use doubles.
-pub const BODY_BYTES_MAX: u64 = 1 << 53;
+pub(crate) const BODY_BYTES_MAX: u64 = 1 << 53;
 /// Longest chunk size, including leading zeros.
-pub const SIZE_DIGITS_MAX: u16 = 16;
+pub(crate) const SIZE_DIGITS_MAX: u16 = 16;
 /// Longest extension of a chunk; no receiver reads extensions.
-pub const EXTENSION_BYTES_MAX: u16 = 1024;
+pub(crate) const EXTENSION_BYTES_MAX: u16 = 1024;
 
 /// Reason for rejecting a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum FramingError {
+pub(crate) enum FramingError {
     /// A line feed without a preceding carriage return.
     #[error("a line ends in a bare line feed")]
     BareLineFeed,
@@ -48,7 +48,7 @@ pub enum FramingError {
 
 /// Tracks the requests of a connection and spoils the first rejected message.
 #[derive(Debug)]
-pub struct RequestFraming {
+pub(crate) struct RequestFraming {
     /// Body length while being parsed, then the remaining bytes of the body or chunk.
     bytes_left: u64,
     /// Length of the current token: bytes of a name or value, digits, extension bytes.
@@ -69,7 +69,7 @@ pub struct RequestFraming {
 
 /// Position of the next byte in the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StreamPosition {
+pub(crate) enum StreamPosition {
     /// Between two requests.
     Between,
     /// In a request head.
@@ -173,7 +173,7 @@ impl Default for RequestFraming {
 
 impl RequestFraming {
     /// Creates the state before the first request.
-    pub const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self {
             bytes_left: 0,
             token_length: 0,
@@ -187,12 +187,12 @@ impl RequestFraming {
     }
 
     /// Returns the number of complete heads; wraps around.
-    pub const fn head_count(&self) -> u32 {
+    pub(crate) const fn head_count(&self) -> u32 {
         self.head_count
     }
 
     /// Returns the position of the next byte.
-    pub const fn position(&self) -> StreamPosition {
+    pub(crate) const fn position(&self) -> StreamPosition {
         match (self.step, self.section) {
             (FramingStep::Start, HeadSection::Request) => StreamPosition::Between,
             (
@@ -217,13 +217,13 @@ impl RequestFraming {
     }
 
     /// Returns the reason for the rejection, if any.
-    pub const fn error(&self) -> Option<FramingError> {
+    pub(crate) const fn error(&self) -> Option<FramingError> {
         self.error
     }
 
     /// Consumes the next bytes of the stream, split at any boundary, and overwrites the first byte
     /// that breaks a rule. All following bytes pass unchanged.
-    pub fn filter_bytes(&mut self, bytes: &mut [u8]) {
+    pub(crate) fn filter_bytes(&mut self, bytes: &mut [u8]) {
         let mut at = 0;
         while self.error.is_none()
             && let Some(rest) = bytes.get_mut(at..)

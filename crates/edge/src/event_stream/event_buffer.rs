@@ -9,7 +9,7 @@ use bowline_core::sync::lock;
 use bytes::Bytes;
 
 /// Maximum number of waiting events; further events are refused.
-pub const WAITING_EVENTS_MAX: usize = 256;
+pub(crate) const WAITING_EVENTS_MAX: usize = 256;
 
 /// Maximum number of waiting bytes, excluding the response.
 const WAITING_BYTES_MAX: usize = 16 * 1024 * 1024;

@@ -4,7 +4,7 @@ use clap::builder::PossibleValue;
 use clap::{Args, Subcommand, ValueEnum};
 
 use bowline_config::TokenLifetime;
-use bowline_edge::tokens::TokenKind;
+use bowline_edge::TokenKind;
 
 /// What to do with tokens.
 #[derive(Debug, Subcommand)]

@@ -43,7 +43,7 @@ impl TrailSource {
             // On failure, only the last rows may be missing.
             let _written = client.get("/api/v1/audit?limit=1", QUICK_TIMEOUT);
         }
-        Ok(Self::Files(bowline_edge::audit::trail_directory(state)))
+        Ok(Self::Files(bowline_edge::trail_directory(state)))
     }
 
     /// Returns the newest rows.

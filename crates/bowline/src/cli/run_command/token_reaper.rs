@@ -14,7 +14,7 @@ use crate::cli::CommandContext;
 use crate::cli::api_client::{self, ApiClient as Api};
 use crate::cli::failure::{CliExit, CliFailure};
 use crate::cli::gateway_finder::GatewayFinder;
-use bowline_edge::gateway_client::GatewayAccess;
+use bowline_edge::GatewayAccess;
 
 /// Maximum attempts to reach an unresponsive gateway, which may be restarting.
 const REPORT_ATTEMPTS_MAX: u32 = 60;

@@ -9,7 +9,7 @@ use crate::cli::CommandContext;
 use crate::cli::failure::{CliExit, CliFailure};
 use crate::cli::gateway_finder::GatewayFinder;
 use bowline_config::state::StateDir;
-use bowline_edge::gateway_client::GatewayAccess;
+use bowline_edge::GatewayAccess;
 
 /// Maximum wait for a starting gateway.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);

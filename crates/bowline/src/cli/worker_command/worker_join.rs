@@ -21,7 +21,7 @@ use crate::worker::{Worker, WorkerOptions};
 use bowline_config::Config;
 use bowline_config::secrets::SecretVault;
 use bowline_config::state::{self, StateDir};
-use bowline_edge::auth::AuthMode;
+use bowline_edge::AuthMode;
 
 /// Maximum wait for the first connection before the worker serves disconnected.
 const FIRST_CONNECT_WAIT: Duration = Duration::from_secs(5);
