@@ -1,6 +1,7 @@
-//! What tests of several crates share. Without features: reports of omitted tests, processes, and
-//! polls. `schema`: official MCP schemas. `runtime`: bounded waits, clocks, tasks and sockets of
-//! asynchronous tests. `host`: scripted servers behind a host, with a record of every action, and a
+//! What tests of several crates share. Without features: reports of omitted tests, memory, and
+//! polls. `schema`: official MCP schemas. `process`: signals and exits. `runtime`: bounded waits,
+//! clocks, tasks and sockets of asynchronous tests. `broker` and `executor`: rigs with a real end
+//! and a scripted end. `host`: scripted servers behind a host, with a record of every action, and a
 //! hub.
 //!
 //! Time is tokio's: a test with a paused clock controls time.
@@ -21,6 +22,14 @@ mod omitted_test;
 mod polls;
 #[cfg(all(feature = "process", target_os = "linux"))]
 mod process;
+#[cfg(feature = "executor")]
+pub mod process_rig;
+#[cfg(feature = "executor")]
+pub mod registry_gateway;
+#[cfg(feature = "broker")]
+pub mod scripted_broker;
+#[cfg(feature = "broker")]
+pub mod serve_rig;
 #[cfg(feature = "host")]
 mod sim;
 #[cfg(feature = "runtime")]

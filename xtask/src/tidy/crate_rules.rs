@@ -172,6 +172,9 @@ const CRATE_RULES: &[CrateRule] = &[
     CrateRule {
         name: TESTKIT_CRATE,
         own_crates: &[
+            "bowline-tools",
+            "bowline-executor",
+            "bowline-broker",
             "bowline-core",
             "bowline-wire",
             "bowline-runtime",

@@ -18,9 +18,8 @@ use bowline_core::error::{
     ExecutionStatus, FailureClass, FailureOrigin, FailureReport, RetryAdvice,
 };
 use bowline_core::time::MonotonicTime;
+use bowline_testkit::scripted_broker::{ScriptedBroker, client, item, quick_options};
 use bowline_testkit::wait_bounded;
-
-use crate::scripted_broker::{ScriptedBroker, client, item, quick_options};
 
 /// A call with a deadline far in the future.
 fn broker_call(tool: &str, stored: bool) -> BrokerCall {

@@ -10,9 +10,10 @@ use bowline_journal::engine::COMPLETED_TTL;
 use bowline_journal::{
     Journal, LaneName, MemoryJournal, MessageDraft, MessageFilter, SqliteJournal, Timestamps,
 };
+use bowline_testkit::serve_rig::{
+    RecordingReplySink, ReplyStep, ServeRig, call, failure, incoming, output,
+};
 use bytes::Bytes;
-
-use super::serve_rig::{RecordingReplySink, ReplyStep, ServeRig, call, failure, incoming, output};
 
 fn serve_rig(journal: Arc<dyn Journal>) -> ServeRig {
     let list = RoleAllowlist::unrestricted();

@@ -10,9 +10,7 @@
 mod broker_client;
 mod ledger;
 mod remote_tools;
-mod scripted_broker;
 mod serve;
 mod serve_limits;
-mod serve_rig;
 mod serve_roles;
 mod supervise;

@@ -11,12 +11,11 @@ use bowline_core::era::Era;
 use bowline_core::error::{
     CallError, ExecutionStatus, FailureClass, FailureOrigin as Where, FailureReport, RetryAdvice,
 };
-use bowline_tools::{ExecuteContext, ExecuteError, ToolArguments, ToolExecutor as _};
-use bytes::Bytes;
-
-use crate::scripted_broker::{
+use bowline_testkit::scripted_broker::{
     ScriptedBroker, ScriptedBrokerPeer, item, output, quick_options, tools, tools_with,
 };
+use bowline_tools::{ExecuteContext, ExecuteError, ToolArguments, ToolExecutor as _};
+use bytes::Bytes;
 
 fn arguments(text: &'static str) -> ToolArguments {
     ToolArguments::parse(text).unwrap()

@@ -6,17 +6,16 @@ use std::time::Duration;
 use bowline_broker::{ReplyError, reply_id};
 use bowline_core::error::{ExecutionStatus, FailureClass};
 use bowline_testkit::run_until_idle;
+use bowline_testkit::serve_rig::{
+    RecordingReplySink, ReplyStep, ServeRig, call, failure, incoming, output, run_number,
+};
 use bytes::Bytes;
 use serde_json::json;
 use tokio::sync::Semaphore;
 
-use super::serve_rig::{
-    RecordingReplySink, ReplyStep, ServeRig, call, failure, incoming, output, run_number,
-};
-
 #[tokio::test(start_paused = true)]
 async fn reply_record_and_ack_keep_their_order() {
-    let side = ServeRig::new();
+    let side = ServeRig::in_memory();
     let receipts = Arc::new(Semaphore::new(0));
     let ledger = side.serving.ledger();
     let post = Arc::new(RecordingReplySink {
@@ -40,7 +39,7 @@ async fn reply_record_and_ack_keep_their_order() {
 
 #[tokio::test(start_paused = true)]
 async fn redelivered_request_is_replayed_from_journal() {
-    let side = ServeRig::new();
+    let side = ServeRig::in_memory();
     let first = side.handle_stored(side.request("1", "write")).await;
     let second = side.handle_stored(side.request("1", "write")).await;
     assert_eq!(side.runs.count(), 1);
@@ -67,7 +66,7 @@ async fn redelivered_request_is_replayed_from_journal() {
 
 #[tokio::test(start_paused = true)]
 async fn concurrent_duplicate_runs_and_replies_once() {
-    let side = ServeRig::new();
+    let side = ServeRig::in_memory();
     let (one, two) = (
         Arc::new(RecordingReplySink::default()),
         Arc::new(RecordingReplySink::default()),
@@ -95,7 +94,7 @@ async fn concurrent_duplicate_runs_and_replies_once() {
 #[tokio::test(start_paused = true)]
 async fn lost_reply_is_resent_without_rerun() {
     for tool in ["hang", "write"] {
-        let side = ServeRig::new();
+        let side = ServeRig::in_memory();
         side.gate.add_permits(1);
         let lost = RecordingReplySink::refusing_with(ReplyError::Lost);
         side.serving
@@ -113,7 +112,7 @@ async fn lost_reply_is_resent_without_rerun() {
 
 #[tokio::test(start_paused = true)]
 async fn waiting_duplicate_delivers_lost_reply() {
-    let side = ServeRig::new();
+    let side = ServeRig::in_memory();
     let lost = Arc::new(RecordingReplySink::refusing_with(ReplyError::Lost));
     let next = Arc::new(RecordingReplySink::default());
     let first = side.start(side.request("1", "hang"), &lost);
@@ -133,7 +132,7 @@ async fn waiting_duplicate_delivers_lost_reply() {
 
 #[tokio::test(start_paused = true)]
 async fn expired_request_does_not_run() {
-    let side = ServeRig::new();
+    let side = ServeRig::in_memory();
     tokio::time::advance(Duration::from_secs(1)).await;
     let late = incoming("ann", None, "1", call("write", "{}"), side.clock.now());
     let told = failure(side.handle_stored(late.clone()).await.single_reply());
@@ -149,10 +148,10 @@ async fn expired_request_does_not_run() {
 
 #[tokio::test(start_paused = true)]
 async fn late_duplicate_gets_the_recorded_response() {
-    let side = ServeRig::new();
+    let side = ServeRig::in_memory();
     let request = side.request("1", "write");
     side.handle_stored(request.clone()).await;
-    tokio::time::advance(super::serve_rig::TTL * 2).await;
+    tokio::time::advance(bowline_testkit::serve_rig::TTL * 2).await;
     let late = side.handle_stored(request).await;
     assert_eq!(
         output(&late.single_reply()).0["structuredContent"]["nth"],
@@ -163,7 +162,7 @@ async fn late_duplicate_gets_the_recorded_response() {
 
 #[tokio::test(start_paused = true)]
 async fn slow_tool_times_out_as_unknown() {
-    let side = ServeRig::new();
+    let side = ServeRig::in_memory();
     let told = failure(
         side.handle_stored(side.request("1", "hang"))
             .await
@@ -184,7 +183,7 @@ async fn slow_tool_times_out_as_unknown() {
 
 #[tokio::test(start_paused = true)]
 async fn unreadable_body_is_a_bad_request() {
-    let side = ServeRig::new();
+    let side = ServeRig::in_memory();
     for body in [
         "7",
         "{}",
@@ -210,7 +209,7 @@ async fn unreadable_body_is_a_bad_request() {
 
 #[tokio::test(start_paused = true)]
 async fn results_and_typed_errors_are_returned() {
-    let side = ServeRig::new();
+    let side = ServeRig::in_memory();
     let body = call("write", r#"{"n":1.50,"s":"é"}"#);
     let request = incoming("ann", None, "1", body, side.deadline());
     let (result, _) = output(&side.handle_stored(request).await.single_reply());
@@ -266,7 +265,7 @@ async fn results_and_typed_errors_are_returned() {
 
 #[tokio::test(start_paused = true)]
 async fn oversized_response_is_reported_without_rerun() {
-    let side = ServeRig::new();
+    let side = ServeRig::in_memory();
     let post = RecordingReplySink::refusing_with(ReplyError::TooLarge);
     side.serving
         .handle_stored(side.request("1", "write"), &post)

@@ -8,15 +8,14 @@ use bowline_core::error::{ExecutionStatus, FailureClass};
 use bowline_core::policy::RoleAllowlist;
 use bowline_journal::MemoryJournal;
 use bowline_runtime::SystemClock;
+use bowline_testkit::serve_rig::{
+    RecordingReplySink, ReplyStep, ServeRig, call, failure, incoming, output, run_number,
+};
 use bowline_testkit::{run_until_idle, spawn_task};
 use bowline_tools::ToolOutput;
 use bowline_tools::Toolbox;
 use serde_json::json;
 use tokio::sync::{Barrier, Semaphore};
-
-use super::serve_rig::{
-    RecordingReplySink, ReplyStep, ServeRig, call, failure, incoming, output, run_number,
-};
 
 fn limited(limits: ServeLimits) -> ServeRig {
     ServeRig::with_journal(
@@ -127,7 +126,7 @@ async fn request_expiring_in_queue_never_runs() {
     });
     let first = Arc::new(RecordingReplySink::default());
     let mut long = side.request("1", "hang");
-    long.deadline = long.deadline.plus(super::serve_rig::TTL);
+    long.deadline = long.deadline.plus(bowline_testkit::serve_rig::TTL);
     let task = side.start(long, &first);
     ran(&side, 1).await;
     let second = side.handle_stored(side.request("2", "write")).await;
@@ -139,7 +138,7 @@ async fn request_expiring_in_queue_never_runs() {
 
 #[tokio::test(start_paused = true)]
 async fn refused_reply_dead_letters_only_its_request() {
-    let side = ServeRig::new();
+    let side = ServeRig::in_memory();
     let full = RecordingReplySink::refusing_with(ReplyError::Refused("mailbox full".into()));
     side.serving
         .handle_stored(side.request("1", "write"), &full)
@@ -231,7 +230,7 @@ async fn cancelled_request_stops_and_replies() {
 
 #[tokio::test(start_paused = true)]
 async fn close_drains_then_cancels_requests() {
-    let side = ServeRig::new();
+    let side = ServeRig::in_memory();
     let (quick, slow) = (
         Arc::new(RecordingReplySink::default()),
         Arc::new(RecordingReplySink::default()),

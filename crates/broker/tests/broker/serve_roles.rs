@@ -8,11 +8,10 @@ use bowline_core::error::{ExecutionStatus, FailureClass};
 use bowline_core::policy::RoleAllowlist;
 use bowline_journal::MemoryJournal;
 use bowline_runtime::SystemClock;
+use bowline_testkit::serve_rig::{ServeRig, call, failure, incoming, output};
 use bowline_tools::ToolOutput;
 use bowline_tools::Toolbox;
 use serde_json::json;
-
-use super::serve_rig::{ServeRig, call, failure, incoming, output};
 
 fn serve_rig(list: &RoleAllowlist) -> ServeRig {
     ServeRig::with_journal(

@@ -11,15 +11,14 @@ use bowline_broker::{BrokerConnectError, CredentialSource, ServeOptions, serve_w
 use bowline_core::BoxFuture;
 use bowline_core::backoff::Backoff;
 use bowline_core::policy::RoleAllowlist;
+use bowline_testkit::scripted_broker::{ScriptedBroker, ScriptedBrokerPeer};
+use bowline_testkit::serve_rig::{RunCounter, call, failure, output, run_number, tools};
 use bowline_testkit::{spawn_task, wait_bounded};
 use bowline_tools::Toolbox;
 use bowline_tools::{ToolExecutor, ToolOutput};
 use bytes::Bytes;
 use serde_json::json;
 use tokio::sync::{Semaphore, oneshot};
-
-use super::scripted_broker::{ScriptedBroker, ScriptedBrokerPeer};
-use super::serve_rig::{RunCounter, call, failure, output, run_number, tools};
 
 /// A run of the supervisor.
 struct SupervisedRun {

@@ -3,5 +3,4 @@
 mod connection_recovery;
 mod dial_loop;
 mod executor_client;
-mod gateway_rig;
 mod joining;

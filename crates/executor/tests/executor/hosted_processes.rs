@@ -6,5 +6,4 @@
 
 mod process_cuts;
 mod process_ends;
-mod process_rig;
 mod stdio_links;

@@ -13,11 +13,10 @@ use bowline_host::tools::{
 };
 use bowline_host::{Server, SpawnOptions, ToolOutput};
 use bowline_runtime::TaskTracker;
+use bowline_testkit::scripted_broker::{CuttableProxy, quick_options};
 use bowline_testkit::{TestHub, WAIT_MAX, wait_bounded};
 use serde_json::json;
 use tokio::sync::{Barrier, Semaphore, watch};
-
-use crate::scripted_broker::{CuttableProxy, quick_options};
 
 /// A hub with a listener.
 struct RealHub {

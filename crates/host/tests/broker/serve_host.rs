@@ -22,11 +22,10 @@ use bowline_host::tools::{ExecuteError, Toolbox};
 use bowline_host::{
     Host, HostLimits, Principal, Role, Server, SpawnOptions, ToolOutput, ToolSchema,
 };
+use bowline_testkit::serve_rig::{RecordingReplySink, failure, output, request_message};
 use bowline_testkit::{GenerationScript, ServerScript, SimWorld, server_spec, wait_for_state};
 use bytes::Bytes;
 use serde_json::{Value, json};
-
-use super::serve_rig::{RecordingReplySink, failure, output, request_message};
 
 fn toolbox() -> Toolbox {
     let any = json!({"type": "object"});

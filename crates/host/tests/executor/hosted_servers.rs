@@ -16,11 +16,10 @@ use bowline_host::spec::{ExecutorProcessSpec, ServerTransport};
 use bowline_host::{ExecuteError, Host, Principal, Role, ServerSpec};
 use bowline_link::websocket::{WebSocketRole, open_websocket};
 use bowline_runtime::{SystemClock, TaskTracker};
+use bowline_testkit::process_rig::spec;
 use bowline_testkit::{tcp_pair, wait_bounded, wait_for_state};
 use bytes::Bytes;
 use serde_json::json;
-
-use super::process_rig::spec;
 
 /// Server with one tool that returns the pid, and one that exits.
 const SERVER: &str = r#"

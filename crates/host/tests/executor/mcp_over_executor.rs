@@ -14,13 +14,12 @@ use bowline_link::http::HttpTransport;
 use bowline_link::http::endpoint::HttpEndpoint;
 use bowline_link::http::upstream_credentials::NoCredentials;
 use bowline_runtime::SystemClock;
+use bowline_testkit::registry_gateway::{RegistryGateway, quick};
 use bowline_testkit::{poll_until, spawn_task, wait_bounded};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
-
-use super::gateway_rig::{RegistryGateway, quick};
 
 /// Longer than every other message.
 const LONG_BYTES: usize = 20_000;

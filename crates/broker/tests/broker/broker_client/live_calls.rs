@@ -10,10 +10,10 @@ use bowline_core::client_handle::{
 };
 use bowline_core::error::{ExecutionStatus, FailureClass, FailureReport};
 use bowline_core::time::MonotonicTime;
+use bowline_testkit::scripted_broker::{ScriptedBroker, client, item, output, quick_options};
 use bytes::Bytes;
 
 use super::{broker_call, until};
-use crate::scripted_broker::{ScriptedBroker, client, item, output, quick_options};
 
 /// Records notifications.
 #[derive(Debug, Default)]

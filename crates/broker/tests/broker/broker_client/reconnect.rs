@@ -11,12 +11,14 @@ use bowline_core::backoff::Backoff;
 use bowline_core::error::ExecutionStatus;
 use bowline_core::time::MonotonicTime;
 use bowline_link::websocket::DialError;
+use bowline_testkit::scripted_broker::{
+    CuttableProxy, ScriptedBroker, client, item, output, quick_options,
+};
 use bowline_testkit::wait_bounded;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use super::{broker_call, until};
-use crate::scripted_broker::{CuttableProxy, ScriptedBroker, client, item, output, quick_options};
 
 /// Options with reconnects within milliseconds.
 fn quick_reconnect() -> BrokerClientOptions {

@@ -9,12 +9,12 @@ use bowline_broker::frames::{
 use bowline_broker::{
     BrokerClient, CredentialSource, DeliverError, HubRequestHandler, HubSender, RemotePeer as _,
 };
+use bowline_testkit::scripted_broker::{ScriptedBroker, ScriptedBrokerPeer, client, quick_options};
 use bowline_testkit::wait_bounded;
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
 use super::until;
-use crate::scripted_broker::{ScriptedBroker, ScriptedBrokerPeer, client, quick_options};
 
 /// Records handled frames and the sender of each.
 #[derive(Debug)]

@@ -6,11 +6,11 @@ use bowline_broker::frames::{BrokerFrame, BrokerRefusal, REQUEST_KIND, ResultFor
 use bowline_broker::{BrokerCallError, BrokerClient, RemotePeer as _};
 use bowline_core::error::{ExecutionStatus, FailureClass};
 use bowline_core::time::MonotonicTime;
+use bowline_testkit::scripted_broker::{ScriptedBroker, client, output, quick_options};
 use bytes::Bytes;
 
 use super::live_calls::NotificationRecorder;
 use super::{broker_call, until};
-use crate::scripted_broker::{ScriptedBroker, client, output, quick_options};
 
 #[tokio::test]
 async fn stored_reply_is_acked() {

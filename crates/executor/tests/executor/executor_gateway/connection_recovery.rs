@@ -5,9 +5,10 @@ use std::time::Duration;
 use bowline_core::error::ExecutionStatus;
 use bowline_executor::ExecutorRegistryOptions;
 use bowline_link::http::http_client::HttpError;
+use bowline_testkit::registry_gateway::{
+    RegistryGateway, ScriptedExecutor, asking, code, get, quick,
+};
 use bowline_testkit::{deadline_after, test_deadline};
-
-use super::gateway_rig::{RegistryGateway, ScriptedExecutor, asking, code, get, quick};
 
 #[tokio::test]
 async fn request_waits_for_recently_lost_executor() {

@@ -8,14 +8,13 @@ use bowline_executor::{
 };
 use bowline_link::http::endpoint::HttpEndpoint;
 use bowline_link::websocket::{DisconnectReason, accept_upgrade};
+use bowline_testkit::registry_gateway::{
+    RegistryGateway, ScriptedExecutor, asking, code, get, hello, quick, socket_limits, wire,
+};
 use bowline_testkit::{test_deadline, wait_bounded};
 use http::header::AUTHORIZATION;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
-
-use super::gateway_rig::{
-    RegistryGateway, ScriptedExecutor, asking, code, get, hello, quick, socket_limits, wire,
-};
 
 /// Listener of a scripted executor.
 struct ScriptedListener {

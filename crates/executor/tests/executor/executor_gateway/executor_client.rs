@@ -12,13 +12,12 @@ use bowline_executor::{
 use bowline_link::http::http_client::HttpError;
 use bowline_link::websocket::accept_upgrade;
 use bowline_runtime::TaskTracker;
+use bowline_testkit::registry_gateway::quick;
 use bowline_testkit::{poll_for, poll_until, spawn_task, test_deadline, wait_bounded};
 use http::Method;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
-
-use super::gateway_rig::quick;
 
 /// An upstream server, and an executor allowed to reach the server.
 struct InnerNetwork {

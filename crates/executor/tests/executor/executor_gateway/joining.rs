@@ -4,8 +4,9 @@ use bowline_core::error::ExecutionStatus;
 use bowline_executor::frames::ExecutorFrame;
 use bowline_executor::{DialDirection, ExecutorProtocol, ExecutorRegistryOptions};
 use bowline_link::websocket::DisconnectReason;
-
-use super::gateway_rig::{RegistryGateway, ScriptedExecutor, asking, code, get, hello, quick};
+use bowline_testkit::registry_gateway::{
+    RegistryGateway, ScriptedExecutor, asking, code, get, hello, quick,
+};
 
 fn close_reason(ended: &DisconnectReason) -> (u16, &str) {
     match ended {

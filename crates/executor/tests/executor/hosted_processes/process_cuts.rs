@@ -6,10 +6,9 @@ use std::time::Duration;
 
 use bowline_link::LinkExit;
 use bowline_link::stdio::ServerProcess as _;
+use bowline_testkit::process_rig::{LifetimePipe, ProcessRig};
 use bowline_testkit::{spawn_task, wait_bounded};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
-
-use super::process_rig::{LifetimePipe, ProcessRig};
 
 /// Bytes that encode their position.
 fn bytes_from(place: usize) -> Vec<u8> {
@@ -92,7 +91,7 @@ async fn cut_line_resumes_in_both_directions() {
 
 #[tokio::test]
 async fn exit_during_cut_follows_all_output() {
-    let mut leash = LifetimePipe::new();
+    let mut leash = LifetimePipe::create();
     let directory = tempfile::tempdir().unwrap();
     let go = directory.path().join("go");
     let script = format!(
@@ -144,7 +143,7 @@ async fn stdin_closed_during_cut_closes_remotely() {
 
 #[tokio::test]
 async fn abandoned_server_is_killed_after_retention() {
-    let mut leash = LifetimePipe::new();
+    let mut leash = LifetimePipe::create();
     let script = format!(
         "{}; trap '' TERM; while :; do sleep 60; done",
         leash.hold_command()
@@ -161,7 +160,7 @@ async fn abandoned_server_is_killed_after_retention() {
 
 #[tokio::test]
 async fn new_session_kills_former_servers() {
-    let mut leash = LifetimePipe::new();
+    let mut leash = LifetimePipe::create();
     let script = format!("{}; cat", leash.hold_command());
     let rig = ProcessRig::script(&script).await;
     let process = rig.start("s").await.unwrap();
@@ -174,7 +173,7 @@ async fn new_session_kills_former_servers() {
 
 #[tokio::test]
 async fn unclaimed_server_is_killed_on_resume() {
-    let (mut wanted, mut unwanted) = (LifetimePipe::new(), LifetimePipe::new());
+    let (mut wanted, mut unwanted) = (LifetimePipe::create(), LifetimePipe::create());
     let scripts = [
         ("wanted", format!("{}; cat", wanted.hold_command())),
         ("unwanted", format!("{}; cat", unwanted.hold_command())),

@@ -5,10 +5,9 @@ use std::time::Duration;
 use bowline_executor::connection::{EXECUTOR_BUSY, EXECUTOR_REFUSED};
 use bowline_link::stdio::ServerProcess as _;
 use bowline_link::{LinkError, LinkExit, StdioLimits};
+use bowline_testkit::process_rig::{LifetimePipe, ProcessRig};
 use bowline_testkit::{poll_until, wait_bounded};
 use tokio::io::AsyncReadExt as _;
-
-use super::process_rig::{LifetimePipe, ProcessRig};
 
 fn limits() -> StdioLimits {
     StdioLimits::default()
@@ -50,7 +49,7 @@ async fn stubborn_server_is_killed_after_grace() {
         wait_bounded(process.stop(limits())).await,
         Some(LinkExit::Status(4))
     );
-    let mut leash = LifetimePipe::new();
+    let mut leash = LifetimePipe::create();
     let script = format!(
         "trap '' TERM; {}; while :; do sleep 0.05; done",
         leash.hold_command()
@@ -67,7 +66,7 @@ async fn stubborn_server_is_killed_after_grace() {
 
 #[tokio::test]
 async fn immediate_stop_kills_process_tree() {
-    let mut leash = LifetimePipe::new();
+    let mut leash = LifetimePipe::create();
     let script = format!("{}; sleep 60 & sleep 60 & wait", leash.hold_command());
     let rig = ProcessRig::script(&script).await;
     let mut process = rig.start("s").await.unwrap();
@@ -78,7 +77,7 @@ async fn immediate_stop_kills_process_tree() {
 
 #[tokio::test]
 async fn dropped_process_is_killed() {
-    let mut leash = LifetimePipe::new();
+    let mut leash = LifetimePipe::create();
     let rig = ProcessRig::script(&format!("{}; exec sleep 60", leash.hold_command())).await;
     let process = rig.start("s").await.unwrap();
     leash.wait_held().await;
@@ -88,7 +87,7 @@ async fn dropped_process_is_killed() {
 
 #[tokio::test]
 async fn closing_executor_ends_its_servers() {
-    let mut leash = LifetimePipe::new();
+    let mut leash = LifetimePipe::create();
     let rig = ProcessRig::script(&format!("{}; exec sleep 60", leash.hold_command())).await;
     let mut process = rig.start("s").await.unwrap();
     leash.wait_held().await;

@@ -9,10 +9,9 @@ use bowline_link::stdio::{self, ClientInfo, EraNegotiation, LinkConnectError, St
 use bowline_link::{
     Link, LinkError, LinkExit, LinkRequest, LogSequencer, StderrLimits, StderrLog, StdioLimits,
 };
+use bowline_testkit::process_rig::{LifetimePipe, ProcessRig};
 use bowline_testkit::{poll_until, test_deadline, wait_bounded};
 use bytes::Bytes;
-
-use super::process_rig::{LifetimePipe, ProcessRig};
 
 /// Answers the handshake, and echoes the id of each call.
 const SERVER: &str = r#"
@@ -123,7 +122,7 @@ async fn given_up_executor_makes_calls_unknown() {
 
 #[tokio::test]
 async fn stop_does_not_wait_for_absent_executor() {
-    let mut leash = LifetimePipe::new();
+    let mut leash = LifetimePipe::create();
     let script = format!("{}{SERVER}", leash.hold_command());
     let rig = ProcessRig::with(&[("s", &script)], Duration::from_secs(30)).await;
     let link = connect(&rig, &log()).await.unwrap();

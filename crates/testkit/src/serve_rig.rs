@@ -16,19 +16,20 @@ use bowline_core::policy::RoleAllowlist;
 use bowline_core::time::MonotonicTime;
 use bowline_journal::{Journal, MemoryJournal};
 use bowline_runtime::{Clock, SystemClock};
-use bowline_testkit::{spawn_task, wait_bounded};
 use bowline_tools::{ExecuteError, Toolbox};
 use bowline_tools::{ToolExecutor, ToolOutput, ToolSchema};
 use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, Semaphore, watch};
 
+use crate::{spawn_task, wait_bounded};
+
 /// TTL of the requests in these tests.
-pub(super) const TTL: Duration = Duration::from_secs(60);
+pub const TTL: Duration = Duration::from_secs(60);
 
 /// A call of the reply sink.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum ReplyStep {
+pub enum ReplyStep {
     Reply(BrokerResponse),
     Ack,
     PutBack,
@@ -37,27 +38,27 @@ pub(super) enum ReplyStep {
 
 /// Reply sink of one request.
 #[derive(Debug, Default)]
-pub(super) struct RecordingReplySink {
-    pub(super) steps: Mutex<Vec<ReplyStep>>,
+pub struct RecordingReplySink {
+    pub steps: Mutex<Vec<ReplyStep>>,
     /// Error of every reply.
-    pub(super) refuses: Option<ReplyError>,
+    pub refuses: Option<ReplyError>,
     /// Receipts wait for a permit of this semaphore.
-    pub(super) receipts: Option<Arc<Semaphore>>,
+    pub receipts: Option<Arc<Semaphore>>,
     /// Ledger and request id in which the result must be recorded before the ack.
-    pub(super) written: Option<(RequestLedger, &'static str)>,
+    pub written: Option<(RequestLedger, &'static str)>,
     /// Notified when a reply arrives.
-    pub(super) handed: Notify,
+    pub handed: Notify,
 }
 
 impl RecordingReplySink {
-    pub(super) fn refusing_with(why: ReplyError) -> Self {
+    pub fn refusing_with(why: ReplyError) -> Self {
         Self {
             refuses: Some(why),
             ..Self::default()
         }
     }
 
-    pub(super) fn steps(&self) -> Vec<ReplyStep> {
+    pub fn steps(&self) -> Vec<ReplyStep> {
         self.steps.lock().unwrap().clone()
     }
 
@@ -66,7 +67,7 @@ impl RecordingReplySink {
     }
 
     /// Returns the only reply, which precedes the ack.
-    pub(super) fn single_reply(&self) -> BrokerResponse {
+    pub fn single_reply(&self) -> BrokerResponse {
         match self.steps().as_slice() {
             [ReplyStep::Reply(answer), ReplyStep::Ack] => answer.clone(),
             other => panic!("{other:?}"),
@@ -116,14 +117,14 @@ impl ReplySink for RecordingReplySink {
 
 /// Counts tool runs.
 #[derive(Clone, Debug, Default)]
-pub(super) struct RunCounter(Arc<watch::Sender<usize>>);
+pub struct RunCounter(Arc<watch::Sender<usize>>);
 
 impl RunCounter {
-    pub(super) fn count(&self) -> usize {
+    pub fn count(&self) -> usize {
         *self.0.borrow()
     }
 
-    pub(super) fn add(&self) -> usize {
+    pub fn add(&self) -> usize {
         let mut nth = 0;
         self.0.send_modify(|count| {
             *count += 1;
@@ -133,7 +134,7 @@ impl RunCounter {
     }
 
     /// Waits until this many tools started to run.
-    pub(super) async fn wait_for(&self, count: usize) {
+    pub async fn wait_for(&self, count: usize) {
         let mut runs = self.0.subscribe();
         wait_bounded(runs.wait_for(|runs| *runs >= count))
             .await
@@ -143,7 +144,7 @@ impl RunCounter {
 
 /// Tools with counted runs: `write`, `read` (marked read-only), `fail`, `break`, `panic`, `refuse`,
 /// and `hang`, which ends when `gate` has a permit.
-pub(super) fn tools(runs: &RunCounter, gate: &Arc<Semaphore>) -> Toolbox {
+pub fn tools(runs: &RunCounter, gate: &Arc<Semaphore>) -> Toolbox {
     let any = json!({"type": "object"});
     let (writes, reads, hangs) = (runs.clone(), runs.clone(), runs.clone());
     let (fails, gate) = (runs.clone(), Arc::clone(gate));
@@ -177,15 +178,16 @@ pub(super) fn tools(runs: &RunCounter, gate: &Arc<Semaphore>) -> Toolbox {
 }
 
 /// A serve engine and its parts.
-pub(super) struct ServeRig {
-    pub(super) serving: Arc<ServeEngine>,
-    pub(super) clock: Arc<dyn Clock>,
-    pub(super) runs: RunCounter,
-    pub(super) gate: Arc<Semaphore>,
+#[derive(Debug)]
+pub struct ServeRig {
+    pub serving: Arc<ServeEngine>,
+    pub clock: Arc<dyn Clock>,
+    pub runs: RunCounter,
+    pub gate: Arc<Semaphore>,
 }
 
 impl ServeRig {
-    pub(super) fn new() -> Self {
+    pub fn in_memory() -> Self {
         Self::with_journal(
             Arc::new(MemoryJournal::default()),
             &RoleAllowlist::unrestricted(),
@@ -193,7 +195,7 @@ impl ServeRig {
         )
     }
 
-    pub(super) fn with_journal(
+    pub fn with_journal(
         journal: Arc<dyn Journal>,
         allowlist: &RoleAllowlist,
         limits: ServeLimits,
@@ -212,24 +214,24 @@ impl ServeRig {
         }
     }
 
-    pub(super) fn deadline(&self) -> MonotonicTime {
+    pub fn deadline(&self) -> MonotonicTime {
         self.clock.now().plus(TTL)
     }
 
     /// A request of `ann`, without a role.
-    pub(super) fn request(&self, id: &str, tool: &str) -> ServeRequest {
+    pub fn request(&self, id: &str, tool: &str) -> ServeRequest {
         incoming("ann", None, id, call(tool, "{}"), self.deadline())
     }
 
     /// Handles a request to the end and returns the reply sink.
-    pub(super) async fn handle_stored(&self, request: ServeRequest) -> RecordingReplySink {
+    pub async fn handle_stored(&self, request: ServeRequest) -> RecordingReplySink {
         let post = RecordingReplySink::default();
         self.serving.handle_stored(request, &post).await;
         post
     }
 
     /// Starts to handle a request.
-    pub(super) fn start(
+    pub fn start(
         &self,
         request: ServeRequest,
         post: &Arc<RecordingReplySink>,
@@ -240,7 +242,7 @@ impl ServeRig {
 }
 
 /// A message with a request, as it arrives.
-pub(crate) fn request_message(id: &str, body: &[u8]) -> MailboxMessage {
+pub fn request_message(id: &str, body: &[u8]) -> MailboxMessage {
     MailboxMessage::new(&MessageDraft {
         id,
         kind: REQUEST_KIND,
@@ -255,7 +257,7 @@ pub(crate) fn request_message(id: &str, body: &[u8]) -> MailboxMessage {
     clippy::needless_pass_by_value,
     reason = "callers have no other use of the body"
 )]
-pub(super) fn incoming(
+pub fn incoming(
     who: &str,
     role: Option<&str>,
     id: &str,
@@ -275,7 +277,7 @@ pub(super) fn incoming(
     }
 }
 
-pub(super) fn call(tool: &str, arguments: &'static str) -> Bytes {
+pub fn call(tool: &str, arguments: &'static str) -> Bytes {
     let ask = BrokerRequest::Call {
         tool: tool.into(),
         server: None,
@@ -284,7 +286,7 @@ pub(super) fn call(tool: &str, arguments: &'static str) -> Bytes {
     ask.to_bytes()
 }
 
-pub(super) fn failure(answer: BrokerResponse) -> FailureReport {
+pub fn failure(answer: BrokerResponse) -> FailureReport {
     match answer {
         BrokerResponse::Failed(failure) => failure,
         other => panic!("{other:?}"),
@@ -292,7 +294,7 @@ pub(super) fn failure(answer: BrokerResponse) -> FailureReport {
 }
 
 /// Returns the result of a tool, and whether the journal replayed it.
-pub(super) fn output(answer: &BrokerResponse) -> (Value, bool) {
+pub fn output(answer: &BrokerResponse) -> (Value, bool) {
     match answer {
         BrokerResponse::Output {
             result,
@@ -304,6 +306,6 @@ pub(super) fn output(answer: &BrokerResponse) -> (Value, bool) {
 }
 
 /// Returns the run count at the time of this response.
-pub(super) fn run_number(answer: &BrokerResponse) -> Value {
+pub fn run_number(answer: &BrokerResponse) -> Value {
     output(answer).0["structuredContent"]["nth"].clone()
 }

@@ -21,7 +21,6 @@ use bowline_link::websocket::{
     WebSocketSender, accept_upgrade, dial,
 };
 use bowline_runtime::{Clock, SystemClock, TaskTracker};
-use bowline_testkit::{poll_until, spawn_task, test_deadline, wait_bounded};
 use bytes::Bytes;
 use http::Method;
 use tokio::io::{DuplexStream, copy_bidirectional, duplex};
@@ -30,8 +29,10 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use crate::{poll_until, spawn_task, test_deadline, wait_bounded};
+
 /// Short waits for fast tests.
-pub(super) fn quick() -> ExecutorRegistryOptions {
+pub fn quick() -> ExecutorRegistryOptions {
     let wait = Duration::from_millis(10);
     ExecutorRegistryOptions {
         recovery_interval: wait,
@@ -45,13 +46,13 @@ pub(super) fn quick() -> ExecutorRegistryOptions {
 
 /// Admits every executor except `stranger`, until all rights end.
 #[derive(Debug)]
-pub(super) struct NameAuthenticator {
+pub struct NameAuthenticator {
     over: watch::Sender<bool>,
-    pub(super) refused: Mutex<Vec<(String, Arc<str>)>>,
+    pub refused: Mutex<Vec<(String, Arc<str>)>>,
 }
 
 impl NameAuthenticator {
-    pub(super) fn end_rights(&self) {
+    pub fn end_rights(&self) {
         self.over.send_replace(true);
     }
 }
@@ -86,11 +87,11 @@ impl ExecutorAuthenticator for NameAuthenticator {
 
 /// A gateway that admits executors.
 #[derive(Debug)]
-pub(super) struct RegistryGateway {
-    pub(super) executors: ExecutorRegistry,
-    pub(super) authenticator: Arc<NameAuthenticator>,
-    pub(super) url: String,
-    pub(super) tasks: TaskTracker,
+pub struct RegistryGateway {
+    pub executors: ExecutorRegistry,
+    pub authenticator: Arc<NameAuthenticator>,
+    pub url: String,
+    pub tasks: TaskTracker,
     lines: WireTasks,
 }
 
@@ -98,7 +99,7 @@ pub(super) struct RegistryGateway {
 type WireTasks = Arc<Mutex<Vec<JoinHandle<()>>>>;
 
 /// Puts a wire behind a connection; aborting the task cuts the wire.
-pub(super) fn wire(mut stream: TcpStream) -> (DuplexStream, JoinHandle<()>) {
+pub fn wire(mut stream: TcpStream) -> (DuplexStream, JoinHandle<()>) {
     let (near, mut far) = duplex(64 * 1024);
     let line = spawn_task(async move {
         let _ = copy_bidirectional(&mut stream, &mut far).await;
@@ -107,7 +108,7 @@ pub(super) fn wire(mut stream: TcpStream) -> (DuplexStream, JoinHandle<()>) {
 }
 
 impl RegistryGateway {
-    pub(super) async fn new(options: ExecutorRegistryOptions) -> Self {
+    pub async fn new(options: ExecutorRegistryOptions) -> Self {
         let tasks = TaskTracker::default();
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
         let executors = ExecutorRegistry::new(tasks.clone(), clock, options);
@@ -154,7 +155,7 @@ impl RegistryGateway {
     }
 
     /// Returns a joined executor of this name and instance; asserts whether the session is resumed.
-    pub(super) async fn join(
+    pub async fn join(
         &self,
         name: &str,
         instance: &str,
@@ -166,12 +167,12 @@ impl RegistryGateway {
         (script, open)
     }
 
-    pub(super) fn client(&self, executor: &str) -> Arc<dyn HttpClient> {
+    pub fn client(&self, executor: &str) -> Arc<dyn HttpClient> {
         self.executors.http_client(executor, "tracker", Vec::new())
     }
 
     /// Cuts all accepted connections silently, and waits until noticed.
-    pub(super) async fn cut(&self, name: &str) {
+    pub async fn cut(&self, name: &str) {
         for line in self.lines.lock().unwrap().drain(..) {
             line.abort();
         }
@@ -179,11 +180,11 @@ impl RegistryGateway {
     }
 
     /// Waits until an executor is disconnected.
-    pub(super) async fn wait_lost(&self, name: &str) {
+    pub async fn wait_lost(&self, name: &str) {
         poll_until("the executor is lost", || !self.status(name).connected).await;
     }
 
-    pub(super) fn status(&self, name: &str) -> bowline_executor::ExecutorStatus {
+    pub fn status(&self, name: &str) -> bowline_executor::ExecutorStatus {
         let list = self.executors.list_statuses();
         list.into_iter().find(|one| *one.name == *name).unwrap()
     }
@@ -191,21 +192,21 @@ impl RegistryGateway {
 
 /// A scripted executor.
 #[derive(Debug)]
-pub(super) struct ScriptedExecutor {
-    pub(super) out: WebSocketSender,
+pub struct ScriptedExecutor {
+    pub out: WebSocketSender,
     incoming: WebSocketReceiver,
     /// Frames read but not yet checked.
     early: VecDeque<ExecutorFrame>,
 }
 
-pub(super) fn socket_limits() -> WebSocketLimits {
+pub fn socket_limits() -> WebSocketLimits {
     WebSocketLimits {
         format: MessageFormat::Binary,
         ..WebSocketLimits::default()
     }
 }
 
-pub(super) fn hello(name: &str, instance: &str) -> ExecutorFrame {
+pub fn hello(name: &str, instance: &str) -> ExecutorFrame {
     ExecutorFrame::Hello(ExecutorHello {
         protocol_version: VERSION,
         name: name.into(),
@@ -219,7 +220,7 @@ pub(super) fn hello(name: &str, instance: &str) -> ExecutorFrame {
 }
 
 impl ScriptedExecutor {
-    pub(super) fn new(socket: WebSocketConnection) -> Self {
+    pub fn new(socket: WebSocketConnection) -> Self {
         Self {
             out: socket.sender,
             incoming: socket.receiver,
@@ -227,7 +228,7 @@ impl ScriptedExecutor {
         }
     }
 
-    pub(super) async fn dial(url: &str, tasks: &TaskTracker) -> Self {
+    pub async fn dial(url: &str, tasks: &TaskTracker) -> Self {
         let endpoint = HttpEndpoint::parse(&format!("{url}/executor")).unwrap();
         let socket = dial(
             &endpoint,
@@ -240,7 +241,7 @@ impl ScriptedExecutor {
         Self::new(socket.unwrap())
     }
 
-    pub(super) async fn open(&mut self, name: &str, instance: &str, resumed: bool) -> OpenSession {
+    pub async fn open(&mut self, name: &str, instance: &str, resumed: bool) -> OpenSession {
         self.send_frame(hello(name, instance)).await;
         let ExecutorFrame::OpenSession(open) = self.next().await else {
             panic!("no open");
@@ -254,11 +255,11 @@ impl ScriptedExecutor {
         open
     }
 
-    pub(super) async fn send_frame(&self, frame: ExecutorFrame) {
+    pub async fn send_frame(&self, frame: ExecutorFrame) {
         self.out.send(frame.to_bytes()).await.unwrap();
     }
 
-    pub(super) async fn next(&mut self) -> ExecutorFrame {
+    pub async fn next(&mut self) -> ExecutorFrame {
         if let Some(frame) = self.early.pop_front() {
             return frame;
         }
@@ -266,7 +267,7 @@ impl ScriptedExecutor {
         ExecutorFrame::parse(&message).unwrap()
     }
 
-    pub(super) async fn end(&mut self) -> DisconnectReason {
+    pub async fn end(&mut self) -> DisconnectReason {
         loop {
             if let Err(ended) = wait_bounded(self.incoming.next()).await {
                 return ended;
@@ -275,7 +276,7 @@ impl ScriptedExecutor {
     }
 
     /// Returns the stream and URL of the next request, without a body.
-    pub(super) async fn request(&mut self) -> (u64, Arc<str>) {
+    pub async fn request(&mut self) -> (u64, Arc<str>) {
         let ExecutorFrame::Request { stream, head } = self.next().await else {
             panic!("no request");
         };
@@ -285,7 +286,7 @@ impl ScriptedExecutor {
         (stream, head.url)
     }
 
-    pub(super) async fn answer(&self, stream: u64, body: &'static str) {
+    pub async fn answer(&self, stream: u64, body: &'static str) {
         let head = ResponseHead {
             status: 200,
             header_lines: Bytes::new(),
@@ -308,7 +309,7 @@ impl ScriptedExecutor {
 }
 
 /// Sends a request with a connect timeout.
-pub(super) async fn get(
+pub async fn get(
     client: &dyn HttpClient,
     connect: Option<Instant>,
 ) -> Result<HttpResponse, HttpError> {
@@ -321,7 +322,7 @@ pub(super) async fn get(
     wait_bounded(client.send(Request::new(Method::GET, &to), wait)).await
 }
 
-pub(super) fn asking(client: &Arc<dyn HttpClient>) -> JoinHandle<Result<String, HttpError>> {
+pub fn asking(client: &Arc<dyn HttpClient>) -> JoinHandle<Result<String, HttpError>> {
     let client = Arc::clone(client);
     spawn_task(async move {
         let mut response = get(&*client, Some(test_deadline())).await?;
@@ -331,7 +332,7 @@ pub(super) fn asking(client: &Arc<dyn HttpClient>) -> JoinHandle<Result<String, 
 }
 
 /// Returns the code of an executor's refusal.
-pub(super) fn code(error: &HttpError) -> &str {
+pub fn code(error: &HttpError) -> &str {
     match error {
         HttpError::RemoteFailure(failure) => &failure.code,
         other => panic!("{other:?}"),

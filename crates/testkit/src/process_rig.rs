@@ -17,7 +17,6 @@ use bowline_link::stdio::{LinkConnectError, ProcessSpawner};
 use bowline_link::websocket::{WebSocketRole, open_websocket};
 use bowline_link::{ChildLimits, EraNegotiation, LinkError, StdioLimits, StdioSpec};
 use bowline_runtime::{SystemClock, TaskTracker};
-use bowline_testkit::{spawn_task, tcp_pair, test_deadline, wait_bounded};
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -25,11 +24,13 @@ use tokio::net::unix::pipe;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::{spawn_task, tcp_pair, test_deadline, wait_bounded};
+
 /// One executor, and one gateway session.
 #[derive(Debug)]
-pub(super) struct ProcessRig {
-    pub(super) servant: ExecutorService,
-    pub(super) tasks: TaskTracker,
+pub struct ProcessRig {
+    pub servant: ExecutorService,
+    pub tasks: TaskTracker,
     limits: ExecutorLimits,
     session: Arc<ExecutorSession>,
     line: Mutex<Option<CuttableConnection>>,
@@ -45,12 +46,12 @@ struct CuttableConnection {
 
 impl ProcessRig {
     /// An executor with one server, a shell script.
-    pub(super) async fn script(script: &str) -> Self {
+    pub async fn script(script: &str) -> Self {
         Self::with(&[("s", script)], Duration::from_secs(30)).await
     }
 
     /// An executor with this session retention.
-    pub(super) async fn with(scripts: &[(&str, &str)], keep: Duration) -> Self {
+    pub async fn with(scripts: &[(&str, &str)], keep: Duration) -> Self {
         let mut offer = ExecutorOffer::new("office");
         offer.limits.session_retention = keep;
         for (name, script) in scripts {
@@ -70,19 +71,19 @@ impl ProcessRig {
     }
 
     /// The same executor with a new session, as from a restarted gateway.
-    pub(super) async fn another_session(mut self) -> Self {
+    pub async fn another_session(mut self) -> Self {
         self.session = session("two");
         self.reconnect().await;
         self
     }
 
     /// Connects or reconnects, and resumes.
-    pub(super) async fn reconnect(&self) {
+    pub async fn reconnect(&self) {
         self.reconnect_until(usize::MAX).await;
     }
 
     /// Connects, with a cut after this number of bytes.
-    pub(super) async fn reconnect_until(&self, bytes: usize) {
+    pub async fn reconnect_until(&self, bytes: usize) {
         let old = lock(&self.line).take();
         if let Some(old) = old {
             old.cut.send_replace(0);
@@ -122,7 +123,7 @@ impl ProcessRig {
     }
 
     /// Cuts the connection, and waits until both sides noticed.
-    pub(super) async fn cut(&self) {
+    pub async fn cut(&self) {
         let line = lock(&self.line).take().unwrap();
         line.cut.send_replace(0);
         wait_bounded(bowline_executor::connection::ExecutorConnection::wait_closed(&*line.tunnel))
@@ -131,7 +132,7 @@ impl ProcessRig {
     }
 
     /// Waits until the connection is cut.
-    pub(super) async fn cut_by_itself(&self) {
+    pub async fn cut_by_itself(&self) {
         let line = lock(&self.line).take().unwrap();
         wait_bounded(bowline_executor::connection::ExecutorConnection::wait_closed(&*line.tunnel))
             .await;
@@ -139,16 +140,16 @@ impl ProcessRig {
     }
 
     /// The gateway gives up the executor.
-    pub(super) fn give_up(&self) {
+    pub fn give_up(&self) {
         self.session.end("it was away for too long");
     }
 
-    pub(super) fn tunnel(&self) -> Arc<ExecutorTunnel> {
+    pub fn tunnel(&self) -> Arc<ExecutorTunnel> {
         let line = lock(&self.line);
         Arc::clone(&line.as_ref().unwrap().tunnel)
     }
 
-    pub(super) async fn start(&self, server: &str) -> Result<RemoteProcess, LinkError> {
+    pub async fn start(&self, server: &str) -> Result<RemoteProcess, LinkError> {
         wait_bounded(self.tunnel().start_server(server, test_deadline())).await
     }
 }
@@ -173,7 +174,7 @@ fn session(id: &str) -> Arc<ExecutorSession> {
 }
 
 /// A shell script as a server.
-pub(super) fn spec(name: &str, script: &str) -> StdioSpec {
+pub fn spec(name: &str, script: &str) -> StdioSpec {
     let path = std::env::var_os("PATH").unwrap();
     StdioSpec {
         server: name.into(),
@@ -233,14 +234,14 @@ async fn copy_until_cut(
 
 /// A named pipe held open by a process for its lifetime.
 #[derive(Debug)]
-pub(super) struct LifetimePipe {
+pub struct LifetimePipe {
     _directory: tempfile::TempDir,
     path: PathBuf,
     pipe: pipe::Receiver,
 }
 
 impl LifetimePipe {
-    pub(super) fn new() -> Self {
+    pub fn create() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("leash");
         let made = Command::new("mkfifo").arg(&path).status().unwrap();
@@ -254,19 +255,19 @@ impl LifetimePipe {
     }
 
     /// Shell command that opens the pipe and first writes a line.
-    pub(super) fn hold_command(&self) -> String {
+    pub fn hold_command(&self) -> String {
         format!("exec 9>{}; echo here >&9", quoted(&self.path))
     }
 
     /// Waits until a process holds the pipe.
-    pub(super) async fn wait_held(&mut self) {
+    pub async fn wait_held(&mut self) {
         let mut here = [0; 5];
         wait_bounded(self.pipe.read_exact(&mut here)).await.unwrap();
         assert_eq!(&here, b"here\n");
     }
 
     /// Waits until no process holds the pipe.
-    pub(super) async fn wait_released(&mut self) {
+    pub async fn wait_released(&mut self) {
         let mut rest = Vec::new();
         wait_bounded(self.pipe.read_to_end(&mut rest))
             .await

@@ -17,16 +17,17 @@ use bowline_link::websocket::{
     accept_key, open_websocket,
 };
 use bowline_runtime::TaskTracker;
-use bowline_testkit::{WAIT_MAX, listen_on_loopback, read_head, wait_bounded};
 use bytes::Bytes;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
+use crate::{WAIT_MAX, listen_on_loopback, read_head, wait_bounded};
+
 /// Accepts clients, in order.
 #[derive(Debug)]
-pub(crate) struct ScriptedBroker {
+pub struct ScriptedBroker {
     listener: TcpListener,
     tasks: TaskTracker,
     limits: WebSocketLimits,
@@ -34,19 +35,19 @@ pub(crate) struct ScriptedBroker {
 
 /// One connection, on the broker's side.
 #[derive(Debug)]
-pub(crate) struct ScriptedBrokerPeer {
-    pub(crate) outgoing: WebSocketSender,
+pub struct ScriptedBrokerPeer {
+    pub outgoing: WebSocketSender,
     incoming: WebSocketReceiver,
     /// The HTTP request head of the client, in lower case.
-    pub(crate) head: String,
+    pub head: String,
 }
 
 impl ScriptedBroker {
-    pub(crate) async fn start() -> Self {
+    pub async fn start() -> Self {
         Self::bind_at(([127, 0, 0, 1], 0).into()).await
     }
 
-    pub(crate) async fn bind_at(address: SocketAddr) -> Self {
+    pub async fn bind_at(address: SocketAddr) -> Self {
         Self {
             listener: TcpListener::bind(address).await.unwrap(),
             tasks: TaskTracker::default(),
@@ -54,26 +55,26 @@ impl ScriptedBroker {
         }
     }
 
-    pub(crate) fn address(&self) -> SocketAddr {
+    pub fn address(&self) -> SocketAddr {
         self.listener.local_addr().unwrap()
     }
 
-    pub(crate) fn url(&self) -> String {
+    pub fn url(&self) -> String {
         format!("http://{}", self.address())
     }
 
     /// Accepts the next raw connection.
-    pub(crate) async fn stream(&self) -> TcpStream {
+    pub async fn stream(&self) -> TcpStream {
         wait_bounded(self.listener.accept()).await.unwrap().0
     }
 
     /// Whether a connection arrives within the time.
-    pub(crate) async fn is_dialled_within(&self, wait: Duration) -> bool {
+    pub async fn is_dialled_within(&self, wait: Duration) -> bool {
         timeout(wait, self.listener.accept()).await.is_ok()
     }
 
     /// Accepts the next connection and upgrades to a WebSocket.
-    pub(crate) async fn peer(&self) -> ScriptedBrokerPeer {
+    pub async fn peer(&self) -> ScriptedBrokerPeer {
         let mut stream = self.stream().await;
         let head = read_head(&mut stream).await;
         let line = |line: &&str| line.to_ascii_lowercase().starts_with("sec-websocket-key:");
@@ -94,7 +95,7 @@ impl ScriptedBroker {
     }
 
     /// Accepts the next client and sends the manifest.
-    pub(crate) async fn accept_client(&self, items: &[ManifestItem]) -> ScriptedBrokerPeer {
+    pub async fn accept_client(&self, items: &[ManifestItem]) -> ScriptedBrokerPeer {
         let mut peer = self.peer().await;
         peer.handshake().await;
         peer.respond_manifest(items, 1).await;
@@ -104,19 +105,19 @@ impl ScriptedBroker {
 
 impl ScriptedBrokerPeer {
     /// Returns the next frame.
-    pub(crate) async fn next(&mut self) -> BrokerFrame {
+    pub async fn next(&mut self) -> BrokerFrame {
         let bytes = wait_bounded(self.incoming.next()).await.unwrap();
         BrokerFrame::parse(&bytes).unwrap()
     }
 
     /// Returns the next frame within the time, if any.
-    pub(crate) async fn next_within(&mut self, wait: Duration) -> Option<BrokerFrame> {
+    pub async fn next_within(&mut self, wait: Duration) -> Option<BrokerFrame> {
         let bytes = timeout(wait, self.incoming.next()).await.ok()?.unwrap();
         Some(BrokerFrame::parse(&bytes).unwrap())
     }
 
     /// Waits for the end.
-    pub(crate) async fn end(mut self) -> DisconnectReason {
+    pub async fn end(mut self) -> DisconnectReason {
         loop {
             if let Err(ended) = wait_bounded(self.incoming.next()).await {
                 return ended;
@@ -124,11 +125,11 @@ impl ScriptedBrokerPeer {
         }
     }
 
-    pub(crate) async fn send_frame(&self, frame: &BrokerFrame) {
+    pub async fn send_frame(&self, frame: &BrokerFrame) {
         self.outgoing.send(frame.to_bytes()).await.unwrap();
     }
 
-    pub(crate) async fn handshake(&mut self) -> BrokerHello {
+    pub async fn handshake(&mut self) -> BrokerHello {
         let BrokerFrame::Hello(hello) = self.next().await else {
             panic!("no hello")
         };
@@ -137,7 +138,7 @@ impl ScriptedBrokerPeer {
         hello
     }
 
-    pub(crate) async fn welcome(&self, requests_max: usize) {
+    pub async fn welcome(&self, requests_max: usize) {
         let welcome = BrokerWelcome {
             mailbox: "w#mcp".into(),
             role: Some("reader".into()),
@@ -150,7 +151,7 @@ impl ScriptedBrokerPeer {
     }
 
     /// Responds to the manifest request.
-    pub(crate) async fn respond_manifest(&mut self, items: &[ManifestItem], revision: u64) {
+    pub async fn respond_manifest(&mut self, items: &[ManifestItem], revision: u64) {
         let (id, ask) = self.request().await;
         assert_eq!(ask, BrokerRequest::Manifest);
         let items = items.to_vec();
@@ -159,14 +160,14 @@ impl ScriptedBrokerPeer {
     }
 
     /// Returns the next live request.
-    pub(crate) async fn request(&mut self) -> (Arc<str>, BrokerRequest) {
+    pub async fn request(&mut self) -> (Arc<str>, BrokerRequest) {
         let BrokerFrame::Request(LiveRequest { id, body, .. }) = self.next().await else {
             panic!("no request")
         };
         (id, BrokerRequest::parse(&body).unwrap())
     }
 
-    pub(crate) async fn respond(&self, id: &Arc<str>, answer: &BrokerResponse) {
+    pub async fn respond(&self, id: &Arc<str>, answer: &BrokerResponse) {
         self.send_frame(&BrokerFrame::Response {
             id: Arc::clone(id),
             body: answer.to_bytes(ResultForm::Brief),
@@ -175,7 +176,7 @@ impl ScriptedBrokerPeer {
     }
 
     /// Returns the next delivered message to the hub.
-    pub(crate) async fn delivery(&mut self) -> MailboxMessage {
+    pub async fn delivery(&mut self) -> MailboxMessage {
         let BrokerFrame::Deliver { to, message } = self.next().await else {
             panic!("no delivery")
         };
@@ -183,13 +184,13 @@ impl ScriptedBrokerPeer {
         message
     }
 
-    pub(crate) async fn receipt(&self, letter: &MailboxMessage) {
+    pub async fn receipt(&self, letter: &MailboxMessage) {
         let id = Arc::clone(&letter.id);
         self.send_frame(&BrokerFrame::Delivered { id }).await;
     }
 
     /// Sends a reply from `from` to this request, with a fresh message id.
-    pub(crate) async fn reply(&self, from: &str, id: &str, request: &str, body: &[u8]) {
+    pub async fn reply(&self, from: &str, id: &str, request: &str, body: &[u8]) {
         let letter = MailboxMessage::new(&MessageDraft {
             id,
             kind: REPLY_KIND,
@@ -207,7 +208,7 @@ impl ScriptedBrokerPeer {
     }
 
     /// Sends a message of a kind.
-    pub(crate) async fn message(&self, id: &str, kind: &str) {
+    pub async fn message(&self, id: &str, kind: &str) {
         let letter = MailboxMessage::new(&MessageDraft {
             id,
             kind,
@@ -220,7 +221,7 @@ impl ScriptedBrokerPeer {
     }
 
     /// Expects a message to be rejected as a dead letter, without an ack.
-    pub(crate) async fn assert_dead_letter(&mut self, message: &str) {
+    pub async fn assert_dead_letter(&mut self, message: &str) {
         let BrokerFrame::Nak {
             id,
             dead_letter_reason,
@@ -233,7 +234,7 @@ impl ScriptedBrokerPeer {
     }
 
     /// Sends the receipt and the reply of a request, and waits for the ack.
-    pub(crate) async fn serve(&mut self, letter: &MailboxMessage, answer: &BrokerResponse) {
+    pub async fn serve(&mut self, letter: &MailboxMessage, answer: &BrokerResponse) {
         self.receipt(letter).await;
         let id = format!("re.{}", letter.id);
         let body = answer.to_bytes(ResultForm::Whole);
@@ -244,29 +245,25 @@ impl ScriptedBrokerPeer {
 
 /// Proxies bytes between a client and a broker, until cut silently.
 #[derive(Debug)]
-pub(crate) struct CuttableProxy {
+pub struct CuttableProxy {
     listener: TcpListener,
     broker: SocketAddr,
 }
 
 impl CuttableProxy {
-    pub(crate) async fn proxy_to(broker: SocketAddr) -> Self {
+    pub async fn proxy_to(broker: SocketAddr) -> Self {
         Self {
             listener: listen_on_loopback().await,
             broker,
         }
     }
 
-    pub(crate) fn url(&self) -> String {
+    pub fn url(&self) -> String {
         format!("http://{}", self.listener.local_addr().unwrap())
     }
 
     /// Proxies the next connection. After the cut nothing passes, and both ends stay open.
-    pub(crate) async fn forward_until_cut(
-        &self,
-        tasks: &TaskTracker,
-        mut cut: watch::Receiver<bool>,
-    ) {
+    pub async fn forward_until_cut(&self, tasks: &TaskTracker, mut cut: watch::Receiver<bool>) {
         let (mut near, _) = wait_bounded(self.listener.accept()).await.unwrap();
         let mut far = TcpStream::connect(self.broker).await.unwrap();
         tasks.spawn("wire", async move {
@@ -284,7 +281,7 @@ impl CuttableProxy {
 }
 
 /// A manifest item.
-pub(crate) fn item(name: &str, repeatable: bool) -> ManifestItem {
+pub fn item(name: &str, repeatable: bool) -> ManifestItem {
     let definition = format!(r#"{{"name":"{name}","inputSchema":{{"type":"object"}}}}"#);
     ManifestItem {
         name: name.into(),
@@ -295,7 +292,7 @@ pub(crate) fn item(name: &str, repeatable: bool) -> ManifestItem {
     }
 }
 
-pub(crate) fn output(text: &str) -> BrokerResponse {
+pub fn output(text: &str) -> BrokerResponse {
     let result = format!(r#"{{"content":[{{"type":"text","text":"{text}"}}]}}"#);
     BrokerResponse::Output {
         result: result.into(),
@@ -305,7 +302,7 @@ pub(crate) fn output(text: &str) -> BrokerResponse {
 }
 
 /// Client options with short waits.
-pub(crate) fn quick_options() -> BrokerClientOptions {
+pub fn quick_options() -> BrokerClientOptions {
     let mut options = BrokerClientOptions::default();
     options.reconnect = ReconnectPolicy {
         steady: Duration::ZERO,
@@ -314,7 +311,7 @@ pub(crate) fn quick_options() -> BrokerClientOptions {
     options
 }
 
-pub(crate) fn client(broker: &ScriptedBroker, options: BrokerClientOptions) -> BrokerClient {
+pub fn client(broker: &ScriptedBroker, options: BrokerClientOptions) -> BrokerClient {
     BrokerClient::start(
         &broker.url(),
         CredentialSource::from_token("secret"),
@@ -325,14 +322,14 @@ pub(crate) fn client(broker: &ScriptedBroker, options: BrokerClientOptions) -> B
 }
 
 /// Connects remote tools with these manifest items.
-pub(crate) async fn tools(
+pub async fn tools(
     broker: &ScriptedBroker,
     items: &[ManifestItem],
 ) -> (RemoteTools, ScriptedBrokerPeer) {
     tools_with(broker, items, quick_options()).await
 }
 
-pub(crate) async fn tools_with(
+pub async fn tools_with(
     broker: &ScriptedBroker,
     items: &[ManifestItem],
     options: BrokerClientOptions,
