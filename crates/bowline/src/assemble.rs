@@ -40,7 +40,7 @@ use bowline_config::state::{self, InstanceLock, OwnerCredential, RunRecord, Stat
 use bowline_config::{AuditExportConfig, Config, EnvVars};
 use bowline_edge::{
     Announcer, AuditOpenError, AuthMode, Authenticator, CallTracer, ClientSessions, Edge, EdgeDeps,
-    GatewayAudit, GatewayInfo, HttpListener, RedactText, TokenStore,
+    GatewayAudit, GatewayInfo, HttpListener, TokenStore,
 };
 
 /// Reason why a gateway failed to start.
@@ -213,9 +213,7 @@ fn open_audit(
     clock: &Arc<dyn Clock>,
     secrets: &LogRedactor,
 ) -> Result<GatewayAudit, AuditOpenError> {
-    let secrets = secrets.clone();
-    let redact: RedactText = Arc::new(move |text| secrets.redact(text));
-    GatewayAudit::open(state, config, clock, &redact)
+    GatewayAudit::open(state, config, clock, &secrets.to_redact_fn())
 }
 
 /// Starts shipping audit rows to the configured export target, if any.

@@ -13,7 +13,8 @@ use tracing_subscriber::filter::{EnvFilter, FilterFn};
 use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-pub use log::{LogFormat, LogRedactor};
+pub use bowline_core::redact::LogRedactor;
+pub use log::LogFormat;
 pub use span_export::{SpanExportTask, SpanExporter};
 
 use bowline_edge::CallTracer;

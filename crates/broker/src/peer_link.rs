@@ -78,7 +78,7 @@ fn base_context(request: &LinkRequest) -> CallerContext {
     let identity = request.caller_identity.as_deref();
     CallerContext {
         run: identity.and_then(|identity| identity.run.clone()),
-        trace: request.trace.as_deref().cloned().map(Box::new),
+        trace: request.message.trace.as_deref().cloned().map(Box::new),
         ..CallerContext::default()
     }
 }
@@ -162,7 +162,7 @@ impl PeerLink {
     }
 
     async fn call_tool(&self, request: LinkRequest) -> Result<ServerResponse, LinkError> {
-        let params = renamed_params(&request).unwrap_or_default();
+        let params = renamed_params(&request);
         let Some(tool) = object::text_field(&params, "name").map(Arc::<str>::from) else {
             let message = "the call names no tool";
             return Ok(request.error_response(code::INVALID_PARAMS, message, None));
@@ -197,7 +197,7 @@ impl PeerLink {
         let broker_request = BrokerRequest::Mcp {
             server: Arc::clone(self.tools.server()),
             method: request.method.as_ref().into(),
-            params: renamed_params(&request),
+            params: Some(renamed_params(&request)).filter(|params| !params.is_empty()),
             context: self.request_context(&request),
         };
         let response = self.send_request(request, broker_request, false).await?;
@@ -221,10 +221,10 @@ impl PeerLink {
             }),
             (PeerRole::Worker, None) | (PeerRole::Hub, _) => None,
         };
-        let client = request.caller.as_ref().map(|caller| {
-            let token = request.progress_at.clone();
+        let client = request.message.client.as_ref().map(|caller| {
+            let token = request.message.progress_at.clone();
             let token =
-                token.and_then(|at| request.params.as_ref()?.get(at).map(Bytes::copy_from_slice));
+                token.and_then(|at| request.message.params.get(at).map(Bytes::copy_from_slice));
             FilteredClientHandle::wrap(caller, token)
         });
         let call = BrokerCall {
@@ -243,10 +243,10 @@ impl PeerLink {
     /// Returns the caller context visible to the server.
     fn request_context(&self, request: &LinkRequest) -> CallerContext {
         let context = CallerContext {
-            era: request.era,
+            era: request.message.era,
             ..base_context(request)
         };
-        match &request.caller {
+        match &request.message.client {
             None => context,
             Some(caller) => CallerContext {
                 session: self.session_names.register(caller.session()),
@@ -267,7 +267,7 @@ impl PeerLink {
         let mut params = Vec::from(&b"{\"uri\":"[..]);
         write_string(&mut params, uri);
         params.push(b'}');
-        let request = LinkRequest::new_internal(method, Some(params.into()), deadline);
+        let request = LinkRequest::new_internal(method, params.into(), deadline);
         let response = Link::request(self, request).await?;
         Ok(response.body == BodyKind::Result)
     }

@@ -99,9 +99,11 @@ impl Catalog {
             (EndpointScope::Server(server), subject) => {
                 self.lookup_in_server(server, subject, subject.name())
             }
-            (_, CallSubject::Tool(name)) => self.lookup_name(ListKind::Tools, name),
+            (_, CallSubject::Tool(name)) => {
+                self.lookup_name(&self.visible.tools, &self.withdrawn.tools, name)
+            }
             (_, CallSubject::Prompt(name) | CallSubject::CompletePrompt(name)) => {
-                self.lookup_name(ListKind::Prompts, name)
+                self.lookup_name(&self.visible.prompts, &self.withdrawn.prompts, name)
             }
             (_, CallSubject::Resource(uri)) => self.lookup_uri(uri),
             (_, CallSubject::CompleteResource(uri)) => {
@@ -129,14 +131,14 @@ impl Catalog {
         }
     }
 
-    fn lookup_name(&self, kind: ListKind, visible: &Arc<str>) -> NameLookup {
-        if let Some(route) = self.visible.get(kind).get(visible) {
+    fn lookup_name(&self, offered: &RouteMap, withdrawn: &RouteMap, name: &Arc<str>) -> NameLookup {
+        if let Some(route) = offered.get(name) {
             return NameLookup::Route(Arc::clone(route));
         }
-        if let Some(route) = self.withdrawn.get(kind).get(visible) {
+        if let Some(route) = withdrawn.get(name) {
             return NameLookup::Withdrawn(Arc::clone(route));
         }
-        match name::visible_server(visible) {
+        match name::visible_server(name) {
             Some(server) if !self.servers.contains_key(server) => {
                 NameLookup::Unlisted(server.into())
             }

@@ -246,7 +246,7 @@ impl CallSubject {
     }
 }
 
-/// A call as received. The parameters stay the bytes sent by the client.
+/// A call as received. The message stays the bytes sent by the client.
 #[derive(Clone, Debug)]
 pub struct CallRequest {
     /// The calling principal.
@@ -255,28 +255,55 @@ pub struct CallRequest {
     pub scope: EndpointScope,
     /// The named feature, in the names of `scope`.
     pub subject: CallSubject,
-    /// The parameters of the request, a JSON object.
-    pub params: Bytes,
-    /// Position of the name, URI or id (a JSON string) in `params`.
+    /// The part that links send.
+    pub message: RequestMessage,
+    /// Position of the name, URI or id (a JSON string) in the parameters.
     pub name_at: Range<usize>,
-    /// Whether `params` request a task instead of a direct result.
+    /// Whether the parameters request a task instead of a direct result.
     pub wants_task: bool,
-    /// Position of the progress token in `params`.
-    pub progress_at: Option<Range<usize>>,
-    /// The client's request id, used in the response.
-    pub id: Bytes,
     /// The client's deadline; the server's timeout applies as well.
     pub deadline: Option<MonotonicTime>,
-    /// Receives notifications and server requests during the call; absent if not wanted.
-    pub client: Option<Arc<dyn ClientHandle>>,
-    /// The trace position of the call; absent if untraced.
-    pub trace: Option<Arc<CallTrace>>,
     /// The agent run with a call limit; absent if the call belongs to no run.
     pub run: Option<Arc<AgentRun>>,
     /// The idempotency key chosen by the client, if any.
     pub idempotency_key: Option<Arc<str>>,
-    /// Present for `params` of the modern era, absent for legacy.
+    /// Present for parameters of the modern era, absent for legacy.
     pub stateless: Option<Box<StatelessContext>>,
+}
+
+/// The part of a request that passes from the client to the link unchanged, and the way back to
+/// the client. The gateway's own requests have no client.
+#[derive(Clone, Debug)]
+pub struct RequestMessage {
+    /// The parameters, a JSON object; empty for a request without parameters.
+    pub params: Bytes,
+    /// Position of the progress token in `params`. The wire carries the link's own id instead;
+    /// progress notifications are mapped back.
+    pub progress_at: Option<Range<usize>>,
+    /// The raw id of the client's request, used in the response.
+    pub id: Bytes,
+    /// Receives notifications and server requests during the request; absent if not wanted.
+    pub client: Option<Arc<dyn ClientHandle>>,
+    /// The trace position of the request; absent if untraced.
+    pub trace: Option<Arc<CallTrace>>,
+    /// The era of `params`, also understood by the client. A link translates for a server of the
+    /// opposite era; the response states its own era.
+    pub era: Era,
+}
+
+impl RequestMessage {
+    /// Returns a message of the legacy era without a client; empty `params` for none.
+    #[must_use]
+    pub const fn new(params: Bytes) -> Self {
+        Self {
+            params,
+            progress_at: None,
+            id: Bytes::from_static(b"0"),
+            client: None,
+            trace: None,
+            era: Era::Legacy,
+        }
+    }
 }
 
 impl CallRequest {
@@ -291,61 +318,6 @@ impl CallRequest {
     #[must_use]
     pub fn sealed_task_id(&self) -> Option<&SealedTaskId> {
         self.stateless.as_ref()?.task_id.as_ref()
-    }
-
-    /// Returns the era of `params`, also understood by the client.
-    #[must_use]
-    pub const fn era(&self) -> Era {
-        match self.stateless {
-            Some(_) => Era::Modern,
-            None => Era::Legacy,
-        }
-    }
-}
-
-/// The owner of the limit that ends the wait for a response.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum TimeLimit {
-    /// The configured timeout of the tool or its server, or a limit of the link.
-    Server,
-    /// A client deadline earlier than the server's timeout.
-    Caller,
-}
-
-/// The deadline of a call, with the owner of the limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CallDeadline {
-    /// The end of the wait.
-    pub at: MonotonicTime,
-    /// The owner of the limit.
-    pub limit: TimeLimit,
-}
-
-impl CallDeadline {
-    /// Returns the earlier deadline; the server's on a tie or without a client deadline.
-    #[must_use]
-    pub fn from_limits(server: MonotonicTime, caller: Option<MonotonicTime>) -> Self {
-        match caller {
-            Some(at) if at < server => Self {
-                at,
-                limit: TimeLimit::Caller,
-            },
-            Some(_) | None => Self {
-                at: server,
-                limit: TimeLimit::Server,
-            },
-        }
-    }
-
-    /// Returns the owner of the limit for a timeout at `now`. A timeout before the deadline is a
-    /// limit of the link, such as the connect timeout.
-    #[must_use]
-    pub fn limit_passed_at(self, now: MonotonicTime) -> TimeLimit {
-        if now < self.at {
-            TimeLimit::Server
-        } else {
-            self.limit
-        }
     }
 }
 
@@ -493,34 +465,5 @@ impl ReplyOrigin {
             Self::Queued => "queued",
             Self::Recorded => "recorded",
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn call_deadline_names_earlier_limit() {
-        let (server, hasty) = (MonotonicTime(100), MonotonicTime(60));
-        let check = |caller, at, limit| {
-            assert_eq!(
-                CallDeadline::from_limits(server, caller),
-                CallDeadline { at, limit }
-            );
-        };
-        check(None, server, TimeLimit::Server);
-        check(Some(hasty), hasty, TimeLimit::Caller);
-        check(Some(server), server, TimeLimit::Server);
-        check(Some(MonotonicTime(200)), server, TimeLimit::Server);
-        let deadline = CallDeadline::from_limits(server, Some(hasty));
-        assert_eq!(
-            deadline.limit_passed_at(MonotonicTime(59)),
-            TimeLimit::Server
-        );
-        assert_eq!(
-            deadline.limit_passed_at(MonotonicTime(60)),
-            TimeLimit::Caller
-        );
     }
 }

@@ -19,8 +19,8 @@ pub use failure_class::{
 };
 pub use failure_report::FailureReport;
 
-use crate::call::TimeLimit;
 use crate::shares::ShareError;
+use crate::time::TimeLimit;
 
 /// Why a call has no reply.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]

@@ -10,6 +10,9 @@ use zeroize::Zeroizing;
 use crate::sync::lock;
 
 mod secret_forms;
+mod secret_stream;
+
+pub use secret_stream::SecretStream;
 
 /// Shorter texts are no secrets: redaction would hide ordinary words.
 pub const SECRET_BYTES_MIN: usize = 6;
@@ -123,6 +126,52 @@ impl Redactor {
             (None, Cow::Borrowed(_)) => Arc::clone(text),
             (None, Cow::Owned(cleaned)) => cleaned.into(),
         }
+    }
+}
+
+/// Redacts a text.
+pub type RedactFn = Arc<dyn for<'a> Fn(&'a str) -> Cow<'a, str> + Send + Sync>;
+
+/// Redacts secrets of the configuration in force and of earlier ones, in logs, traces and audit
+/// rows. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct LogRedactor(Arc<LogRedactorState>);
+
+#[derive(Debug, Default)]
+struct LogRedactorState {
+    /// Secrets of the configuration in force.
+    current: Redactor,
+    /// Secrets learned since, and secrets of earlier configurations, whose servers may still be
+    /// shutting down. Bounded: the oldest entries are dropped first.
+    earlier: Redactor,
+}
+
+impl LogRedactor {
+    /// Redacts secrets in a text.
+    #[must_use]
+    pub fn redact<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        match self.0.current.redact_text(text) {
+            Cow::Borrowed(text) => self.0.earlier.redact_text(text),
+            Cow::Owned(text) => Cow::Owned(self.0.earlier.redact_text(&text).into_owned()),
+        }
+    }
+
+    /// Returns the redaction as a function.
+    #[must_use]
+    pub fn to_redact_fn(&self) -> RedactFn {
+        let redactor = self.clone();
+        Arc::new(move |text| redactor.redact(text))
+    }
+
+    /// Sets the current secrets; earlier ones stay redacted.
+    pub fn replace_current(&self, latest: &Redactor) {
+        self.0.current.share_secrets_with(&self.0.earlier);
+        *lock(&self.0.current.0) = latest.secret_set();
+    }
+
+    /// Adds one secret.
+    pub fn add_secret(&self, label: &str, secret: &str) {
+        self.0.earlier.add_secret(label, secret);
     }
 }
 
@@ -377,55 +426,6 @@ impl fmt::Debug for SecretFilter {
         f.debug_tuple("SecretFilter")
             .field(&self.replacements.len())
             .finish()
-    }
-}
-
-/// Redaction of a chunked text. Buffers a possible start of a secret, at most the longest form, so
-/// the whole text need not be in memory.
-#[derive(Debug)]
-pub struct SecretStream<'a> {
-    filter: &'a SecretFilter,
-    buffer: Vec<u8>,
-    /// Flushed bytes at the front of `buffer`, kept to detect escapes across chunks.
-    flushed: usize,
-    /// Whether an odd number of backslashes precedes `buffer`.
-    odd_backslashes: bool,
-}
-
-impl SecretStream<'_> {
-    /// Adds a chunk and flushes the bytes that cannot start a secret.
-    pub fn push_chunk(&mut self, piece: &[u8], out: &mut Vec<u8>) {
-        self.buffer.extend_from_slice(piece);
-        // A secret starting before this offset is complete.
-        let sure = self
-            .buffer
-            .len()
-            .saturating_sub(self.filter.longest_form - 1);
-        self.flush_until(sure, out);
-    }
-
-    /// Flushes the rest.
-    pub fn finish(mut self, out: &mut Vec<u8>) {
-        self.flush_until(self.buffer.len(), out);
-    }
-
-    fn flush_until(&mut self, sure: usize, out: &mut Vec<u8>) {
-        let mut at = self.flushed;
-        while let Some(found) = self
-            .filter
-            .find_secret(&self.buffer, at, self.odd_backslashes)
-            && found.start < sure
-        {
-            out.extend_from_slice(self.buffer.get(at..found.start).unwrap_or_default());
-            self.filter.write_replacement(found, &self.buffer, out);
-            at = found.end;
-        }
-        let end = sure.max(at);
-        out.extend_from_slice(self.buffer.get(at..end).unwrap_or_default());
-        let drained = end.saturating_sub(ESCAPE_BYTES_MAX);
-        self.odd_backslashes = has_odd_backslashes(&self.buffer, drained, self.odd_backslashes);
-        self.buffer.drain(..drained);
-        self.flushed = end - drained;
     }
 }
 

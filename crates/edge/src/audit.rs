@@ -1,6 +1,5 @@
 //! The audit trail of a gateway: `STATE/audit`, open until the last call has ended.
 
-use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +12,7 @@ use bowline_api::status::{AuditExportStatus, AuditStatus, AuditTrailStatus, Deni
 use bowline_core::call::Principal;
 use bowline_host::Host;
 use bowline_host::audit::{
-    self, AuditEntry, AuditRings, AuditTarget, NullAuditSink, RenderOptions, RingOptions,
+    self, AuditEntry, AuditRings, AuditTarget, NullAuditSink, RedactFn, RenderOptions, RingOptions,
 };
 use bowline_journal::audit::{
     AuditError, AuditLimits, AuditRowKind, DENIALS_RING, RingReports, VerifyReport,
@@ -36,9 +35,6 @@ const YOUNG_ROWS_FACTOR: usize = 4;
 
 /// Interval for writing counted denials.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
-
-/// Removes secrets from a text.
-pub type RedactText = Arc<dyn Fn(&str) -> Cow<'_, str> + Send + Sync>;
 
 /// Reason why the trail cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -71,7 +67,7 @@ impl GatewayAudit {
         state: &StateDir,
         config: bowline_config::AuditConfig,
         clock: &Arc<dyn Clock>,
-        redact: &RedactText,
+        redact: &RedactFn,
     ) -> Result<Self, AuditOpenError> {
         if !config.calls {
             return Ok(Self::default());
@@ -94,15 +90,12 @@ impl GatewayAudit {
             age_min: Duration::ZERO,
             ..calls
         };
-        let ring_options = |limits| {
-            let redact = Arc::clone(redact);
-            RingOptions {
-                limits,
-                render: RenderOptions {
-                    redact: Box::new(move |text| redact(text)),
-                    payload: config.payload,
-                },
-            }
+        let ring_options = |limits| RingOptions {
+            limits,
+            render: RenderOptions {
+                redact: Arc::clone(redact),
+                payload: config.payload,
+            },
         };
         let (calls, denials) = (ring_options(calls), ring_options(denials));
         let rings = AuditRings::open(&directory, calls, denials, Arc::clone(clock))?;

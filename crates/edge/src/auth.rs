@@ -1,9 +1,12 @@
 //! Authentication: checks `Host`, `Origin` and credential of every request before routing.
 
+mod token_rotation;
+
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use bowline_core::call::{Principal, Role};
 use http::header::{self, HeaderMap};
 use http::request::Parts;
@@ -11,8 +14,9 @@ use http::uri::Authority;
 use subtle::ConstantTimeEq as _;
 use thiserror::Error;
 
+pub use self::token_rotation::RotateError;
+use self::token_rotation::TokenRotation;
 use super::http_listener::{EdgeEndpoint, UpgradeTarget};
-use super::owner_token::OwnerToken;
 use crate::tokens::{IssuedToken, TokenKind, TokenStore};
 
 /// Reason for rejecting a request.
@@ -127,6 +131,53 @@ impl SecretToken {
 impl std::fmt::Debug for SecretToken {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("…")
+    }
+}
+
+/// The owner token, and its rotation.
+pub struct OwnerToken {
+    owner: Arc<Principal>,
+    current: ArcSwap<CurrentToken>,
+    rotation: Option<TokenRotation>,
+}
+
+struct CurrentToken {
+    token: SecretToken,
+    issued: Arc<IssuedToken>,
+}
+
+impl std::fmt::Debug for OwnerToken {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("OwnerToken(…)")
+    }
+}
+
+impl OwnerToken {
+    fn new(token: &str) -> Self {
+        let owner = Arc::new(Principal::new("owner", Role::Owner));
+        Self {
+            current: ArcSwap::from_pointee(CurrentToken::new(token, &owner)),
+            owner,
+            rotation: None,
+        }
+    }
+
+    /// Returns the owner if the token matches.
+    fn authenticate(&self, token: &[u8]) -> Option<AuthenticatedCaller> {
+        let current = self.current.load();
+        current.token.matches(token).then(|| AuthenticatedCaller {
+            principal: Arc::clone(&self.owner),
+            token: Some(Arc::clone(&current.issued)),
+        })
+    }
+}
+
+impl CurrentToken {
+    fn new(token: &str, owner: &Arc<Principal>) -> Self {
+        Self {
+            token: SecretToken::new(token),
+            issued: Arc::new(IssuedToken::for_owner(Arc::clone(owner))),
+        }
     }
 }
 

@@ -257,7 +257,8 @@ async fn charge_rate(
     principal: &Principal,
     cost: RequestCost,
 ) -> Result<(), EdgeResponse> {
-    match edge.host.charge_request(principal, cost) {
+    let now = || edge.host.clock().now();
+    match edge.host.accounts().charge_request(principal, cost, now) {
         RateDecision::Immediate => Ok(()),
         // Boxed to keep the future of a plain request small.
         RateDecision::Wait(wait) => {

@@ -9,7 +9,6 @@ mod auth_failures;
 mod broker_endpoint;
 mod call;
 mod call_errors;
-mod call_tracer;
 mod client_session;
 mod client_stream;
 mod connection;
@@ -23,7 +22,6 @@ mod linger;
 mod mcp;
 mod metrics;
 mod modern_mcp;
-mod owner_token;
 mod readiness;
 mod response_body;
 mod seal;
@@ -51,11 +49,9 @@ use bowline_config::ConnectionLimits;
 use bowline_config::reload::Reloader;
 
 pub use crate::announcer::{Announcer, announce_to_all};
-pub use crate::audit::{
-    AuditOpenError, GatewayAudit, RedactText, to_verify_response, trail_directory,
-};
+pub use crate::audit::{AuditOpenError, GatewayAudit, to_verify_response, trail_directory};
 pub use crate::auth::{AuthMode, Authenticator};
-pub use crate::call_tracer::CallTracer;
+pub use crate::call::call_params::CallTracer;
 pub use crate::client_session::{ClientSessions, NarrowError};
 pub use crate::export_counts::ExportCounts;
 pub use crate::gateway_client::{

@@ -50,7 +50,8 @@ pub(super) async fn discard_rest(edge: &Edge, connection: &ClientConnection, soc
     let charge = |bytes| match &principal {
         Some(principal) => {
             let cost = RequestCost { requests: 0, bytes };
-            edge.host.charge_request(principal, cost)
+            let now = || edge.host.clock().now();
+            edge.host.accounts().charge_request(principal, cost, now)
         }
         None => RateDecision::Immediate,
     };

@@ -3,29 +3,33 @@
 //! An [`AuditEntry`] shares the data of its call. The audit trail's thread formats, hashes and
 //! redacts entries with [`row_renderer`].
 
-#[cfg(feature = "journal-sqlite")]
-mod file_trail;
-mod render;
-#[cfg(feature = "journal-sqlite")]
-mod rings;
-
+use std::borrow::Cow;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bowline_core::BoxFuture;
-use bowline_core::call::{CallReply, CallRequest, CallSubject, EndpointScope, Principal, Route};
+use bowline_core::call::{
+    self, BodyKind, CallReply, CallRequest, CallSubject, EndpointScope, Principal, Route,
+};
 use bowline_core::error::{CallError, ExecutionStatus, FailureClass, FailureOrigin};
-use bowline_journal::audit::{self, AuditRowKind};
+use bowline_core::hex::to_hex;
+use bowline_journal::audit::{self, AuditPayload, AuditRow, AuditRowKind, RowRenderer};
+use bowline_wire::object;
 use bytes::Bytes;
+use sha2::{Digest as _, Sha256};
+
+#[cfg(feature = "journal-sqlite")]
+mod file_trail;
+#[cfg(feature = "journal-sqlite")]
+mod rings;
 
 #[cfg(feature = "journal-sqlite")]
 pub use file_trail::{AuditTrail, open_trail};
-pub use render::{
-    PAYLOAD_BYTES_MAX, REFUSED_TEXT_BYTES_MAX, RedactFn, RenderOptions, row_renderer,
-};
 #[cfg(feature = "journal-sqlite")]
 pub use rings::{AuditRings, RingOptions};
+
+pub use bowline_core::redact::RedactFn;
 
 /// The audit trail in memory.
 pub type MemoryAuditTrail = audit::MemoryAuditTrail<AuditEntry>;
@@ -187,14 +191,18 @@ impl AuditEntry {
             kind: AuditRowKind::Call,
             at_ms,
             principal: Some(Arc::clone(&call.principal)),
-            session: call.client.as_ref().map_or(0, |caller| caller.session().0),
+            session: call
+                .message
+                .client
+                .as_ref()
+                .map_or(0, |caller| caller.session().0),
             scope: Some(call.scope.clone()),
             method: None,
             subject: Some(call.subject.clone()),
             target: AuditTarget::Unknown,
             outcome: AuditOutcome::Cancelled,
             took_us: None,
-            params: call.params.clone(),
+            params: call.message.params.clone(),
             key: call.idempotency_key.clone(),
             id: None,
             reason: None,
@@ -213,5 +221,227 @@ impl AuditEntry {
             (AuditRowKind::Call, AuditOutcome::Refused { .. }) => true,
             _ => false,
         }
+    }
+}
+
+/// Maximum bytes of recorded arguments and results; truncation is marked.
+pub const PAYLOAD_BYTES_MAX: usize = 16 * 1024;
+
+/// Maximum bytes of a name or reason in a refusal.
+pub const REFUSED_TEXT_BYTES_MAX: usize = 256;
+
+/// Maximum bytes of other texts: names and URIs are chosen by callers.
+const TEXT_BYTES_MAX: usize = 1_024;
+
+/// Marks a truncated text.
+const TRUNCATION_MARK: char = '…';
+
+/// Rendering options.
+pub struct RenderOptions {
+    /// Redacts every text influenced by callers or servers.
+    pub redact: RedactFn,
+    /// True to record arguments and results besides their hashes.
+    pub payload: bool,
+}
+
+impl Default for RenderOptions {
+    fn default() -> Self {
+        Self {
+            redact: Arc::new(|text| Cow::Borrowed(text)),
+            payload: false,
+        }
+    }
+}
+
+impl fmt::Debug for RenderOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("RenderOptions");
+        debug
+            .field("payload", &self.payload)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Returns the function that renders entries as rows.
+#[must_use]
+pub fn row_renderer(options: RenderOptions) -> RowRenderer<AuditEntry> {
+    Arc::new(move |entry| render_row(entry, &options))
+}
+
+fn render_row<'a>(entry: &'a AuditEntry, options: &RenderOptions) -> AuditRow<'a> {
+    // A refused call is worth less than an executed call, and costs its caller nothing.
+    let bytes_max = if entry.is_refusal() {
+        REFUSED_TEXT_BYTES_MAX
+    } else {
+        TEXT_BYTES_MAX
+    };
+    let text = |text: &'a str| options.redact_text(text, bytes_max);
+    let mut row = AuditRow::new(entry.kind, entry.at_ms);
+    let (server, name) = target_names(entry);
+    if let Some(principal) = &entry.principal {
+        row.principal = Some(text(&principal.name));
+        let credential = Some(&*principal.credential).filter(|id| !id.is_empty());
+        row.credential = credential.map(Cow::Borrowed);
+    }
+    let principal_peer = entry.principal.as_ref().and_then(|who| who.peer.0);
+    let peer = entry.peer.or(principal_peer);
+    row.peer = peer.map(|peer| peer.to_string().into());
+    row.count = entry.count.map(|count| count.number);
+    row.since_ms = entry.count.map(|count| count.since_ms);
+    row.session = Some(entry.session).filter(|session| *session != 0);
+    row.scope = entry.scope.as_ref().map(scope_text);
+    row.server = server.map(text);
+    row.name = name.map(text);
+    let method = entry.subject.as_ref().map(CallSubject::method);
+    row.method = entry.method.or(method).map(Cow::Borrowed);
+    row.duration_us = entry.took_us;
+    row.key = entry.key.as_deref().map(text);
+    row.id = entry.id.as_deref().map(text);
+    row.reason = entry.reason.as_deref().map(text);
+    let arguments = call_arguments(entry);
+    row.arguments = arguments.map(hex_digest);
+    let mut result = None;
+    match &entry.outcome {
+        AuditOutcome::Cancelled => {
+            row.outcome = Some("cancelled".into());
+            row.class = Some("cancelled".into());
+        }
+        AuditOutcome::Word(word) => row.outcome = Some((*word).into()),
+        AuditOutcome::Failed(error) => fill_failed(error, &mut row, options, bytes_max),
+        AuditOutcome::Refused {
+            class,
+            execution,
+            origin,
+            reason,
+        } => {
+            row.outcome = Some("failed".into());
+            row.class = Some(class.as_str().into());
+            row.execution = Some(execution.as_str().into());
+            row.origin = Some(origin.as_str().into());
+            row.reason = Some(text(reason)).filter(|reason| !reason.is_empty());
+        }
+        AuditOutcome::Reply(reply) => {
+            result = reply.response.bytes.get(reply.response.body_at.clone());
+            row.outcome = Some(reply_outcome(entry, reply).into());
+            row.execution = Some("completed".into());
+            row.origin = Some(reply.origin.as_str().into());
+            if reply.origin == call::ReplyOrigin::Queued {
+                fill_queued(result.unwrap_or_default(), &mut row);
+            }
+        }
+    }
+    row.result = result.map(hex_digest);
+    if options.payload {
+        let payload_text = |bytes: &'a [u8]| options.redact_payload(bytes);
+        row.payload = Some(AuditPayload {
+            arguments: arguments.map(payload_text),
+            result: result.map(payload_text),
+        });
+    }
+    row
+}
+
+/// Fills in id and key of a stored call from its response.
+fn fill_queued<'a>(result: &'a [u8], row: &mut AuditRow<'a>) {
+    let status = object::field(result, "structuredContent").map(|at| at.slice(result));
+    let status = status.unwrap_or_default();
+    row.execution = None;
+    row.outcome = Some("queued".into());
+    row.id = object::text_field(status, "id");
+    row.key = object::text_field(status, "idempotencyKey").or_else(|| row.key.take());
+}
+
+/// Returns server and the server's own name of the target, as far as known.
+fn target_names(entry: &AuditEntry) -> (Option<&str>, Option<&str>) {
+    let subject_name = entry.subject.as_ref().map(|subject| &**subject.name());
+    let scoped = match &entry.scope {
+        Some(EndpointScope::Server(server)) => Some(&**server),
+        Some(EndpointScope::All | EndpointScope::Profile(_)) | None => None,
+    };
+    match (&entry.target, &entry.outcome) {
+        (AuditTarget::Route(route), _) => (Some(&route.server), Some(&route.name)),
+        (AuditTarget::Named { server, name }, _) => (server.as_deref().or(scoped), Some(name)),
+        (
+            AuditTarget::Unknown,
+            AuditOutcome::Failed(
+                CallError::Denied { server, name, .. }
+                | CallError::PinChanged { server, tool: name },
+            ),
+        ) => (Some(server), Some(name)),
+        (AuditTarget::Unknown, _) => (scoped, subject_name),
+    }
+}
+
+fn scope_text(scope: &EndpointScope) -> Cow<'_, str> {
+    match scope {
+        EndpointScope::All => "all".into(),
+        EndpointScope::Server(server) => format!("server:{server}").into(),
+        EndpointScope::Profile(profile) => format!("profile:{profile}").into(),
+    }
+}
+
+/// Returns the outcome of a reply: refused by the server, tool failure, or success.
+fn reply_outcome(note: &AuditEntry, reply: &CallReply) -> &'static str {
+    let result = reply.response.body_bytes();
+    match (reply.response.body, &note.subject) {
+        (BodyKind::Error, _) => "rejected",
+        (BodyKind::Result, Some(CallSubject::Tool(_))) if is_error(result) => "tool_error",
+        (BodyKind::Result, _) => "ok",
+    }
+}
+
+fn is_error(result: &[u8]) -> bool {
+    object::field(result, "isError").is_some_and(|at| at.slice(result) == b"true")
+}
+
+fn fill_failed(
+    error: &CallError,
+    row: &mut AuditRow<'_>,
+    options: &RenderOptions,
+    bytes_max: usize,
+) {
+    row.outcome = Some("failed".into());
+    row.class = Some(error.failure_class().as_str().into());
+    row.execution = Some(error.execution_status().as_str().into());
+    row.origin = Some(error.failure_origin().as_str().into());
+    // A failure text of a server is part of its response, and recorded only with payloads.
+    if options.payload || error.failure_origin() != FailureOrigin::Upstream {
+        let reason = error.to_string();
+        row.reason = Some(options.redact_text(&reason, bytes_max).into_owned().into());
+    }
+}
+
+/// Returns the arguments as written by the caller; a resource has only its URI.
+fn call_arguments(note: &AuditEntry) -> Option<&[u8]> {
+    object::field(&note.params, "arguments").map(|at| at.slice(&note.params))
+}
+
+fn hex_digest(bytes: &[u8]) -> Cow<'static, str> {
+    to_hex(&Sha256::digest(bytes)).into()
+}
+
+impl RenderOptions {
+    fn redact_payload<'a>(&self, bytes: &'a [u8]) -> Cow<'a, str> {
+        // A split character is not an error.
+        let some = bytes.get(..PAYLOAD_BYTES_MAX).unwrap_or(bytes);
+        match String::from_utf8_lossy(some) {
+            Cow::Borrowed(text) if some.len() == bytes.len() => (self.redact)(text),
+            text => {
+                let text = format!("{}{TRUNCATION_MARK}", text.trim_end_matches('\u{fffd}'));
+                (self.redact)(&text).into_owned().into()
+            }
+        }
+    }
+
+    /// Redacts and truncates a text.
+    fn redact_text<'a>(&self, text: &'a str, bytes_max: usize) -> Cow<'a, str> {
+        if text.len() <= bytes_max {
+            return (self.redact)(text);
+        }
+        let some = text.as_bytes().get(..bytes_max).unwrap_or_default();
+        // A split character is dropped.
+        let text = String::from_utf8_lossy(some);
+        let text = format!("{}{TRUNCATION_MARK}", text.trim_end_matches('\u{fffd}'));
+        (self.redact)(&text).into_owned().into()
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
-use bowline_core::call::{BodyKind, CallReply, EndpointScope, Principal, Role, Route};
+use bowline_core::call::{BodyKind, CallReply, CallRequest, EndpointScope, Principal, Role, Route};
 use bowline_core::error::CallError;
 use bowline_core::policy::{
     CredentialContexts, EvaluationEffort, Policy, PolicyDecision, PolicyTarget,
@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use crate::access_guard::{AccessGuard, GuardDecision};
 use crate::callpath::budget::BudgetLimits;
 use crate::denials::DenialReporter;
+use crate::spec::{PeerRole, ServerTransport};
 
 /// Role name of this gateway's owner at peers. Not a valid role name here.
 const OWNER_ROLE: &str = "owner";
@@ -190,6 +191,39 @@ impl Authorizer {
             principal: Arc::clone(&principal.name),
             role,
             run: None,
+        }
+    }
+
+    /// Returns principal and run of a call, for a peer; `None` for other servers.
+    pub(crate) fn call_identity(
+        &self,
+        call: &CallRequest,
+        transport: &ServerTransport,
+    ) -> Option<CallerIdentity> {
+        let ServerTransport::Peer(_) = transport else {
+            return None;
+        };
+        Some(CallerIdentity {
+            run: call.run.as_ref().map(|run| Arc::clone(&run.id)),
+            ..self.peer_identity(&call.principal)
+        })
+    }
+
+    /// Returns the principal of a request, for a worker: workers apply their own policy.
+    pub(crate) fn principal_identity(
+        &self,
+        principal: &Principal,
+        transport: &ServerTransport,
+    ) -> Option<CallerIdentity> {
+        match transport {
+            ServerTransport::Peer(peer) if peer.role == PeerRole::Worker => {
+                Some(self.peer_identity(principal))
+            }
+            ServerTransport::Child(_)
+            | ServerTransport::Executor(_)
+            | ServerTransport::Remote(_)
+            | ServerTransport::InProcess(_)
+            | ServerTransport::Peer(_) => None,
         }
     }
 

@@ -1,19 +1,5 @@
 //! The stages of every call, in order: routing, policy, budget, cache, outbox, breaker, link.
 
-pub(crate) mod budget;
-pub(crate) mod call_audit;
-pub(crate) mod call_limiter;
-mod error_map;
-mod header_check;
-mod key_scope;
-pub(crate) mod output_schema;
-mod replay;
-pub(crate) mod resolve;
-mod resolved_call;
-pub(crate) mod response_cache;
-pub(crate) mod result_store;
-mod trace;
-
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,35 +7,43 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use bowline_core::call::{CallReply, CallRequest, CallSubject, Principal, ReplyOrigin, Route};
+use bowline_core::call::{CallReply, CallRequest, CallSubject, ReplyOrigin, Route};
 use bowline_core::error::{CallError, ExecutionStatus};
 use bowline_core::lane::KeyScope;
 use bowline_core::sync::lock;
 use bowline_core::task_table::LinkKey;
-use bowline_link::{CallerIdentity, LinkError, LinkRequest, ParamRename};
+use bowline_core::time::{CallDeadline, MonotonicTime};
+use bowline_link::{LinkError, LinkRequest, ParamRename};
 use bowline_runtime::{Clock, ClockReading};
 use foldhash::fast::RandomState;
 use tracing::Instrument as _;
 
 use crate::authorizer::Authorizer;
-use crate::callpath::budget::BudgetAccounts;
-use crate::callpath::call_audit::{CallAuditGuard, CallAuditor};
-use crate::callpath::call_limiter::CallLimiter;
+use crate::callpath::budget::{BudgetAccounts, CallLimiter};
+use crate::callpath::call_record::{CallAuditGuard, CallAuditor};
+use crate::callpath::error_map::can_retry;
 use crate::callpath::output_schema::OutputValidator;
-use crate::callpath::response_cache::{CacheLookup, ResponseCache};
+use crate::callpath::repeated_arguments::{check_headers, key_header, scope_key};
+use crate::callpath::response_cache::{CacheLookup, CacheRequest, CallStart, ResponseCache};
 use crate::callpath::result_store::ResultStore;
 use crate::catalog::CatalogStore;
 use crate::offload::OffloadPool;
 use crate::outbox::{self, Outbox};
 use crate::session_state::SessionState;
-use crate::spec::{PeerRole, ServerTransport};
 use crate::supervisor::{CallStatsGuard, LinkLease, ReadyLink, Supervisor};
+
+pub(crate) mod budget;
+pub(crate) mod call_record;
+mod error_map;
+pub(crate) mod output_schema;
+mod repeated_arguments;
+mod replay;
+pub(crate) mod resolve;
+pub(crate) mod response_cache;
+pub(crate) mod result_store;
 
 pub(crate) use error_map::{ResponseWait, to_call_error, to_health};
 pub(crate) use replay::ReplayKey;
-pub(crate) use resolved_call::ResolvedCall;
-
-use error_map::{can_retry, key_header};
 
 /// How long a queueable write waits for a starting server.
 const STORED_WAIT: Duration = Duration::from_secs(1);
@@ -137,7 +131,7 @@ impl CallPath {
             .inspect_err(|_| record.mark_denied())?;
 
         // Headers: `Mcp-Param-*` must match the arguments, since proxies may act on them.
-        header_check::check_headers(call, &route)?;
+        check_headers(call, &route)?;
 
         // Budget: a unit for each call, whatever the result; then the principal's limit of calls in
         // flight, released on drop.
@@ -159,11 +153,13 @@ impl CallPath {
             CacheLookup::Hit(reply) => return self.serve_from_cache(call, &route, reply),
             CacheLookup::Miss(flight) => flight,
         };
-        let stored_call = match self
-            .outbox
-            .admit_call(call, &route, resolved.deadline.at)
-            .await?
-        {
+        let until = resolved.deadline.at;
+        let admission = match &route.queue_policy {
+            // Boxed because it is rare: keeps the future of an ordinary call small.
+            Some(queue) => Box::pin(self.outbox.admit_call(call, &route, queue, until)).await?,
+            None => outbox::OutboxAdmission::Send(None),
+        };
+        let stored_call = match admission {
             outbox::OutboxAdmission::Replied { reply, key } => {
                 record.set_key(key);
                 return Ok(reply);
@@ -176,7 +172,7 @@ impl CallPath {
             record.set_key(stored_call.key());
             stored_call.call()
         });
-        let scoped = key_scope::scope_key(&self.key_scope, sent_call, &route);
+        let scoped = scope_key(&self.key_scope, sent_call, &route);
         let sent_call = scoped.as_deref().unwrap_or(sent_call);
         let is_stored = stored_call.is_some();
         let (outcome, serves) = self
@@ -240,12 +236,12 @@ impl CallPath {
     ) -> Result<(CallReply, LinkKey), CallError> {
         // Load: from here on the server's statistics count the call, even if the caller leaves.
         let ResolvedCall { route, server, .. } = resolved;
-        let span = trace::call_span(call, route);
+        let span = call_record::call_span(call, route);
         let mut stats = server.start_stats(started, span.clone());
         let outcome = self.dispatch(call, resolved, &mut stats);
         let outcome = outcome.instrument(span.clone()).await;
         stats.finish(&outcome, self.clock.reading());
-        trace::log_failure(&span, resolved, outcome.as_ref().err());
+        call_record::log_failure(&span, resolved, outcome.as_ref().err());
 
         // Output schema: the response must match the tool's declaration.
         let (reply, link) = outcome.map_err(|error| error.redact(&server.spec().secrets))?;
@@ -272,7 +268,7 @@ impl CallPath {
         route: &Route,
         reply: CallReply,
     ) -> Result<CallReply, CallError> {
-        trace::record_cache_hit(call, route);
+        call_record::record_cache_hit(call, route);
         self.authorizer.check_result(route, &reply)?;
         let now = self.clock.now();
         self.sessions
@@ -344,7 +340,7 @@ impl CallPath {
             Ok(_) | Err(_) => return Err(first),
         };
         stats.record_retry(next.generation);
-        trace::log_retry(resolved, &first, next.generation);
+        call_record::log_retry(resolved, &first, next.generation);
         match self.send_request(call, resolved, &next).await {
             Ok(reply) => Ok((reply, next.link_key())),
             // The first attempt may have run, whatever happened to the second.
@@ -373,7 +369,7 @@ impl CallPath {
         if let Some(sealed) = call.sealed_task_id() {
             return server.task_link(call, sealed.link, deadline).await;
         }
-        let session = call.client.as_ref().map(|caller| caller.session());
+        let session = call.message.client.as_ref().map(|caller| caller.session());
         let (principal, name) = (&call.principal.name, &server.spec().name);
         let link = lock(&self.sessions.tasks)
             .find_task(principal, session, name, id)
@@ -391,19 +387,17 @@ impl CallPath {
             .link
             .request(LinkRequest {
                 method: Cow::Borrowed(call.subject.method()),
-                params: Some(call.params.clone()),
+                message: call.message.clone(),
                 rename: (**call.subject.name() != *resolved.route.name).then(|| ParamRename {
                     at: call.name_at.clone(),
                     to: Arc::clone(&resolved.route.name),
                 }),
-                progress_at: call.progress_at.clone(),
-                reply_id: call.id.clone(),
                 deadline: self.clock.instant(resolved.deadline.at),
-                caller: call.client.clone(),
-                trace: call.trace.clone(),
                 idempotency_header: key_header(call, resolved.route),
-                caller_identity: self.call_identity(call, resolved.server).map(Box::new),
-                era: call.era(),
+                caller_identity: self
+                    .authorizer
+                    .call_identity(call, &resolved.server.spec().transport)
+                    .map(Box::new),
                 header_params: resolved.route.header_params.clone(),
             })
             .await?;
@@ -413,35 +407,6 @@ impl CallPath {
             server: Some(Arc::clone(&resolved.route.server)),
         })
     }
-
-    /// Returns principal and run of a call, for a peer.
-    fn call_identity(&self, call: &CallRequest, server: &Supervisor) -> Option<CallerIdentity> {
-        let ServerTransport::Peer(_) = &server.spec().transport else {
-            return None;
-        };
-        Some(CallerIdentity {
-            run: call.run.as_ref().map(|run| Arc::clone(&run.id)),
-            ..self.authorizer.peer_identity(&call.principal)
-        })
-    }
-
-    /// Returns the principal of a request, for a worker: workers apply their own policy.
-    pub(crate) fn principal_identity(
-        &self,
-        principal: &Principal,
-        server: &Supervisor,
-    ) -> Option<CallerIdentity> {
-        match &server.spec().transport {
-            ServerTransport::Peer(peer) if peer.role == PeerRole::Worker => {
-                Some(self.authorizer.peer_identity(principal))
-            }
-            ServerTransport::Child(_)
-            | ServerTransport::Executor(_)
-            | ServerTransport::Remote(_)
-            | ServerTransport::InProcess(_)
-            | ServerTransport::Peer(_) => None,
-        }
-    }
 }
 
 /// Whether a call was charged already.
@@ -449,4 +414,52 @@ impl CallPath {
 enum ChargeState {
     Due,
     Paid,
+}
+
+/// Route, server and deadline of a call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ResolvedCall<'a> {
+    route: &'a Route,
+    server: &'a Supervisor,
+    started: MonotonicTime,
+    deadline: CallDeadline,
+}
+
+impl<'a> ResolvedCall<'a> {
+    /// The deadline is the earlier of the caller's and the tool's or server's limit; time spent
+    /// queueing and starting counts.
+    fn new(
+        call: &CallRequest,
+        route: &'a Route,
+        server: &'a Supervisor,
+        started: MonotonicTime,
+    ) -> Self {
+        let limit = route.timeout.unwrap_or_else(|| server.spec().call_timeout);
+        let limit = started.plus(limit);
+        Self {
+            route,
+            server,
+            started,
+            deadline: CallDeadline::from_limits(limit, call.deadline),
+        }
+    }
+
+    const fn cache_request(self, call: &'a CallRequest, start: CallStart) -> CacheRequest<'a> {
+        let Self { route, server, .. } = self;
+        CacheRequest {
+            call,
+            route,
+            server,
+            start,
+        }
+    }
+
+    /// Translates a link error at `now` for the caller.
+    fn to_call_error(self, error: &LinkError, ready: &ReadyLink, now: MonotonicTime) -> CallError {
+        let wait = ResponseWait {
+            ms: self.deadline.at.millis_since(self.started),
+            limit: self.deadline.limit_passed_at(now),
+        };
+        to_call_error(error, &self.route.server, ready.ended_generation(), wait)
+    }
 }

@@ -79,7 +79,7 @@ impl MetaTool {
 
 /// Returns the arguments of a call.
 pub(crate) fn call_arguments(call: &CallRequest) -> &[u8] {
-    params_arguments(&call.params)
+    params_arguments(&call.message.params)
 }
 
 fn params_arguments(params: &[u8]) -> &[u8] {
@@ -127,7 +127,7 @@ pub const fn estimate_tokens(bytes: usize) -> usize {
 /// Returns the error for a malformed `call_tool`.
 pub(crate) fn malformed_call_reply(call: &CallRequest) -> CallReply {
     let message = "call_tool needs the name of a tool, and its arguments as an object";
-    local_reply::error_reply(message, &call.id)
+    local_reply::error_reply(message, &call.message.id)
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ use std::time::Duration;
 use arc_swap::{ArcSwap, ArcSwapOption};
 use bowline_core::accounts::ConcurrencyView;
 use bowline_core::cache::CacheView;
-use bowline_core::call::{CallReply, CallRequest};
+use bowline_core::call::{CallReply, CallRequest, CallSubject};
 use bowline_core::error::CallError;
 use bowline_core::lane::KeyScope;
 use bowline_core::name::to_slug;
@@ -36,12 +36,13 @@ use bowline_link::stderr::LogSequencer;
 use bowline_runtime::{Clock, TaskTracker};
 use tokio::sync::{Semaphore, watch};
 
+use self::apply::StartingServers;
+use self::view_cache::ViewCache;
 use crate::accounts::PrincipalAccounts;
 use crate::audit::AuditSink;
 use crate::authorizer::Authorizer;
-use crate::callpath::budget::BudgetAccounts;
-use crate::callpath::call_audit::CallAuditor;
-use crate::callpath::call_limiter::CallLimiter;
+use crate::callpath::budget::{BudgetAccounts, CallLimiter};
+use crate::callpath::call_record::CallAuditor;
 use crate::callpath::output_schema::OutputValidator;
 use crate::callpath::response_cache::ResponseCache;
 use crate::callpath::result_store::ResultStore;
@@ -63,9 +64,7 @@ use crate::spec::{ServerSpec, resolve_names};
 use crate::subscription_sync::SubscriptionSync;
 use crate::supervisor::{Dial, ServerAction, ServerStatus, Supervisor, SupervisorDeps};
 
-use self::apply::StartingServers;
 pub use self::apply::{ApplyReport, ChangedServer};
-use self::view_cache::ViewCache;
 pub use bowline_api::reload::{FailedList, RefreshReport};
 pub use bowline_api::tools::{DiscoveryEntry, DiscoveryError};
 pub use discovery::{DISCOVER_MAX, FRESH_LIST_WAIT, ServerDiscovery};
@@ -283,7 +282,9 @@ impl Host {
         {
             return result;
         }
-        if let Some(stored) = self.call_path.read_stored_result(call) {
+        if let CallSubject::Resource(uri) = &call.subject
+            && let Some(stored) = self.call_path.read_stored_result(call, uri)
+        {
             return stored;
         }
         self.call_path.call(call).await

@@ -157,7 +157,7 @@ impl InProcessLink {
     }
 
     async fn call_tool(&self, request: &LinkRequest) -> Result<ServerResponse, LinkError> {
-        let params = request.params.clone().unwrap_or_default();
+        let params = request.message.params.clone();
         let named = object::text_field(&params, "name");
         let renamed = request.rename.as_ref().map(|rename| &*rename.to);
         let Some(tool) = renamed.or(named.as_deref()) else {
@@ -179,8 +179,8 @@ impl InProcessLink {
         let context = ExecuteContext {
             timeout: None,
             run: None,
-            caller: request.caller.clone(),
-            trace: request.trace.clone(),
+            caller: request.message.client.clone(),
+            trace: request.message.trace.clone(),
         };
         let outcome = execute_caught(self.executor.as_ref(), tool, arguments, &context).await;
         Ok(match outcome {

@@ -22,7 +22,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use bowline_core::call::{CallReply, CallRequest, CallSubject, Route};
+use bowline_core::call::{CallReply, CallRequest, Route};
 use bowline_core::error::CallError;
 use bowline_core::lane::{DRAINS_MAX, LaneScheduler};
 use bowline_core::retry::JitterSource;
@@ -195,24 +195,6 @@ impl Outbox {
     pub(crate) const fn shared(&self) -> &Arc<OutboxShared> {
         &self.shared
     }
-
-    /// Stores a call of a queued tool; any other call passes at no cost.
-    pub(crate) async fn admit_call(
-        &self,
-        call: &CallRequest,
-        route: &Arc<Route>,
-        deadline: MonotonicTime,
-    ) -> Result<OutboxAdmission, CallError> {
-        match &route.queue_policy {
-            None => Ok(OutboxAdmission::Send(None)),
-            // A call that creates a task is answered by the task.
-            Some(_) if call.wants_task || !matches!(call.subject, CallSubject::Tool(_)) => {
-                Ok(OutboxAdmission::Send(None))
-            }
-            // Boxed because it is rare: keeps the future of an ordinary call small.
-            Some(queue) => Box::pin(self.store_call(call, route, queue, deadline)).await,
-        }
-    }
 }
 
 impl OutboxShared {
@@ -302,11 +284,11 @@ impl OutboxShared {
                     true => QueueReason::Behind,
                     false => QueueReason::Unreachable,
                 };
-                queued_reply(&queued_write, reason, &call.id)
+                queued_reply(&queued_write, reason, &call.message.id)
             }
             Duplicate::Completed(done) => match &done.result {
-                Some(result) => recorded_reply(result, &call.id),
-                None => unrecorded_reply(done.id, head, &call.id),
+                Some(result) => recorded_reply(result, &call.message.id),
+                None => unrecorded_reply(done.id, head, &call.message.id),
             },
             Duplicate::DeadLetter(id) => {
                 return Err(CallError::NotStored {

@@ -179,7 +179,7 @@ impl SessionState {
             return;
         }
         let result = reply.response.body_bytes();
-        let session = call.client.as_ref().map(|caller| caller.session());
+        let session = call.message.client.as_ref().map(|caller| caller.session());
         if let Some(id) = created_task_id(call, reply.response.era, result) {
             let origin = TaskOrigin {
                 server: &route.server,
@@ -190,7 +190,7 @@ impl SessionState {
             let task = tasks.record_task(&call.principal.name, session, origin, &id, now);
             let task = task.cloned();
             drop(tasks);
-            if let (Some(caller), Some(task)) = (&call.client, &task) {
+            if let (Some(caller), Some(task)) = (&call.message.client, &task) {
                 caller.on_task_created(task);
             }
             if let Some(session) = session {

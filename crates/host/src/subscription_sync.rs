@@ -179,7 +179,7 @@ impl SubscriptionSync {
                 server: Arc::clone(&server.spec().name),
                 after_ms: bowline_core::time::to_millis(server.spec().call_timeout),
                 execution: bowline_core::error::ExecutionStatus::Unknown,
-                limit: bowline_core::call::TimeLimit::Server,
+                limit: bowline_core::time::TimeLimit::Server,
             })
         })
     }

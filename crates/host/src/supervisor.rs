@@ -1,22 +1,6 @@
 //! Supervises a server: starts it once for all callers, detects its end, restarts it with backoff,
 //! and ejects it after too many failures.
 
-mod actor;
-mod breaker_permit;
-mod call_stats;
-mod dedicated_links;
-mod deps;
-mod failure_cause;
-mod freshness;
-pub(crate) mod list_fetch;
-mod list_refresh;
-mod log_line;
-mod relist;
-mod server_queue;
-mod server_state;
-mod server_status;
-mod start_pacing;
-
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -39,6 +23,11 @@ use bytes::Bytes;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::{Instant, timeout_at};
 
+use self::call_guards::ServerQueue;
+use self::dedicated_links::DedicatedLinks;
+use self::failure_cause::FailureCause;
+use self::freshness::ListFreshness;
+use self::list_fetch::OmittedEntries;
 use crate::catalog::PerList;
 use crate::dial::MissingFeature;
 use crate::events::EventBus;
@@ -46,19 +35,27 @@ use crate::manifest;
 use crate::pins::PinRegistry;
 use crate::spec::{ServerSpec, ServerTransport};
 
-use self::dedicated_links::DedicatedLinks;
-use self::failure_cause::FailureCause;
-use self::freshness::ListFreshness;
-use self::list_fetch::OmittedEntries;
-use self::server_queue::ServerQueue;
+mod actor;
+mod call_guards;
+mod dedicated_links;
+mod deps;
+mod failure_cause;
+mod freshness;
+pub(crate) mod list_fetch;
+mod list_refresh;
+mod log_line;
+mod relist;
+mod server_state;
+mod server_status;
+mod start_pacing;
 
 pub use crate::spec::DialedLink;
 pub use bowline_api::servers::{
     CacheStatus, OmittedStatus, PinSummary, SandboxStatus, ServerLastError, ServerLimits,
     ServerStatus,
 };
-pub use breaker_permit::BreakerPermit;
-pub(crate) use call_stats::CallStatsGuard;
+pub use call_guards::BreakerPermit;
+pub(crate) use call_guards::CallStatsGuard;
 pub use dedicated_links::LinkLease;
 pub(crate) use deps::SupervisorDeps;
 pub use failure_cause::FailureSource;

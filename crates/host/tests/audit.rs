@@ -134,7 +134,7 @@ fn outcome_columns<'a>(
 async fn row_has_principal_target_outcome_and_hashes() {
     let stage = default_stage().await;
     let mut asked = as_principal("ann", tool_call("s__do", r#"{"a":1}"#));
-    asked.client = Some(RecordingClient::new(7) as Arc<dyn ClientHandle>);
+    asked.message.client = Some(RecordingClient::new(7) as Arc<dyn ClientHandle>);
     asked.idempotency_key = Some("k-1".into());
     stage.host.set_policy(Policy::new(DefaultAction::Allow));
     let row = stage.call_row(asked).await;
@@ -382,7 +382,7 @@ async fn denial_by_alias_is_recorded_as_denial() {
 #[tokio::test(start_paused = true)]
 async fn payload_is_optional_and_redacted() {
     let redactor = Redactor::new([("KEY", "hunter22")]);
-    let redact: audit::RedactFn = Box::new(move |text| redactor.redact_text(text));
+    let redact: audit::RedactFn = Arc::new(move |text| redactor.redact_text(text));
     let stage = stage_with_options(RenderOptions {
         redact,
         payload: true,
@@ -463,7 +463,7 @@ async fn blocked_audit_disk_does_not_delay_calls() {
     let directory = tempfile::tempdir().unwrap();
     let (let_on, waits) = std::sync::mpsc::channel::<()>();
     let waits = Mutex::new(Some(waits));
-    let redact: audit::RedactFn = Box::new(move |text| {
+    let redact: audit::RedactFn = Arc::new(move |text| {
         // The audit thread is blocked at its first row.
         let waits = waits.lock().unwrap().take();
         waits.map(|waits| waits.recv());

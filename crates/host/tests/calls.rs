@@ -11,9 +11,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_core::breaker::BreakerPolicy;
-use bowline_core::call::{BodyKind, CallReply, CallRequest, TimeLimit};
+use bowline_core::call::{BodyKind, CallReply, CallRequest};
 use bowline_core::client_handle::ClientHandle;
 use bowline_core::error::{CallError, ExecutionStatus, FailureClass};
+use bowline_core::time::TimeLimit;
 use bowline_host::spec::ServerSpec;
 use bowline_host::{Host, HostLimits};
 use bowline_link::LinkExit;
@@ -425,12 +426,11 @@ async fn progress_reaches_its_own_call() {
             format!(r#"{{"name":"s__do","arguments":{{}},"_meta":{{"progressToken":{token}}}}}"#);
         let at = params.find(token).unwrap();
         let sink = RecordingClient::new(1);
-        let call = CallRequest {
-            params: params.into(),
-            progress_at: Some(at..at + token.len()),
-            client: Some(Arc::clone(&sink) as Arc<dyn ClientHandle>),
-            ..tool_call("s__do", "{}")
-        };
+        let mut call = tool_call("s__do", "{}");
+        call.message.params = params.into();
+        call.message.progress_at = Some(at..at + token.len());
+        call.message.client = Some(Arc::clone(&sink) as Arc<dyn ClientHandle>);
+
         (sink, call)
     };
     let ((one, first), (two, second)) = (with_sink("\"one\""), with_sink("222"));

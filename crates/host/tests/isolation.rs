@@ -10,7 +10,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_core::call::{CallRequest, CallSubject, EndpointScope, Principal, Role, TaskOperation};
+use bowline_core::call::{
+    CallRequest, CallSubject, EndpointScope, Principal, RequestMessage, Role, TaskOperation,
+};
 use bowline_core::client_handle::{ClientHandle, NullClient, SessionKey};
 use bowline_core::error::CallError;
 use bowline_host::spec::{Isolation, ServerSpec};
@@ -37,10 +39,9 @@ async fn ready_host(isolation: Isolation, act: ToolBehaviour) -> (SimWorld, Host
 }
 
 fn call_from(caller: Arc<dyn ClientHandle>) -> CallRequest {
-    CallRequest {
-        client: Some(caller),
-        ..tool_call("s__do", "{}")
-    }
+    let mut call = tool_call("s__do", "{}");
+    call.message.client = Some(caller);
+    call
 }
 
 fn call_of_session(session: u64) -> CallRequest {
@@ -243,10 +244,16 @@ const TASKS: &str = concat!(
 fn task_calls(who: &str, session: u64) -> [CallRequest; 2] {
     let principal = Arc::new(Principal::new(who, Role::Owner));
     let (id, operation) = ("1".into(), TaskOperation::Get);
-    let get = CallRequest {
-        principal: Arc::clone(&principal),
-        client: Some(RecordingClient::new(session)),
-        ..subject_call(CallSubject::Task { id, operation }, "taskId")
+    let get = {
+        let call = subject_call(CallSubject::Task { id, operation }, "taskId");
+        CallRequest {
+            principal: Arc::clone(&principal),
+            message: RequestMessage {
+                client: Some(RecordingClient::new(session)),
+                ..call.message
+            },
+            ..call
+        }
     };
     let make = CallRequest {
         principal,
@@ -317,7 +324,7 @@ async fn task_requests_use_link_of_task() {
     // A task of a closed link is never looked up on another link.
     host.end_session(SessionKey(2));
     let [_, mut get] = task_calls("bob", 2);
-    get.client = None;
+    get.message.client = None;
     let error = host.call(get).await.unwrap_err();
     assert!(matches!(error, CallError::UnknownTask { .. }), "{error}");
     assert_eq!(tasks("bob").await, r#"{"tasks":[]}"#);

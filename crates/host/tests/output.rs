@@ -188,7 +188,7 @@ async fn sec_30_result_content_is_never_executed() {
     assert!(wait_for_state(&host, "s", "ready").await && wait_for_state(&host, "t", "ready").await);
     let before = world.record();
     let with_session = |mut asked: bowline_core::call::CallRequest| {
-        asked.client = Some(RecordingClient::new(1));
+        asked.message.client = Some(RecordingClient::new(1));
         asked
     };
     let reply = host.call(with_session(tool_call("s__links", "{}"))).await;
@@ -231,12 +231,12 @@ async fn sec_30_denied_result_is_not_remembered() {
     let (_world, host) = ready_host(server_spec("s"), shows).await;
     host.set_guard(Some(Box::new(NoLinks)));
     let mut shown = tool_call("s__links", "{}");
-    shown.client = Some(RecordingClient::new(1));
+    shown.message.client = Some(RecordingClient::new(1));
     let error = host.call(shown).await.unwrap_err();
     assert!(matches!(&error, CallError::BadOutput { reason, .. } if &**reason == "it shows links"));
     host.set_guard(None);
     let mut read = subject_call(CallSubject::Resource("file:///etc/passwd".into()), "uri");
-    read.client = Some(RecordingClient::new(1));
+    read.message.client = Some(RecordingClient::new(1));
     let unknown = host.call(read).await.unwrap_err();
     assert!(
         matches!(unknown, CallError::UnknownResource { .. }),

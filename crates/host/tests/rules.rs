@@ -307,7 +307,7 @@ async fn task_requires_access_to_its_tool() {
     let who = named_principal("p", "r");
     let mut makes = as_principal(&who, tool_call("s__u", "{}"));
     makes.wants_task = true;
-    makes.client = Some(RecordingClient::new(1));
+    makes.message.client = Some(RecordingClient::new(1));
     host.call(makes).await.unwrap();
     assert!(host.call(as_principal(&who, task_call("t1"))).await.is_ok());
     let listed = host.list_tasks(&who, &EndpointScope::All).await.unwrap();

@@ -26,7 +26,9 @@ mod server_requests;
 pub(crate) use annotate::with_server_name;
 pub use input_relay::{RelayError, relay_input_requests};
 pub use pending_requests::CLIENT_WAIT_MAX;
-pub(crate) use pending_requests::{PendingRequest, PendingRequests, ResponseReceiver, now};
+pub(crate) use pending_requests::{
+    PendingRequest, PendingRequests, ResponseKind, ResponseReceiver, now,
+};
 pub(crate) use secret_forms::find_secret_property as secret_wanted;
 pub use server_requests::required_capability;
 

@@ -7,16 +7,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bowline_core::BoxFuture;
-use bowline_core::call::{BodyKind, ServerResponse};
-use bowline_core::client_handle::{ClientHandle, SessionKey};
+use bowline_core::call::{BodyKind, RequestMessage, ServerResponse};
+use bowline_core::client_handle::SessionKey;
 use bowline_core::era::{Era, HeaderParams};
-use bowline_core::trace::CallTrace;
 use bowline_wire::jsonrpc::{write_error, write_result};
-use bowline_wire::mcp::{Revision, method};
+use bowline_wire::mcp::Revision;
 use bytes::Bytes;
 use tokio::time::Instant;
 
 use crate::child_limits::ByteSize;
+use crate::demux::ResponseKind;
 use crate::process_usage::ProcessSet;
 
 mod link_error;
@@ -27,28 +27,16 @@ pub use self::link_error::{InputRequestError, LinkError, NotSentReason};
 pub struct LinkRequest {
     /// The method.
     pub method: Cow<'static, str>,
-    /// The parameters, one JSON value.
-    pub params: Option<Bytes>,
-    /// A string in `params` that is replaced on the wire.
+    /// Parameters, caller's id and client, as the call brought them.
+    pub message: RequestMessage,
+    /// A string in the parameters that is replaced on the wire.
     pub rename: Option<ParamRename>,
-    /// Position of the caller's progress token in `params`. The wire carries the link's own id
-    /// instead; progress notifications are mapped back.
-    pub progress_at: Option<Range<usize>>,
-    /// Raw id of the caller, used in the response.
-    pub reply_id: Bytes,
     /// Deadline of the response.
     pub deadline: Instant,
-    /// Client that gets notifications and server requests; absent for requests of the gateway.
-    pub caller: Option<Arc<dyn ClientHandle>>,
-    /// Trace context for the server; absent without tracing.
-    pub trace: Option<Arc<CallTrace>>,
     /// Idempotency header, for HTTP servers.
     pub idempotency_header: Option<Box<IdempotencyHeader>>,
     /// Caller identity, for peers that authorize themselves.
     pub caller_identity: Option<Box<CallerIdentity>>,
-    /// Era of `params`. The link translates for a server of the opposite era; the response states
-    /// its own era.
-    pub era: Era,
     /// Arguments that are repeated as headers, for modern HTTP servers.
     pub header_params: HeaderParams,
 }
@@ -74,25 +62,16 @@ pub struct IdempotencyHeader {
 }
 
 impl LinkRequest {
-    /// Returns a request of the gateway itself, without a client.
+    /// Returns a request of the gateway itself, without a client; empty `params` for none.
     #[must_use]
-    pub const fn new_internal(
-        method: &'static str,
-        params: Option<Bytes>,
-        deadline: Instant,
-    ) -> Self {
+    pub const fn new_internal(method: &'static str, params: Bytes, deadline: Instant) -> Self {
         Self {
             method: Cow::Borrowed(method),
-            params,
+            message: RequestMessage::new(params),
             rename: None,
-            progress_at: None,
-            reply_id: Bytes::from_static(b"0"),
             deadline,
-            caller: None,
-            trace: None,
             idempotency_header: None,
             caller_identity: None,
-            era: Era::Legacy,
             header_params: None,
         }
     }
@@ -285,34 +264,6 @@ pub trait Link: fmt::Debug + Send + Sync {
 /// Longest list or result as a single message.
 pub const LARGE_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// Kind of a response, for the size limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ResponseKind {
-    /// One of the four lists.
-    List,
-    /// A tool result.
-    Result,
-    /// A resource or a prompt.
-    Content,
-    /// Everything else.
-    Other,
-}
-
-impl ResponseKind {
-    /// Returns the response kind of a method.
-    pub(crate) fn from_method(method: &str) -> Self {
-        match method {
-            method::TOOLS_LIST
-            | method::PROMPTS_LIST
-            | method::RESOURCES_LIST
-            | method::RESOURCES_TEMPLATES_LIST => Self::List,
-            method::TOOLS_CALL => Self::Result,
-            method::RESOURCES_READ | method::PROMPTS_GET => Self::Content,
-            _ => Self::Other,
-        }
-    }
-}
-
 /// Limits of large responses; the usual limit applies if larger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LargeResponseLimits {
@@ -351,7 +302,7 @@ impl LinkRequest {
     #[must_use]
     pub fn result_response(&self, result: &[u8]) -> ServerResponse {
         let mut bytes = Vec::new();
-        let body_at = write_result(&mut bytes, &self.reply_id, result);
+        let body_at = write_result(&mut bytes, &self.message.id, result);
         ServerResponse {
             body: BodyKind::Result,
             body_at,
@@ -364,7 +315,7 @@ impl LinkRequest {
     #[must_use]
     pub fn error_response(&self, code: i64, message: &str, data: Option<&[u8]>) -> ServerResponse {
         let mut bytes = Vec::new();
-        let body_at = write_error(&mut bytes, Some(&self.reply_id), code, message, data);
+        let body_at = write_error(&mut bytes, Some(&self.message.id), code, message, data);
         ServerResponse {
             body: BodyKind::Error,
             body_at,

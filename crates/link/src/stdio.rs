@@ -396,7 +396,7 @@ impl Link for StdioLink {
         &self,
         mut request: LinkRequest,
     ) -> BoxFuture<'_, Result<ServerResponse, LinkError>> {
-        match (request.era, self.era()) {
+        match (request.message.era, self.info.revision.era()) {
             (Era::Legacy, Era::Legacy) | (Era::Modern, Era::Modern) => {
                 Box::pin(self.rpc.request(request))
             }

@@ -46,7 +46,7 @@ impl GatewayRedactors {
         let server_redactors = servers.iter().map(|server| &*server.secrets);
         let token = Redactor::new([owner_token]);
         self.logs
-            .replace_current(Redactor::from_union(server_redactors.chain([&token])));
+            .replace_current(&Redactor::from_union(server_redactors.chain([&token])));
     }
 
     /// Redacts a rotated owner token in logs and results, like the first owner token.

@@ -7,8 +7,11 @@ mod sample;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_core::call::{BodyKind, CallRequest, CallSubject, EndpointScope, Principal, Role};
+use bowline_core::call::{
+    BodyKind, CallRequest, CallSubject, EndpointScope, Principal, RequestMessage, Role,
+};
 use bowline_core::client_handle::{ClientHandle, ServerRequest};
+use bowline_core::era::Era;
 use bowline_host::catalog::ListKind;
 use bowline_host::spec::ServerSpec;
 use bowline_host::{Host, SpawnOptions};
@@ -189,17 +192,20 @@ impl ServerProbe {
             principal: Arc::clone(&self.owner),
             scope: self.scope.clone(),
             subject,
-            params: params.into(),
             name_at,
             wants_task: false,
-            progress_at: None,
-            id: Bytes::from_static(b"1"),
             deadline: Some(self.host.clock().now().plus(CALL_TIMEOUT)),
-            client: Some(Arc::clone(&self.client) as Arc<dyn ClientHandle>),
-            trace: None,
             run: None,
             idempotency_key: None,
             stateless: None,
+            message: RequestMessage {
+                params: params.into(),
+                progress_at: None,
+                id: Bytes::from_static(b"1"),
+                client: Some(Arc::clone(&self.client) as Arc<dyn ClientHandle>),
+                trace: None,
+                era: Era::Legacy,
+            },
         }
     }
 }

@@ -1,11 +1,8 @@
 //! Log lines on stderr, redacted before they are written.
 
-use std::borrow::Cow;
 use std::io::{self, Write};
-use std::sync::Arc;
 
-use arc_swap::ArcSwap;
-use bowline_core::redact::Redactor;
+use bowline_core::redact::LogRedactor;
 use tracing::Subscriber;
 use tracing_subscriber::Layer;
 use tracing_subscriber::fmt::MakeWriter;
@@ -29,42 +26,6 @@ impl LogFormat {
             Some("json") => Self::Json,
             Some(_) | None => Self::Text,
         }
-    }
-}
-
-/// Redacts secrets of the configuration in force and secrets used earlier. Cheap to clone.
-#[derive(Clone, Debug, Default)]
-pub struct LogRedactor(Arc<LogRedactorState>);
-
-#[derive(Debug, Default)]
-struct LogRedactorState {
-    /// Secrets of the configuration in force.
-    current: ArcSwap<Redactor>,
-    /// Secrets learned since, and secrets of earlier configurations, whose servers may still be
-    /// shutting down. Bounded: the oldest entries are dropped first.
-    earlier: Redactor,
-}
-
-impl LogRedactor {
-    /// Redacts secrets in a text.
-    #[must_use]
-    pub fn redact<'a>(&self, text: &'a str) -> Cow<'a, str> {
-        match self.0.current.load().redact_text(text) {
-            Cow::Borrowed(text) => self.0.earlier.redact_text(text),
-            Cow::Owned(text) => Cow::Owned(self.0.earlier.redact_text(&text).into_owned()),
-        }
-    }
-
-    /// Sets the current secrets; earlier ones stay redacted.
-    pub fn replace_current(&self, latest: Redactor) {
-        let before = self.0.current.load();
-        before.share_secrets_with(&self.0.earlier);
-        self.0.current.store(Arc::new(latest));
-    }
-
-    /// Adds one secret.
-    pub fn add_secret(&self, label: &str, secret: &str) {
-        self.0.earlier.add_secret(label, secret);
     }
 }
 
@@ -126,6 +87,8 @@ impl<W: Write> Write for RedactingWriter<W> {
 
 #[cfg(test)]
 mod tests {
+    use bowline_core::redact::Redactor;
+
     use super::*;
 
     #[test]
@@ -140,12 +103,12 @@ mod tests {
             String::from_utf8(line.output).unwrap()
         };
         assert_eq!(write("a hunter22 b\n"), "a hunter22 b\n");
-        secrets.replace_current(Redactor::new([("PASSWORD", "hunter22")]));
+        secrets.replace_current(&Redactor::new([("PASSWORD", "hunter22")]));
         assert_eq!(write("a hunter22 b\n"), "a ‹PASSWORD› b\n");
         // Servers of the previous configuration may still be shutting down.
-        secrets.replace_current(Redactor::new([("OTHER", "hunter33")]));
+        secrets.replace_current(&Redactor::new([("OTHER", "hunter33")]));
         assert_eq!(write("hunter22 hunter33"), "‹PASSWORD› ‹OTHER›");
-        secrets.replace_current(Redactor::default());
+        secrets.replace_current(&Redactor::default());
         assert_eq!(write("hunter22 hunter33"), "‹PASSWORD› ‹OTHER›");
         secrets.add_secret("ROTATED", "hunter44");
         assert_eq!(write("hunter44"), "‹ROTATED›");

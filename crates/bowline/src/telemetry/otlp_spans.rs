@@ -1,8 +1,8 @@
 //! Encodes spans as OTLP/HTTP JSON.
 
+use bowline_core::redact::LogRedactor;
 use serde_json::{Value, json};
 
-use super::log::LogRedactor;
 use super::spans::{CallSpan, CallSpanFields};
 
 /// Span kind of a client request.
@@ -199,7 +199,7 @@ mod tests {
             ..sampled_fields()
         };
         let secrets = LogRedactor::default();
-        secrets.replace_current(Redactor::new([("S", "hunter22")]));
+        secrets.replace_current(&Redactor::new([("S", "hunter22")]));
         let body = encode_one(told, &secrets).to_string();
         assert!(!body.contains("someone"), "{body}");
         assert!(!body.contains("hunter22"), "{body}");

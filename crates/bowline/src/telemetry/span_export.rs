@@ -1,5 +1,6 @@
 //! Sends spans to a collector in batches, without delaying calls.
 
+use bowline_core::redact::LogRedactor;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +17,6 @@ use thiserror::Error;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
-use super::log::LogRedactor;
 use super::otlp_spans as written;
 use super::spans::{CallSpan, CallSpanLayer};
 

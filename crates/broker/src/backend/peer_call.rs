@@ -3,7 +3,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use bowline_core::call::{CallRequest, CallSubject, EndpointScope, Principal, TaskOperation};
+use bowline_core::call::{
+    CallRequest, CallSubject, EndpointScope, Principal, RequestMessage, TaskOperation,
+};
 use bowline_core::era::{Era, StatelessContext};
 use bowline_core::error::FailureReport;
 use bowline_core::lane::KEY_META;
@@ -53,15 +55,18 @@ pub fn build_call(
         subject,
         name_at: name_at.start..name_at.end,
         wants_task: wants_task(&params),
-        progress_at: progress_token(&params),
-        id: Bytes::from_static(CALL_ID),
         deadline: Some(job.incoming.deadline),
-        client: job.incoming.client.clone(),
-        trace: None,
         run: context.and_then(run_from_context),
         idempotency_key: meta_key(&params).or_else(|| job.key.clone()),
         stateless: stateless_context(&params, era),
-        params,
+        message: RequestMessage {
+            progress_at: progress_token(&params),
+            id: Bytes::from_static(CALL_ID),
+            client: job.incoming.client.clone(),
+            trace: None,
+            params,
+            era,
+        },
     }))
 }
 

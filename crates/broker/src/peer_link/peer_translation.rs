@@ -13,10 +13,10 @@ use bytes::Bytes;
 use crate::frames::BrokerResponse;
 
 /// Returns the parameters with the tool name of the peer's server.
-pub(super) fn renamed_params(request: &LinkRequest) -> Option<Bytes> {
-    let params = request.params.clone()?;
+pub(super) fn renamed_params(request: &LinkRequest) -> Bytes {
+    let params = request.message.params.clone();
     let Some(rename) = &request.rename else {
-        return Some(params);
+        return params;
     };
     let mut name = Vec::with_capacity(rename.to.len() + 2);
     write_string(&mut name, &rename.to);
@@ -24,7 +24,7 @@ pub(super) fn renamed_params(request: &LinkRequest) -> Option<Bytes> {
         start: rename.at.start,
         end: rename.at.end,
     };
-    Some(replace_span(&params, at, &name).into())
+    replace_span(&params, at, &name).into()
 }
 
 pub(super) fn to_link_response(
@@ -52,7 +52,7 @@ pub(super) fn to_link_response(
 /// Wraps a server error under the caller's id, byte for byte.
 fn peer_error_response(request: &LinkRequest, error: &[u8]) -> ServerResponse {
     let envelope = Envelope::Error {
-        id: Some(&request.reply_id),
+        id: Some(&request.message.id),
     };
     let mut bytes = Vec::with_capacity(envelope.capacity(error.len()));
     let body_at = envelope.write(&mut bytes, |out| out.extend_from_slice(error));

@@ -1,6 +1,6 @@
 //! Classifies errors for machines: class, execution status, retry advice, origin.
 
-use crate::call::TimeLimit;
+use crate::time::TimeLimit;
 
 use super::{CallError, ExecutionStatus, FailureClass, FailureOrigin, RetryAdvice};
 

@@ -113,7 +113,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::call::TimeLimit;
+    use crate::time::TimeLimit;
 
     const WAIT: WriteDisposition = WriteDisposition::Wait(None);
 

@@ -9,8 +9,11 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::{Extension, Json};
 use bowline_api::VERSION;
 use bowline_api::calls::{ToolCallRequest, ToolCallResponse};
-use bowline_core::call::{BodyKind, CallReply, CallRequest, CallSubject, EndpointScope, Principal};
+use bowline_core::call::{
+    BodyKind, CallReply, CallRequest, CallSubject, EndpointScope, Principal, RequestMessage,
+};
 use bowline_core::client_handle::{NullClient, SessionKey};
+use bowline_core::era::Era;
 use bowline_core::error::CallError;
 use bowline_wire::era::result_translation::to_legacy;
 use bowline_wire::mcp::method;
@@ -88,22 +91,25 @@ fn to_call(
         principal,
         scope: EndpointScope::Server(request.server.as_str().into()),
         subject: CallSubject::Tool(request.tool.as_str().into()),
-        params: params.into(),
         name_at,
         wants_task: false,
-        progress_at: None,
-        id: Bytes::from_static(b"1"),
         deadline: request
             .timeout_ms
             .map(|wait| edge.host.clock().now().plus(Duration::from_millis(wait))),
-        client: Some(Arc::new(NullClient::new(SessionKey(0)))),
-        trace: edge
-            .call_tracing
-            .tracer
-            .assign_trace(call_params::read_trace(headers, None)),
         run: None,
         idempotency_key: None,
         stateless: None,
+        message: RequestMessage {
+            params: params.into(),
+            progress_at: None,
+            id: Bytes::from_static(b"1"),
+            client: Some(Arc::new(NullClient::new(SessionKey(0)))),
+            trace: edge
+                .call_tracing
+                .tracer
+                .assign_trace(call_params::read_trace(headers, None)),
+            era: Era::Legacy,
+        },
     }
 }
 

@@ -20,8 +20,8 @@ use super::{
     upgrade_edge,
 };
 use crate::Edge;
+use crate::auth::RotateError;
 use crate::connection_registry::ConnectionKey;
-use crate::owner_token::RotateError;
 use crate::tokens::{
     IssuedToken, LIFETIME_MAX, NAME_BYTES_MAX, TokenCreateError, TokenKind, TokenRequest,
     TokenStore, owner_agent_principal,

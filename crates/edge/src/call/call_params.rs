@@ -1,13 +1,16 @@
 //! What the gateway reads of a call before the call starts: target, progress token, run,
-//! idempotency key and trace. Both eras declare these members alike.
+//! idempotency key and trace. Both eras declare these members alike. Also selects the calls to
+//! record, and assigns their span ids.
 
 use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
-use bowline_core::call::{CallRequest, CallSubject, TaskOperation};
+use bowline_core::call::{CallRequest, CallSubject, RequestMessage, TaskOperation};
+use bowline_core::era::Era;
 use bowline_core::lane::KEY_META;
-use bowline_core::trace::{self, CallTrace};
+use bowline_core::trace::{self, CallTrace, SpanId, TraceContext, TraceId};
+use bowline_host::broker::TracePlacer;
 use bowline_wire::mcp::method;
 use bowline_wire::{ByteSpan, object};
 use bytes::Bytes;
@@ -74,17 +77,20 @@ pub(crate) fn build_call(
         principal: Arc::clone(caller.principal),
         scope: caller.scope.clone(),
         subject: call_params.subject,
-        params,
         name_at: call_params.name_at,
         wants_task: call_params.makes_task,
-        progress_at: call_params.progress_at,
-        id,
         deadline: None,
-        client: None,
-        trace,
         run,
         idempotency_key: key,
         stateless: None,
+        message: RequestMessage {
+            params,
+            progress_at: call_params.progress_at,
+            id,
+            client: None,
+            trace,
+            era: Era::Legacy,
+        },
     })
 }
 
@@ -313,227 +319,91 @@ fn trace_in_headers(headers: &HeaderMap) -> Option<CallTrace> {
     CallTrace::parse(parent, Some(&states.join(",")))
 }
 
-#[cfg(test)]
-mod tests {
-    use http::HeaderValue;
+/// Assigns calls to traces.
+#[derive(Clone, Copy, Debug)]
+pub struct CallTracer {
+    /// Fraction of root traces to record; absent when tracing is off.
+    sample: Option<f64>,
+}
 
-    use super::*;
-
-    #[test]
-    fn params_name_subject_per_method() {
-        let get = TaskOperation::Get;
-        for (ask, params, want, literal) in [
-            (
-                CallKind::Tool,
-                r#"{"name":"a\u0062","arguments":{"uri":"no"}}"#,
-                CallSubject::Tool("ab".into()),
-                r#""a\u0062""#,
-            ),
-            (
-                CallKind::Prompt,
-                r#"{"uri":"no","name":"p"}"#,
-                CallSubject::Prompt("p".into()),
-                "\"p\"",
-            ),
-            (
-                CallKind::Resource,
-                r#"{"name":"no","uri":"x://y"}"#,
-                CallSubject::Resource("x://y".into()),
-                "\"x://y\"",
-            ),
-            (
-                CallKind::Task(get),
-                r#"{"taskId":"t"}"#,
-                CallSubject::Task {
-                    id: "t".into(),
-                    operation: get,
-                },
-                "\"t\"",
-            ),
-            (
-                CallKind::Complete,
-                r#"{"name":"no","ref": {"type":"ref/prompt","uri":"no","name":"p"}}"#,
-                CallSubject::CompletePrompt("p".into()),
-                "\"p\"",
-            ),
-            (
-                CallKind::Complete,
-                r#"{"ref":{"uri":"x://{y}","type":"ref/resource"}}"#,
-                CallSubject::CompleteResource("x://{y}".into()),
-                "\"x://{y}\"",
-            ),
-        ] {
-            let asked = parse_params(params.as_bytes(), ask).unwrap();
-            assert_eq!(asked.subject, want, "{params}");
-            assert_eq!(&params[asked.name_at], literal, "{params}");
-            assert!(!asked.makes_task);
-            assert_eq!(asked.progress_at, None);
-        }
-        let params = r#"{"name":"a","task":{},"_meta":{"x":1,"progressToken": 7}}"#;
-        let asked = parse_params(params.as_bytes(), CallKind::Tool).unwrap();
-        assert!(asked.makes_task);
-        assert_eq!(&params[asked.progress_at.unwrap()], "7");
+impl CallTracer {
+    /// Records nothing; trace contexts of callers pass through.
+    #[must_use]
+    pub const fn noop() -> Self {
+        Self { sample: None }
     }
 
-    #[test]
-    fn params_without_subject_are_refused() {
-        for (ask, params) in [
-            (CallKind::Tool, "{}"),
-            (CallKind::Tool, r#"{"name":1}"#),
-            (CallKind::Tool, r#"{"uri":"a"}"#),
-            (CallKind::Resource, r#"{"name":"a"}"#),
-            (CallKind::Complete, r#"{"name":"a"}"#),
-            (
-                CallKind::Complete,
-                r#"{"ref":{"type":"ref/other","name":"a"}}"#,
-            ),
-            (
-                CallKind::Complete,
-                r#"{"ref":{"type":"ref/prompt","uri":"a"}}"#,
-            ),
-            (CallKind::Task(TaskOperation::Cancel), "[]"),
-        ] {
-            assert_eq!(parse_params(params.as_bytes(), ask), None, "{params}");
+    /// Records calls sampled by their caller, and this fraction of calls without a trace context.
+    #[must_use]
+    pub const fn new(sample: f64) -> Self {
+        Self {
+            sample: Some(sample),
         }
     }
 
-    fn read_claim(
-        headers: &[&'static str],
-        meta: Option<&str>,
-    ) -> Result<Option<(String, u64)>, ()> {
-        let mut map = HeaderMap::new();
-        for value in headers {
-            map.append(RUN_HEADER, HeaderValue::from_static(value));
-        }
-        let read = read_run(&map, meta.map(str::as_bytes));
-        read.map(|run| run.map(|run| (run.id.into_owned(), run.calls)))
-            .map_err(|InvalidRun| ())
+    /// Returns the trace of a call: a new child span when the call is recorded, else the caller's
+    /// trace unchanged.
+    #[must_use]
+    pub fn assign_trace(self, caller_trace: Option<CallTrace>) -> Option<Arc<CallTrace>> {
+        let Some(sample) = self.sample else {
+            return caller_trace.map(Arc::new);
+        };
+        let trace = match caller_trace {
+            Some(caller_trace) if caller_trace.context.is_sampled() => {
+                Self::child_span(&caller_trace).unwrap_or(caller_trace)
+            }
+            Some(caller_trace) => caller_trace,
+            None => Self::root_span(sample)?,
+        };
+        Some(Arc::new(trace))
     }
 
-    #[test]
-    fn meta_run_wins_over_header() {
-        let meta = r#"{"dev.bowline/run":{"id":"a","calls":3}}"#;
-        assert_eq!(read_claim(&[], None), Ok(None));
-        assert_eq!(read_claim(&[], Some("{}")), Ok(None));
-        assert_eq!(read_claim(&[], Some(meta)), Ok(Some(("a".to_owned(), 3))));
-        let header = ["calls=5; id=b=c"];
-        assert_eq!(read_claim(&header, None), Ok(Some(("b=c".to_owned(), 5))));
-        assert_eq!(
-            read_claim(&header, Some(meta)),
-            Ok(Some(("a".to_owned(), 3)))
-        );
-    }
-
-    #[test]
-    fn unreadable_run_is_an_error() {
-        for meta in [
-            r#"{"dev.bowline/run":3}"#,
-            r#"{"dev.bowline/run":{}}"#,
-            r#"{"dev.bowline/run":{"id":"a"}}"#,
-            r#"{"dev.bowline/run":{"id":"","calls":1}}"#,
-            r#"{"dev.bowline/run":{"id":"a b","calls":1}}"#,
-            r#"{"dev.bowline/run":{"id":"a","calls":-1}}"#,
-            r#"{"dev.bowline/run":{"id":"a","calls":1.5}}"#,
-            r#"{"dev.bowline/run":{"id":"a","calls":"1"}}"#,
-            r#"{"dev.bowline/run":{"id":7,"calls":1}}"#,
-        ] {
-            assert_eq!(read_claim(&[], Some(meta)), Err(()), "{meta}");
-            assert_eq!(
-                read_claim(&["id=a; calls=1"], Some(meta)),
-                Err(()),
-                "{meta}"
-            );
-        }
-        for header in [
-            "",
-            "a",
-            "id=a",
-            "calls=1",
-            "id=a; calls=x",
-            "id=a; calls=1; calls=2",
-            "id=a; calls=1; more=1",
-            "id=a; calls=99999999999999999999",
-        ] {
-            assert_eq!(read_claim(&[header], None), Err(()), "{header}");
-        }
-        assert_eq!(
-            read_claim(&["id=a; calls=1", "id=a; calls=1"], None),
-            Err(())
-        );
-    }
-
-    fn read_text(meta: &str) -> Result<Option<Arc<str>>, InvalidKey> {
-        read_key(Some(meta.as_bytes()))
-    }
-
-    #[test]
-    fn malformed_key_is_rejected_not_ignored() {
-        assert_eq!(read_key(None), Ok(None));
-        assert_eq!(read_text("{}"), Ok(None));
-        let key = |text: &str| format!(r#"{{"dev.bowline/idempotencyKey":{text}}}"#);
-        assert_eq!(read_text(&key(r#""order-7""#)), Ok(Some("order-7".into())));
-        let longest = format!("\"{}\"", "k".repeat(KEY_CHARS_MAX));
-        assert!(read_text(&key(&longest)).is_ok_and(|read| read.is_some()));
-        let too_long = format!("\"{}\"", "k".repeat(KEY_CHARS_MAX + 1));
-        for wrong in [
-            "7",
-            "null",
-            "{}",
-            r#""""#,
-            r#""a b""#,
-            r#""a\nb""#,
-            r#""ü""#,
-            &too_long,
-        ] {
-            assert_eq!(read_text(&key(wrong)), Err(InvalidKey), "{wrong}");
-        }
-    }
-
-    const ONE: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
-    const TWO: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00";
-
-    fn trace_text(headers: &[(&'static str, &'static str)], meta: Option<&str>) -> String {
-        let mut map = HeaderMap::new();
-        for (name, value) in headers {
-            map.append(*name, HeaderValue::from_static(value));
-        }
-        let read = read_trace(&map, meta.map(str::as_bytes));
-        read.map_or_else(String::new, |trace| {
-            let state = trace.trace_state.unwrap_or_default();
-            format!("{} {state} {}", trace.context, trace.in_params)
+    fn child_span(caller_trace: &CallTrace) -> Option<CallTrace> {
+        let caller = caller_trace.context;
+        Some(CallTrace {
+            context: TraceContext {
+                span: random_span_id()?,
+                ..caller
+            },
+            trace_state: caller_trace.trace_state.clone(),
+            parent_span: Some(caller.span),
+            is_recorded: true,
+            in_params: false,
         })
     }
 
-    #[test]
-    fn trace_is_read_from_headers() {
-        assert_eq!(trace_text(&[], None), "");
-        assert_eq!(
-            trace_text(&[("traceparent", ONE)], None),
-            format!("{ONE}  false")
-        );
-        let noted = [
-            ("traceparent", ONE),
-            ("tracestate", "a=1"),
-            ("tracestate", "b=2"),
-        ];
-        assert_eq!(trace_text(&noted, None), format!("{ONE} a=1,b=2 false"));
-    }
-
-    #[test]
-    fn meta_trace_wins_over_headers() {
-        let header = [("traceparent", ONE), ("tracestate", "h=1")];
-        let meta = format!(r#"{{"traceparent":"{TWO}","tracestate":"m=1"}}"#);
-        assert_eq!(trace_text(&header, Some(&meta)), format!("{TWO} m=1 true"));
-        for not_valid in ["{}", r#"{"traceparent":"x"}"#, r#"{"traceparent":1}"#] {
-            let want = format!("{ONE} h=1 false");
-            assert_eq!(trace_text(&header, Some(not_valid)), want, "{not_valid}");
+    fn root_span(sample: f64) -> Option<CallTrace> {
+        let trace = TraceId::new(random_bytes()?)?;
+        // The last bits of the trace id decide, so other samplers decide the same way.
+        if sample < 1.0 && trace.sampling_ratio() >= sample {
+            return None;
         }
-    }
-
-    #[test]
-    fn invalid_or_repeated_traceparent_is_ignored() {
-        assert_eq!(trace_text(&[("traceparent", "no")], None), "");
-        let two = [("traceparent", ONE), ("traceparent", TWO)];
-        assert_eq!(trace_text(&two, None), "");
+        Some(CallTrace {
+            context: TraceContext::new_sampled(trace, random_span_id()?),
+            trace_state: None,
+            parent_span: None,
+            is_recorded: true,
+            in_params: false,
+        })
     }
 }
+
+impl TracePlacer for CallTracer {
+    fn place_in_trace(&self, caller_trace: Option<CallTrace>) -> Option<Arc<CallTrace>> {
+        Self::assign_trace(*self, caller_trace)
+    }
+}
+
+fn random_span_id() -> Option<SpanId> {
+    SpanId::new(random_bytes()?)
+}
+
+/// Returns random bytes; a call without an id is not recorded but still runs.
+fn random_bytes<const N: usize>() -> Option<[u8; N]> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).ok()?;
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests;

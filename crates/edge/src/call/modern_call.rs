@@ -3,8 +3,9 @@
 
 use std::sync::Arc;
 
-use bowline_core::call::{CallRequest, Route};
+use bowline_core::call::{CallRequest, RequestMessage, Route};
 use bowline_core::client_handle::{ClientCapabilities, ClientHandle};
+use bowline_core::era::Era;
 use bowline_core::era::StatelessContext;
 use bowline_core::log_level::LogLevel;
 use bowline_host::catalog::NameLookup;
@@ -94,12 +95,16 @@ async fn start_call(
     }
     let (handle, round, cancelled) = ModernCallHandle::new(client, options);
     let call = CallRequest {
-        client: Some(Arc::clone(&handle) as Arc<dyn ClientHandle>),
         stateless: Some(Box::new(StatelessContext {
             header_claims: request.claims,
             is_continuation,
             task_id: None,
         })),
+        message: RequestMessage {
+            client: Some(Arc::clone(&handle) as Arc<dyn ClientHandle>),
+            era: Era::Modern,
+            ..call.message
+        },
         ..call
     };
     let edge = Arc::clone(caller.edge);

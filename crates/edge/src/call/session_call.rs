@@ -79,10 +79,8 @@ pub(crate) fn start_call(
         let text = "a request with this id is under way in this session";
         return Err(error_response(Some(&id), code::INVALID_REQUEST, text));
     };
-    let call = CallRequest {
-        client: Some(client),
-        ..call
-    };
+    let mut call = call;
+    call.message.client = Some(client);
     let edge = Arc::clone(caller.edge);
     Ok(Box::pin(async move {
         let outcome = super::run_call(&edge, &call, cancelled).await;
@@ -95,7 +93,7 @@ fn write_outcome(call: &CallRequest, outcome: CallResult) -> CallResponse {
     match outcome {
         Ok(reply) => downgrade_reply(call, reply).into(),
         Err(error) => {
-            let text = call_errors::error_response(&call.id, &error);
+            let text = call_errors::error_response(&call.message.id, &error);
             CallResponse::from(text).limited_by(&error)
         }
     }
@@ -130,12 +128,14 @@ fn downgrade_reply(call: &CallRequest, reply: CallReply) -> Bytes {
             reply.response.bytes.clone()
         }
         LegacyReply::Result(result) => {
-            let mut out = Vec::with_capacity(result.len() + call.id.len() + ENVELOPE_BYTES);
-            write_result(&mut out, &call.id, &result);
+            let mut out = Vec::with_capacity(result.len() + call.message.id.len() + ENVELOPE_BYTES);
+            write_result(&mut out, &call.message.id, &result);
             out.into()
         }
-        LegacyReply::Error(error) => call_errors::server_error_response(&call.id, &error),
-        LegacyReply::Unsupported(words) => error_response(Some(&call.id), code::INTERNAL, words),
+        LegacyReply::Error(error) => call_errors::server_error_response(&call.message.id, &error),
+        LegacyReply::Unsupported(words) => {
+            error_response(Some(&call.message.id), code::INTERNAL, words)
+        }
     }
 }
 

@@ -33,7 +33,7 @@ pub(crate) async fn read_outbox(
     let contents = json!({"uri": uri, "mimeType": "application/json", "text": text});
     let result = json!({"contents": [contents]}).to_string();
     let mut bytes = Vec::new();
-    let body_at = write_result(&mut bytes, &call.id, result.as_bytes());
+    let body_at = write_result(&mut bytes, &call.message.id, result.as_bytes());
     Ok(CallReply {
         response: ServerResponse {
             bytes: bytes.into(),

@@ -6,7 +6,9 @@ pub(super) mod task_waiters;
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use bowline_core::call::{BodyKind, CallReply, CallRequest, CallSubject, TaskOperation};
+use bowline_core::call::{
+    BodyKind, CallReply, CallRequest, CallSubject, RequestMessage, TaskOperation,
+};
 use bowline_core::client_handle::ClientHandle;
 use bowline_core::era::{Era, StatelessContext};
 use bowline_core::error::CallError;
@@ -211,14 +213,9 @@ impl TaskRequest {
             principal: Arc::clone(&responder.principal),
             scope: responder.scope.clone(),
             subject,
-            params: responder.params.clone(),
             name_at,
             wants_task: false,
-            progress_at: None,
-            id: responder.id.clone(),
             deadline: None,
-            client: Some(Arc::clone(handle) as Arc<dyn ClientHandle>),
-            trace: None,
             run: None,
             idempotency_key: None,
             stateless: Some(Box::new(StatelessContext {
@@ -226,6 +223,12 @@ impl TaskRequest {
                 is_continuation: false,
                 task_id: Some(self.task.origin.clone()),
             })),
+            message: RequestMessage {
+                id: responder.id.clone(),
+                client: Some(Arc::clone(handle) as Arc<dyn ClientHandle>),
+                era: Era::Modern,
+                ..RequestMessage::new(responder.params.clone())
+            },
         })
     }
 

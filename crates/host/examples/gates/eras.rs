@@ -19,10 +19,11 @@ const META: &str = concat!(
 
 /// Turns a call into a modern call.
 pub(crate) fn to_modern_call(call: &mut CallRequest) {
-    let mut params = call.params.to_vec();
+    let mut params = call.message.params.to_vec();
     params.pop();
     params.extend_from_slice(META.as_bytes());
-    call.params = params.into();
+    call.message.params = params.into();
+    call.message.era = Era::Modern;
     call.stateless = Some(Box::new(StatelessContext {
         header_claims: Some(Vec::new()),
         is_continuation: false,
@@ -34,7 +35,7 @@ pub(crate) fn to_modern_call(call: &mut CallRequest) {
 pub(crate) fn to_caller_era(call: &CallRequest, reply: &CallReply) -> Vec<u8> {
     let result = reply.response.body_bytes();
     let method = call.subject.method();
-    let told = match call.era() {
+    let told = match call.message.era {
         Era::Legacy => to_legacy(result, method),
         Era::Modern => {
             let known = ResultContext {
@@ -45,6 +46,6 @@ pub(crate) fn to_caller_era(call: &CallRequest, reply: &CallReply) -> Vec<u8> {
         }
     };
     let mut out = Vec::with_capacity(told.len() + 64);
-    write_result(&mut out, &call.id, &told);
+    write_result(&mut out, &call.message.id, &told);
     out
 }

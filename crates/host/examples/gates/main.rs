@@ -17,7 +17,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_core::budget::{BudgetRule, CallAllowance, RateRule};
-use bowline_core::call::{CallRequest, CallSubject, EndpointScope, Principal, Role};
+use bowline_core::call::{
+    CallRequest, CallSubject, EndpointScope, Principal, RequestMessage, Role,
+};
 use bowline_core::era::{Era, EraSetting};
 use bowline_core::policy::{DefaultAction, FeaturePattern, Policy, RoleRules};
 use bowline_host::audit::{self, AuditSink, NullAuditSink, RenderOptions};
@@ -297,20 +299,15 @@ impl Bench {
             let call = black_box(call);
             let request = LinkRequest {
                 method: Cow::Borrowed(call.subject.method()),
-                params: Some(call.params.clone()),
                 rename: Some(ParamRename {
                     at: call.name_at.clone(),
                     to: Arc::clone(&to),
                 }),
-                progress_at: None,
-                reply_id: call.id.clone(),
                 deadline,
-                caller: None,
-                trace: None,
                 idempotency_header: None,
                 caller_identity: None,
-                era: Era::Legacy,
                 header_params: None,
+                message: call.message.clone(),
             };
             let answer = self.link.request(request).await;
             answered += u32::from(black_box(answer).is_ok());
@@ -354,17 +351,20 @@ fn tool_call(principal: Arc<Principal>, tool: &str, arguments: &str) -> CallRequ
         principal,
         scope: EndpointScope::All,
         subject: CallSubject::Tool(tool.into()),
-        params: format!("{start}\"{tool}\",\"arguments\":{arguments}}}").into(),
         name_at: start.len()..start.len() + tool.len() + 2,
         wants_task: false,
-        progress_at: None,
-        id: Bytes::from_static(b"1"),
         deadline: None,
-        client: None,
-        trace: None,
         run: None,
         idempotency_key: None,
         stateless: None,
+        message: RequestMessage {
+            params: format!("{start}\"{tool}\",\"arguments\":{arguments}}}").into(),
+            progress_at: None,
+            id: Bytes::from_static(b"1"),
+            client: None,
+            trace: None,
+            era: Era::Legacy,
+        },
     }
 }
 

@@ -82,7 +82,7 @@ impl Link for NullLink {
                 });
             }
             let tool = request.rename.as_ref().map(|rename| rename.to.as_ref());
-            let params = request.params.as_deref().unwrap_or_default();
+            let params = &request.message.params;
             Ok(match tool {
                 Some("kept") => self.kept.clone(),
                 Some("looked") if params.ends_with(b"{}}") => self.kept.clone(),

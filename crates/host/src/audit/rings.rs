@@ -20,8 +20,10 @@ use bowline_runtime::{Clock, Work};
 use bytes::Bytes;
 use foldhash::fast::RandomState;
 
-use super::render::{REFUSED_TEXT_BYTES_MAX, RenderOptions, row_renderer, target_names};
-use super::{AuditEntry, AuditOutcome, AuditSink, AuditTarget, AuditTrail, RepeatCount};
+use super::{
+    AuditEntry, AuditOutcome, AuditSink, AuditTarget, AuditTrail, REFUSED_TEXT_BYTES_MAX,
+    RenderOptions, RepeatCount, row_renderer, target_names,
+};
 
 /// Maximum bytes of the parameters held for hashing in a refused call.
 const REFUSED_PARAMS_BYTES_MAX: usize = 64 * 1024;

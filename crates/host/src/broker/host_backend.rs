@@ -11,9 +11,7 @@ use bowline_broker::{
     build_manifest, failures,
 };
 use bowline_core::BoxFuture;
-use bowline_core::call::{
-    BodyKind, CallReply, CallRequest, CallSubject, EndpointScope, Principal, Route,
-};
+use bowline_core::call::{BodyKind, CallReply, CallSubject, EndpointScope, Principal, Route};
 use bowline_core::error::FailureReport;
 use bowline_core::trace::CallTrace;
 
@@ -191,7 +189,7 @@ impl HostBackend {
         let built = build_call(job, scope.clone(), || {
             self.authorize_sender(&incoming.sender, incoming.principal.as_ref())
         });
-        let call = match built {
+        let mut call = match built {
             Ok(Some(call)) => call,
             Ok(None) => return mcp_requests::unknown_method(&job.request),
             Err(failure) => return BrokerResponse::Failed(failure),
@@ -199,17 +197,10 @@ impl HostBackend {
         // The guard lives as long as the request and keeps the session from being evicted.
         let session = self.enter_call_session(job, &scope).await;
         let context = job.request.context();
-        let client = match (&session, context, &incoming.client) {
-            (Some(session), Some(context), Some(sink)) => {
-                Some(session.client_handle(sink, context))
-            }
-            _ => call.client,
-        };
-        let call = CallRequest {
-            client,
-            trace: self.call_trace(context),
-            ..call
-        };
+        if let (Some(session), Some(context), Some(sink)) = (&session, context, &incoming.client) {
+            call.message.client = Some(session.client_handle(sink, context));
+        }
+        call.message.trace = self.call_trace(context);
         match self.host.call(call).await {
             Ok(reply) => to_response(&reply),
             Err(error) => BrokerResponse::Failed(error.to_failure_report()),

@@ -1,13 +1,13 @@
-//! Charges each call to its principal's budget and to its run, before any further work.
-
-mod budget_store;
+//! Charges each call to its principal's budget and to its run, before any further work, and limits
+//! the calls in flight of each principal.
 
 use std::sync::{Arc, Mutex};
 
+use bowline_core::accounts::{ConcurrencyCounter, ConcurrencyView};
 use bowline_core::budget::{
     BudgetRefusal, CallAllowance, CallCost, ChargeReceipt, SpendingAccounts,
 };
-use bowline_core::call::{CallRequest, CallSubject};
+use bowline_core::call::{CallRequest, CallSubject, Principal};
 use bowline_core::error::CallError;
 use bowline_core::run::RunExhausted;
 use bowline_core::sync::lock;
@@ -16,6 +16,8 @@ use bowline_journal::Journal;
 use bowline_runtime::{Clock, TaskTracker};
 
 use self::budget_store::BudgetStore;
+
+mod budget_store;
 
 /// Spending of all principals, restored from earlier runs of the process.
 #[derive(Debug)]
@@ -148,12 +150,57 @@ fn to_run_spent_error(principal: &Arc<str>, exhausted: RunExhausted) -> CallErro
     }
 }
 
+/// The limiter of a gateway.
+#[derive(Clone, Debug)]
+pub(crate) struct CallLimiter(Arc<Mutex<ConcurrencyCounter>>);
+
+impl CallLimiter {
+    pub(crate) fn new(limit: u32) -> Self {
+        Self(Arc::new(Mutex::new(ConcurrencyCounter::new(limit))))
+    }
+
+    pub(crate) fn usage(&self) -> ConcurrencyView {
+        lock(&self.0).view()
+    }
+
+    /// Changes the limit per principal; permits in use stay valid.
+    pub(crate) fn set_limit(&self, limit: u32) {
+        lock(&self.0).set_limit(limit);
+    }
+
+    pub(crate) fn acquire(&self, principal: &Arc<Principal>) -> Result<CallPermit, CallError> {
+        lock(&self.0)
+            .try_acquire(&principal.name)
+            .map_err(|limit| CallError::TooManyCalls {
+                principal: Arc::clone(&principal.name),
+                limit,
+            })?;
+        Ok(CallPermit {
+            limiter: self.clone(),
+            principal: Arc::clone(principal),
+        })
+    }
+}
+
+/// Permission for a single call in flight.
+#[derive(Debug)]
+pub(crate) struct CallPermit {
+    limiter: CallLimiter,
+    principal: Arc<Principal>,
+}
+
+impl Drop for CallPermit {
+    fn drop(&mut self) {
+        lock(&self.limiter.0).release_permit(&self.principal.name);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
     use bowline_core::budget::{BudgetRule, RateRule};
-    use bowline_core::call::{EndpointScope, Principal, Role, TaskOperation};
+    use bowline_core::call::{EndpointScope, Principal, RequestMessage, Role, TaskOperation};
     use bowline_core::run::AgentRun;
     use bytes::Bytes;
 
@@ -164,17 +211,13 @@ mod tests {
             principal: Arc::new(Principal::new("ann", Role::Named("r".into()))),
             scope: EndpointScope::All,
             subject,
-            params: Bytes::new(),
             name_at: 0..0,
             wants_task: false,
-            progress_at: None,
-            id: Bytes::new(),
             deadline: None,
-            client: None,
-            trace: None,
             run: Some(Arc::clone(run)),
             idempotency_key: None,
             stateless: None,
+            message: RequestMessage::new(Bytes::new()),
         }
     }
 

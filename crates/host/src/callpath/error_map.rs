@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use bowline_core::breaker::HealthSignal;
-use bowline_core::call::{CallRequest, CallSubject, Route, TaskOperation, TimeLimit};
+use bowline_core::call::{CallRequest, CallSubject, Route, TaskOperation};
 use bowline_core::error::{CallError, ExecutionStatus, FailureClass, is_gateway_status};
-use bowline_core::lane::{KeyChannel, QueuePolicy};
-use bowline_link::{IdempotencyHeader, LinkError, LinkExit};
+use bowline_core::lane::QueuePolicy;
+use bowline_core::time::TimeLimit;
+use bowline_link::{LinkError, LinkExit};
 
 /// HTTP status of a server that recognizes the credentials but requires more rights.
 const FORBIDDEN: u16 = 403;
@@ -49,18 +50,6 @@ pub(super) fn can_retry(error: &LinkError, call: &CallRequest, route: &Route) ->
 fn is_deduplicated(call: &CallRequest, route: &Route) -> bool {
     let is_told = |queue: &Arc<QueuePolicy>| queue.key_channel.carries_key();
     call.idempotency_key.is_some() && route.queue_policy.as_ref().is_some_and(is_told)
-}
-
-/// Returns the header with the idempotency key, if the server expects a header.
-pub(super) fn key_header(call: &CallRequest, route: &Route) -> Option<Box<IdempotencyHeader>> {
-    let KeyChannel::Header(name) = &route.queue_policy.as_ref()?.key_channel else {
-        return None;
-    };
-    let key = call.idempotency_key.as_ref()?;
-    Some(Box::new(IdempotencyHeader {
-        name: Arc::clone(name),
-        value: Arc::clone(key),
-    }))
 }
 
 /// Duration of the wait for a response, and the limit in effect.
@@ -167,22 +156,19 @@ fn to_auth_error(server: Arc<str>, status: u16, challenge: Option<&Arc<str>>) ->
     }
 }
 
-/// Returns the health signal of a finished call.
-pub(crate) fn to_health(error: Option<&CallError>) -> HealthSignal {
+/// Returns the health signal of a failed call.
+pub(crate) fn to_health(error: &CallError) -> HealthSignal {
     match error {
-        None => HealthSignal::Healthy,
-        Some(CallError::ConnectionLost { generation, .. }) => HealthSignal::Lost {
+        CallError::ConnectionLost { generation, .. } => HealthSignal::Lost {
             generation: *generation,
         },
         // The supervisor paces starts; the breaker must not stay open after a successful start.
-        Some(CallError::StartFailed { .. } | CallError::ProgramNotFound { .. }) => {
-            HealthSignal::Unknown
-        }
+        CallError::StartFailed { .. } | CallError::ProgramNotFound { .. } => HealthSignal::Unknown,
         // The server responded, even if with a refusal.
-        Some(CallError::Refused { .. }) => HealthSignal::Healthy,
-        Some(error) if !error.counts_against_server() => HealthSignal::Unknown,
-        Some(error) if is_outage(error) => HealthSignal::Lost { generation: None },
-        Some(_) => HealthSignal::Unhealthy,
+        CallError::Refused { .. } => HealthSignal::Healthy,
+        error if !error.counts_against_server() => HealthSignal::Unknown,
+        error if is_outage(error) => HealthSignal::Lost { generation: None },
+        _ => HealthSignal::Unhealthy,
     }
 }
 

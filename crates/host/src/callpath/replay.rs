@@ -6,7 +6,7 @@ use bowline_core::call::{CallReply, CallRequest, EndpointScope};
 use bowline_core::error::CallError;
 
 use super::resolve::AccessRequest;
-use super::{CallPath, ResolvedCall, key_scope};
+use super::{CallPath, ResolvedCall, repeated_arguments};
 use crate::supervisor::Supervisor;
 
 /// The idempotency key sent with a stored write.
@@ -61,7 +61,7 @@ impl CallPath {
         self.authorize(call.into(), &route).await?;
         let resolved = ResolvedCall::new(call, &route, &server, started.now());
         let scoped = match key {
-            ReplayKey::Scoped => key_scope::scope_key(&self.key_scope, call, &route),
+            ReplayKey::Scoped => repeated_arguments::scope_key(&self.key_scope, call, &route),
             ReplayKey::AsStored => None,
         };
         let sent_call = scoped.as_deref().unwrap_or(call);

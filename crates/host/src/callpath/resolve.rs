@@ -58,9 +58,9 @@ impl<'a> From<&'a CallRequest> for AccessRequest<'a> {
             principal: &call.principal,
             scope: &call.scope,
             subject: &call.subject,
-            session: call.client.as_ref().map(|caller| caller.session()),
+            session: call.message.client.as_ref().map(|caller| caller.session()),
             deadline: call.deadline,
-            params: Some(&call.params),
+            params: Some(&call.message.params),
             sealed: call.sealed_task_id(),
         }
     }

@@ -169,7 +169,7 @@ impl CallPath {
         let result = shortened_result(&uri, &readable, spec);
         Ok(CallReply {
             server: Some(Arc::clone(&route.server)),
-            ..local_reply::result_reply(result.as_bytes(), &call.id, ReplyOrigin::Live)
+            ..local_reply::result_reply(result.as_bytes(), &call.message.id, ReplyOrigin::Live)
         })
     }
 
@@ -177,10 +177,8 @@ impl CallPath {
     pub(crate) fn read_stored_result(
         &self,
         call: &CallRequest,
+        uri: &Arc<str>,
     ) -> Option<Result<CallReply, CallError>> {
-        let CallSubject::Resource(uri) = &call.subject else {
-            return None;
-        };
         let (number, offset) = self.stored_results.parse_uri(uri)?;
         let allows = |stored: &StoredResult| {
             let target = PolicyTarget {
@@ -220,7 +218,7 @@ impl CallPath {
         let result = json!({"contents": [contents]}).to_string();
         Some(Ok(local_reply::result_reply(
             result.as_bytes(),
-            &call.id,
+            &call.message.id,
             ReplyOrigin::Live,
         )))
     }

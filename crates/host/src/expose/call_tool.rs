@@ -26,32 +26,30 @@ pub(crate) fn wrapped_call(call: &CallRequest) -> Option<CallRequest> {
     if !tool_arguments.starts_with(b"{") {
         return None;
     }
-    let mut editor = ObjectEditor::new(&call.params);
+    let mut editor = ObjectEditor::new(&call.message.params);
     let whole = editor.whole();
     editor.set_first(whole, &["name"], to_literal(&tool));
     editor.set_first(whole, &["arguments"], tool_arguments);
-    let progress_at = call.progress_at.as_ref();
+    let progress_at = call.message.progress_at.as_ref();
     let progress_at = progress_at.map(|at| editor.moved_range(at));
     let params = editor.finish();
     let name_at = object::field(&params, "name")?.to_range();
-    let mut stateless = call.stateless.clone();
-    if let Some(stateless) = &mut stateless {
+    let mut inner = call.clone();
+    if let Some(stateless) = &mut inner.stateless {
         // Header claims refer to the listed tool `call_tool`, not to the wrapped tool.
         stateless.header_claims = None;
     }
-    Some(CallRequest {
-        subject: CallSubject::Tool(tool.as_ref().into()),
-        params: params.into(),
-        name_at,
-        progress_at,
-        stateless,
-        ..call.clone()
-    })
+    inner.subject = CallSubject::Tool(tool.as_ref().into());
+    inner.name_at = name_at;
+    inner.message.params = params.into();
+    inner.message.progress_at = progress_at;
+    Some(inner)
 }
 
 #[cfg(test)]
 mod tests {
-    use bowline_core::call::{EndpointScope, Principal, Role};
+    use bowline_core::call::{EndpointScope, Principal, RequestMessage, Role};
+    use bowline_core::era::Era;
     use bytes::Bytes;
 
     use super::*;
@@ -62,17 +60,20 @@ mod tests {
             principal: Arc::new(Principal::new("ann", Role::Owner)),
             scope: EndpointScope::All,
             subject: CallSubject::Tool("call_tool".into()),
-            params: Bytes::from_static(params.as_bytes()),
             name_at: 0..0,
             wants_task: false,
-            progress_at: token.map(|at| at..at + 3),
-            id: Bytes::from_static(b"1"),
             deadline: None,
-            client: None,
-            trace: None,
             run: None,
             idempotency_key: None,
             stateless: None,
+            message: RequestMessage {
+                params: Bytes::from_static(params.as_bytes()),
+                progress_at: token.map(|at| at..at + 3),
+                id: Bytes::from_static(b"1"),
+                client: None,
+                trace: None,
+                era: Era::Legacy,
+            },
         }
     }
 
@@ -84,11 +85,14 @@ mod tests {
         let inner = wrapped_call(&asked).unwrap();
         assert_eq!(inner.subject, CallSubject::Tool("s__a".into()));
         assert_eq!(
-            inner.params,
+            inner.message.params,
             r#"{"_meta":{"a":1,"progressToken":"T"},"name":"s__a","arguments":{"n": 1.50},"task":{}}"#
         );
-        assert_eq!(&inner.params[inner.name_at], b"\"s__a\"");
-        assert_eq!(&inner.params[inner.progress_at.unwrap()], b"\"T\"");
+        assert_eq!(&inner.message.params[inner.name_at], b"\"s__a\"");
+        assert_eq!(
+            &inner.message.params[inner.message.progress_at.unwrap()],
+            b"\"T\""
+        );
     }
 
     #[test]
@@ -109,6 +113,6 @@ mod tests {
             r#"{"arguments":{"name":"a","arguments":null}}"#,
         ))
         .unwrap();
-        assert_eq!(none.params, r#"{"name":"a","arguments":{}}"#);
+        assert_eq!(none.message.params, r#"{"name":"a","arguments":{}}"#);
     }
 }

@@ -73,7 +73,7 @@ pub(crate) fn handle_find(
         object::text_field(arguments, "query").filter(|query| !query.trim().is_empty())
     else {
         let text = "find_tools needs a query: what the tool should do, in a few words";
-        return local_reply::error_reply(text, &call.id);
+        return local_reply::error_reply(text, &call.message.id);
     };
     let found_max = object::field(arguments, "limit")
         .and_then(|at| std::str::from_utf8(at.slice(arguments)).ok()?.parse().ok())
@@ -85,7 +85,7 @@ pub(crate) fn handle_find(
     };
     let tools = index.search(&query, found_max, is_match);
     let text = serde_json::json!({ "tools": tools }).to_string();
-    local_reply::structured_reply(&text, &call.id, ReplyOrigin::Live)
+    local_reply::structured_reply(&text, &call.message.id, ReplyOrigin::Live)
 }
 
 /// Handles `describe_tool`; an invisible tool is reported as unknown.
@@ -97,17 +97,21 @@ pub(crate) fn handle_describe(
     let arguments = call_arguments(call);
     let Some(name) = object::text_field(arguments, "name") else {
         let text = "describe_tool needs the name of a tool, as find_tools returns it";
-        return local_reply::error_reply(text, &call.id);
+        return local_reply::error_reply(text, &call.message.id);
     };
     let mut tools = catalog.servers().flat_map(|offer| offer.tools.iter());
     let Some(item) = tools.find(|item| *item.visible == *name && sees(item)) else {
         let text = format!("there is no tool `{name}`; find_tools returns the names there are");
-        return local_reply::error_reply(&text, &call.id);
+        return local_reply::error_reply(&text, &call.message.id);
     };
     let mut text = Vec::from(&b"{\"tool\":"[..]);
     item.write_visible(&mut text);
     text.push(b'}');
-    local_reply::structured_reply(&String::from_utf8_lossy(&text), &call.id, ReplyOrigin::Live)
+    local_reply::structured_reply(
+        &String::from_utf8_lossy(&text),
+        &call.message.id,
+        ReplyOrigin::Live,
+    )
 }
 
 fn to_found_tool(item: &CatalogItem, score: f32) -> FoundTool {

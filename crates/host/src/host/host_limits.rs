@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use bowline_core::cache::CacheLimits;
-use bowline_core::call::Principal;
-use bowline_core::rate_limiter::{RateDecision, RateLimits, RequestCost};
+use bowline_core::rate_limiter::RateLimits;
 use bowline_core::shares::ShareLimits;
 
 use super::Host;
@@ -44,13 +43,6 @@ impl Default for HostLimits {
 }
 
 impl Host {
-    /// Charges a request to its principal; returns when it may proceed.
-    #[must_use]
-    pub fn charge_request(&self, principal: &Principal, cost: RequestCost) -> RateDecision {
-        self.accounts
-            .charge_request(principal, cost, || self.call_path.clock.now())
-    }
-
     /// Returns the pool for long computations.
     #[must_use]
     pub fn offload(&self) -> &OffloadPool {

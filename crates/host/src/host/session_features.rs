@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_core::breaker::HealthSignal;
 use bowline_core::call::{BodyKind, CallSubject, EndpointScope, FeatureKind, Principal, Route};
 use bowline_core::client_handle::{ClientHandle, SessionKey};
 use bowline_core::error::{CallError, FailureOrigin};
@@ -58,7 +59,11 @@ impl Host {
         let permit = server.admit_call()?;
         let deadline = started.plus(server.spec().call_timeout);
         let ready = server.shared_link(deadline).await?;
-        if let Some(identity) = self.call_path.principal_identity(principal, &server) {
+        if let Some(identity) = self
+            .call_path
+            .authorizer
+            .principal_identity(principal, &server.spec().transport)
+        {
             self.authorize_at_worker(&route, &ready, identity, deadline)
                 .await?;
         }
@@ -80,7 +85,7 @@ impl Host {
             .wait_subscribed(&server, &route.name, deadline)
             .await;
         if let Err(error) = outcome {
-            permit.report(to_health(Some(&error)));
+            permit.report(to_health(&error));
             return Err(error);
         }
         // The server may have accepted the subscription long ago: no health signal.
@@ -152,8 +157,7 @@ impl Host {
         write_string(&mut params, &route.name);
         params.push(b'}');
         let until = self.call_path.clock.instant(deadline);
-        let own =
-            LinkRequest::new_internal(method::RESOURCES_SUBSCRIBE, Some(params.into()), until);
+        let own = LinkRequest::new_internal(method::RESOURCES_SUBSCRIBE, params.into(), until);
         let request = LinkRequest {
             caller_identity: Some(Box::new(identity)),
             ..own
@@ -320,7 +324,10 @@ impl Host {
             return Ok(Vec::new());
         };
         let until = self.call_path.clock.instant(end);
-        let identity = self.call_path.principal_identity(principal, &server);
+        let identity = self
+            .call_path
+            .authorizer
+            .principal_identity(principal, &server.spec().transport);
         let pages = list_fetch::fetch_pages(
             ready.link.as_ref(),
             method::TASKS_LIST,
@@ -336,7 +343,8 @@ impl Host {
             false => Err(ListError::TooManyItems(method::TASKS_LIST)),
         });
         let pages = pages.map_err(|error| to_list_call_error(error, &server, &ready));
-        permit.report(to_health(pages.as_ref().err()));
+        let health = pages.as_ref().err().map(to_health);
+        permit.report(health.unwrap_or(HealthSignal::Healthy));
         pages
     }
 

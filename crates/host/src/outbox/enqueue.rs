@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_core::call::{CallRequest, Route};
+use bowline_core::call::{CallRequest, CallSubject, Route};
 use bowline_core::error::CallError;
 use bowline_core::lane::{LaneAdmission, QueuePolicy, TURN_WAIT_MAX};
 use bowline_core::sync::lock;
@@ -46,13 +46,18 @@ enum StoreOutcome {
 }
 
 impl Outbox {
-    pub(super) async fn store_call(
+    /// Stores a call of a queued tool; requests besides tool calls pass.
+    pub(crate) async fn admit_call(
         &self,
         call: &CallRequest,
         route: &Arc<Route>,
         queue: &QueuePolicy,
         deadline: MonotonicTime,
     ) -> Result<OutboxAdmission, CallError> {
+        // A call that creates a task is answered by the task.
+        if call.wants_task || !matches!(call.subject, CallSubject::Tool(_)) {
+            return Ok(OutboxAdmission::Send(None));
+        }
         let shared = &self.shared;
         let keyed = KeyedWrite::new(call, route, &queue.key_channel)
             .map_err(|error| to_not_stored_error(route, error.to_string()))?;
@@ -174,7 +179,7 @@ impl OutboxShared {
             }
             ParkOutcome::Queued(reason) => reason,
         };
-        let session = call.client.as_ref().map(|caller| caller.session());
+        let session = call.message.client.as_ref().map(|caller| caller.session());
         let head = &write.record.head;
         self.on_queued(write.id, session, head);
         let queued_write = QueuedWrite {
@@ -183,7 +188,7 @@ impl OutboxShared {
             head,
         };
         OutboxAdmission::Replied {
-            reply: queued_reply(&queued_write, reason, &call.id),
+            reply: queued_reply(&queued_write, reason, &call.message.id),
             key: Arc::clone(&head.key),
         }
     }

@@ -36,13 +36,13 @@ impl KeyedWrite {
         route: &Route,
         channel: &KeyChannel,
     ) -> Result<Self, KeyError> {
-        let client_key = given_key(&call.params, call, channel);
+        let client_key = given_key(&call.message.params, call, channel);
         let key = client_key.map_or_else(generate_key, Ok)?;
-        let mut editor = ObjectEditor::new(&call.params);
+        let mut editor = ObjectEditor::new(&call.message.params);
         let whole = editor.whole();
         editor.replace(ByteSpan::from_range(&call.name_at), to_literal(&route.name));
         match channel {
-            KeyChannel::Argument(member) if argument_at(&call.params, member).is_none() => {
+            KeyChannel::Argument(member) if argument_at(&call.message.params, member).is_none() => {
                 editor.set_last(whole, &["arguments", member], to_literal(&key));
             }
             KeyChannel::Meta => {
@@ -136,7 +136,8 @@ fn dedupe_name(tool: &str, key: &str) -> Arc<str> {
 
 #[cfg(test)]
 mod tests {
-    use bowline_core::call::{CallSubject, EndpointScope, Principal, Role};
+    use bowline_core::call::{CallSubject, EndpointScope, Principal, RequestMessage, Role};
+    use bowline_core::era::Era;
 
     use super::*;
 
@@ -146,17 +147,20 @@ mod tests {
             principal: Arc::new(Principal::new("ann", Role::Owner)),
             scope: EndpointScope::All,
             subject: CallSubject::Tool("s__do".into()),
-            params: Bytes::copy_from_slice(params.as_bytes()),
             name_at: at.start..at.end,
             wants_task: false,
-            progress_at: None,
-            id: Bytes::from_static(b"1"),
             deadline: None,
-            client: None,
-            trace: None,
             run: None,
             idempotency_key: key.map(Into::into),
             stateless: None,
+            message: RequestMessage {
+                params: Bytes::copy_from_slice(params.as_bytes()),
+                progress_at: None,
+                id: Bytes::from_static(b"1"),
+                client: None,
+                trace: None,
+                era: Era::Legacy,
+            },
         }
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_core::call::{BodyKind, CallReply, CallRequest};
+use bowline_core::call::{BodyKind, CallReply, CallRequest, RequestMessage};
 use bowline_core::era::Era;
 use bowline_core::error::CallError;
 use bowline_core::lane::{WriteDisposition, is_gateway_limit, may_be_poison, on_live_error};
@@ -78,15 +78,18 @@ impl StoredCall {
         turn_guard: Option<TurnGuard>,
     ) -> Self {
         let stored = write.record.to_call();
+        let original = original.clone();
+        let has_token = original.message.progress_at.is_some();
         let call = CallRequest {
-            params: stored.params,
             subject: stored.subject,
             name_at: stored.name_at,
-            progress_at: stored
-                .progress_at
-                .filter(|_| original.progress_at.is_some()),
             idempotency_key: stored.idempotency_key,
-            ..original.clone()
+            message: RequestMessage {
+                params: stored.message.params,
+                progress_at: stored.message.progress_at.filter(|_| has_token),
+                ..original.message
+            },
+            ..original
         };
         Self {
             shared,
@@ -150,7 +153,12 @@ impl StoredCall {
                 if self.record_settlement(Settlement::Requeued).await == StorageState::Lost {
                     return outcome;
                 }
-                let session = self.call.client.as_ref().map(|caller| caller.session());
+                let session = self
+                    .call
+                    .message
+                    .client
+                    .as_ref()
+                    .map(|caller| caller.session());
                 if let Err(error) = &outcome {
                     self.shared.record_failure(self.write.id, error);
                 }
@@ -161,7 +169,7 @@ impl StoredCall {
                     position: self.write.position,
                     head,
                 };
-                return Ok(queued_reply(&queued_write, reason, &self.call.id));
+                return Ok(queued_reply(&queued_write, reason, &self.call.message.id));
             }
         }
         outcome

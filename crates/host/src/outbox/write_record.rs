@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bowline_core::call::{CallRequest, CallSubject, EndpointScope, Principal};
+use bowline_core::call::{CallRequest, CallSubject, EndpointScope, Principal, RequestMessage};
 use bowline_core::client_handle::SessionKey;
 use bowline_core::era::Era;
 use bowline_wire::object;
@@ -77,7 +77,7 @@ impl WriteHead {
             tool: Arc::clone(tool),
             key: Arc::clone(key),
             keep_ms,
-            modern: call.era() == Era::Modern,
+            modern: call.message.era == Era::Modern,
             scoped: true,
             stream: Some(call_stream(call)),
         }
@@ -119,6 +119,7 @@ impl WriteHead {
 /// id keeps its stream after a restart; a session numbered by this process does not.
 fn call_stream(call: &CallRequest) -> Arc<str> {
     let caller = call
+        .message
         .client
         .as_ref()
         .filter(|caller| !caller.answers_by_retry());
@@ -174,18 +175,22 @@ impl WriteRecord {
             principal: Arc::new(principal),
             scope,
             subject: CallSubject::Tool(Arc::clone(&self.head.tool)),
-            params: params.clone(),
             name_at,
             wants_task: false,
-            progress_at,
-            id: Bytes::from_static(b"0"),
             deadline: None,
-            client: None,
-            trace: None,
             run: None,
             idempotency_key: Some(Arc::clone(&self.head.key)),
             // Headers were checked on entry.
             stateless: self.head.modern.then(Box::default),
+            message: RequestMessage {
+                progress_at,
+                era: if self.head.modern {
+                    Era::Modern
+                } else {
+                    Era::Legacy
+                },
+                ..RequestMessage::new(params.clone())
+            },
         }
     }
 }
@@ -220,17 +225,16 @@ mod tests {
                 principal: Arc::new(principal),
                 scope,
                 subject: CallSubject::Tool("s__do".into()),
-                params: Bytes::new(),
                 name_at: 0..0,
                 wants_task: false,
-                progress_at: None,
-                id: Bytes::new(),
                 deadline: None,
-                client: None,
-                trace: None,
                 run: None,
                 idempotency_key: None,
                 stateless: nth.is_multiple_of(2).then(Box::default),
+                message: RequestMessage {
+                    era: [Era::Modern, Era::Legacy][nth % 2],
+                    ..RequestMessage::new(Bytes::new())
+                },
             };
             let head = WriteHead::new(&asked, &"s".into(), &"do".into(), &"k".into(), 5);
             let record = WriteRecord {
@@ -240,15 +244,18 @@ mod tests {
             let written = record.to_bytes();
             // Records from before the eras parse unchanged.
             let names_era = String::from_utf8_lossy(&written).contains("\"modern\"");
-            assert_eq!(names_era, asked.era() == Era::Modern);
+            assert_eq!(names_era, asked.message.era == Era::Modern);
             let read = WriteRecord::parse(&written).unwrap();
             assert_eq!(read, record);
             let call = read.to_call();
             assert_eq!(*call.principal, *asked.principal);
             assert_eq!(call.scope, asked.scope);
-            assert_eq!(call.era(), asked.era());
-            assert_eq!(&call.params[call.name_at], b"\"do\"");
-            assert_eq!(&call.params[call.progress_at.unwrap()], b"7");
+            assert_eq!(call.message.era, asked.message.era);
+            assert_eq!(&call.message.params[call.name_at], b"\"do\"");
+            assert_eq!(
+                &call.message.params[call.message.progress_at.unwrap()],
+                b"7"
+            );
         }
         // A record from before scoped keys keeps the key it was sent with.
         let old = r#"{"v":1,"principal":{"name":"ann","role":"owner"},"scope":"all","server":"s","tool":"do","key":"k","keep_ms":5,"params":{}}"#;
@@ -269,17 +276,20 @@ mod tests {
             principal: Arc::new(Principal::new("ann", Role::Owner)),
             scope: EndpointScope::All,
             subject: CallSubject::Tool("do".into()),
-            params: Bytes::new(),
             name_at: 0..0,
             wants_task: false,
-            progress_at: None,
-            id: Bytes::from_static(b"1"),
             deadline: None,
-            client: None,
-            trace: None,
             run: None,
             idempotency_key: None,
             stateless: None,
+            message: RequestMessage {
+                params: Bytes::new(),
+                progress_at: None,
+                id: Bytes::from_static(b"1"),
+                client: None,
+                trace: None,
+                era: Era::Legacy,
+            },
         };
         let head = WriteHead::new(&call, &"s".into(), &"do".into(), &"k".into(), 1);
         for (params, want) in [

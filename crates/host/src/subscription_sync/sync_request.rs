@@ -53,7 +53,7 @@ impl<'a> SyncRequest<'a> {
         write_string(&mut params, self.value);
         params.push(b'}');
         let end = clock.instant(clock.now().plus(STEP_TIMEOUT));
-        let request = LinkRequest::new_internal(self.method, Some(params.into()), end);
+        let request = LinkRequest::new_internal(self.method, params.into(), end);
         let timeout = ResponseWait::for_server(bowline_core::time::to_millis(STEP_TIMEOUT));
         let response = ready.link.request(request).await;
         let response = response

@@ -1,12 +1,7 @@
 //! Links dedicated to a session or a principal, besides the shared link of a server.
 
-mod link_restarts;
-mod link_selection;
-mod link_slot;
-
 use std::collections::HashMap;
 use std::future::pending;
-use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -30,6 +25,12 @@ use super::start_pacing::start_with_permit;
 use super::{ReadyLink, SupervisorDeps, SupervisorShared};
 use crate::spec::ServerSpec;
 use crate::subscription_sync::{self, SyncRequest};
+
+mod link_restarts;
+mod link_selection;
+mod link_slot;
+
+pub use self::link_selection::LinkLease;
 
 /// Maximum number of dedicated links of a server; an idle link makes room for a new link.
 pub(super) const DEDICATED_LINKS_MAX: usize = 32;
@@ -76,40 +77,6 @@ pub(super) struct DedicatedLinks {
     last_failure: Mutex<Option<(MonotonicTime, FailureCause)>>,
     /// Restart budget for lost processes; `None` for servers without a process.
     restarts: Option<DedicatedRestarts>,
-}
-
-/// A link in use by a call, with exclusive use where required.
-#[derive(Debug)]
-pub struct LinkLease {
-    ready: Arc<ReadyLink>,
-    _guard: Option<ExclusiveGuard>,
-}
-
-impl From<Arc<ReadyLink>> for LinkLease {
-    fn from(ready: Arc<ReadyLink>) -> Self {
-        Self {
-            ready,
-            _guard: None,
-        }
-    }
-}
-
-impl Deref for LinkLease {
-    type Target = ReadyLink;
-
-    fn deref(&self) -> &ReadyLink {
-        &self.ready
-    }
-}
-
-impl ReadyLink {
-    /// Returns the key of this link, for state that outlives a call.
-    pub(crate) fn link_key(&self) -> LinkKey {
-        match self.generation {
-            GENERATION_BASE.. => LinkKey(self.generation),
-            _ => LinkKey::SHARED,
-        }
-    }
 }
 
 impl DedicatedLinks {

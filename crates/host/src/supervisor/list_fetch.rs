@@ -239,11 +239,11 @@ async fn fetch_page(
     cursor: Option<&str>,
     deadline: Instant,
 ) -> Result<Bytes, ListError> {
-    let params = cursor.map(|cursor| {
+    let params = cursor.map_or_else(Bytes::new, |cursor| {
         let mut params = Vec::from(&b"{\"cursor\":"[..]);
         write_string(&mut params, cursor);
         params.push(b'}');
-        Bytes::from(params)
+        params.into()
     });
     let response = link
         .request(LinkRequest {

@@ -3,7 +3,8 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use bowline_core::call::{CallRequest, CallSubject, EndpointScope, Principal};
+use bowline_core::call::{CallRequest, CallSubject, EndpointScope, Principal, RequestMessage};
+use bowline_core::era::Era;
 use bowline_core::error::CallError;
 use bowline_core::{BoxFuture, name};
 use bowline_tools::ToolOutput;
@@ -116,16 +117,19 @@ pub(crate) fn build_tool_call(
         principal: Arc::clone(principal),
         scope,
         subject: CallSubject::Tool(tool.into()),
-        params: params.into(),
         name_at,
         wants_task: false,
-        progress_at: None,
-        id: Bytes::from_static(CALL_ID),
         deadline: context.timeout.map(|wait| host.clock().now().plus(wait)),
-        client: context.caller.clone(),
-        trace: context.trace.clone(),
         run: context.run.clone(),
         idempotency_key: None,
         stateless: None,
+        message: RequestMessage {
+            params: params.into(),
+            progress_at: None,
+            id: Bytes::from_static(CALL_ID),
+            client: context.caller.clone(),
+            trace: context.trace.clone(),
+            era: Era::Legacy,
+        },
     })
 }

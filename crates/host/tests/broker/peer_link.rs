@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use bowline_core::call::{BodyKind, CallReply, CallRequest, EndpointScope, Principal, Role};
+use bowline_core::call::{
+    BodyKind, CallReply, CallRequest, EndpointScope, Principal, RequestMessage, Role,
+};
 use bowline_core::client_handle::ClientHandle;
 use bowline_core::era::Era;
 use bowline_core::error::{
@@ -213,10 +215,13 @@ async fn only_progress_of_the_call_is_forwarded() {
     let token = params.find("\"mine\"").unwrap();
     let name = params.find("\"far__do\"").unwrap();
     let asked = CallRequest {
-        params: params.into(),
-        progress_at: Some(token..token + 6),
         name_at: name..name + 9,
-        client: Some(hearer.clone()),
+        message: RequestMessage {
+            params: params.into(),
+            progress_at: Some(token..token + 6),
+            client: Some(hearer.clone()),
+            ..plain.message
+        },
         ..plain
     };
     host.call(asked).await.unwrap();

@@ -102,10 +102,9 @@ async fn hit_has_caller_id_and_remaining_ttl() {
     let asks = || tool_call("s__do", r#"{"ttlMs":60000,"cacheScope":"public","n": 1.0}"#);
     call_ok(&host, asks()).await;
     advance_ms(20_000).await;
-    let other = CallRequest {
-        id: Bytes::from_static(b"42"),
-        ..asks()
-    };
+    let mut other = asks();
+    other.message.id = Bytes::from_static(b"42");
+
     let reply = host.call(other).await.unwrap();
     assert_eq!(
         (reply.origin, reply.response.body),
@@ -160,13 +159,11 @@ async fn sec_34_arguments_are_canonical_but_numbers_literal() {
 async fn relevant_meta_is_part_of_key() {
     let (_world, host) = ready_host().await;
     let with = |more: &str| {
-        let plain = tool_call("s__do", MINUTE);
-        let params = std::str::from_utf8(&plain.params).unwrap();
+        let mut call = tool_call("s__do", MINUTE);
+        let params = std::str::from_utf8(&call.message.params).unwrap();
         let params = params.strip_suffix('}').unwrap();
-        CallRequest {
-            params: format!("{params},\"_meta\":{more}}}").into(),
-            ..plain
-        }
+        call.message.params = format!("{params},\"_meta\":{more}}}").into();
+        call
     };
     assert_eq!(
         call_ok(&host, tool_call("s__do", MINUTE)).await,
@@ -404,9 +401,10 @@ async fn links_in_cache_hit_are_readable() {
     let world = SimWorld::new([("s", ServerScript::always(script))]);
     let host = world.start_host(vec![server_spec("s")], HostLimits::default());
     assert!(wait_for_state(&host, "s", "ready").await);
-    let of = |session: u64, call: CallRequest| CallRequest {
-        client: Some(RecordingClient::new(session)),
-        ..call
+    let of = |session: u64, call: CallRequest| {
+        let mut call = call;
+        call.message.client = Some(RecordingClient::new(session));
+        call
     };
     host.call(of(1, tool_call("s__do", "{}"))).await.unwrap();
     let reads = || subject_call(CallSubject::Resource("x://hidden".into()), "uri");

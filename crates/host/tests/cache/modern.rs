@@ -13,10 +13,10 @@ fn to_modern(call: CallRequest, retried: bool) -> CallRequest {
         is_continuation: retried,
         task_id: None,
     };
-    CallRequest {
-        stateless: Some(Box::new(stateless)),
-        ..call
-    }
+    let mut call = call;
+    call.stateless = Some(Box::new(stateless));
+    call.message.era = Era::Modern;
+    call
 }
 
 #[tokio::test(start_paused = true)]

@@ -70,9 +70,10 @@ async fn principal_isolation_makes_responses_private() {
         ..server_spec("s")
     };
     let (_world, host) = ready_with(own, HostLimits::default()).await;
-    let asks = |who, session| CallRequest {
-        client: Some(RecordingClient::new(session)),
-        ..as_principal(who, tool_call("s__do", MINUTE))
+    let asks = |who, session| {
+        let mut call = as_principal(who, tool_call("s__do", MINUTE));
+        call.message.client = Some(RecordingClient::new(session));
+        call
     };
     assert_eq!(call_ok(&host, asks("ann", 1)).await, live_outcome(0));
     assert_eq!(call_ok(&host, asks("ann", 2)).await, cached_outcome(0));
@@ -87,9 +88,10 @@ async fn session_isolation_disables_cache() {
         ..server_spec("s")
     };
     let (_world, host) = ready_with(own, HostLimits::default()).await;
-    let asks = || CallRequest {
-        client: Some(RecordingClient::new(1)),
-        ..tool_call("s__do", MINUTE)
+    let asks = || {
+        let mut call = tool_call("s__do", MINUTE);
+        call.message.client = Some(RecordingClient::new(1));
+        call
     };
     assert_eq!(call_ok(&host, asks()).await, live_outcome(0));
     assert_eq!(call_ok(&host, asks()).await, live_outcome(1));

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bowline_core::call::{
     CallReply, CallRequest, CallSubject, EndpointScope, FeatureKind, Principal, ReplyOrigin,
-    TaskOperation,
+    RequestMessage, TaskOperation,
 };
 use bowline_core::client_handle::{ClientHandle, SessionKey};
 use bowline_core::error::CallError;
@@ -224,7 +224,10 @@ impl Walk {
         CallRequest {
             principal: Arc::clone(who),
             scope: scope.clone(),
-            client: Some(RecordingClient::new(SESSION)),
+            message: RequestMessage {
+                client: Some(RecordingClient::new(SESSION)),
+                ..call.message
+            },
             ..call
         }
     }
@@ -322,7 +325,7 @@ impl Walk {
         self.host.set_policy(Policy::new(DefaultAction::Allow));
         let mut makes = world::as_owner(&who.name, tool_call("a__job", "{}"));
         makes.wants_task = true;
-        makes.client = Some(RecordingClient::new(SESSION));
+        makes.message.client = Some(RecordingClient::new(SESSION));
         self.host.call(makes).await.unwrap();
         self.host.set_policy(self.rules.to_policy());
         let scope = random_endpoint(&mut self.rng, "a");

@@ -222,7 +222,7 @@ pub(crate) async fn start_world() -> (SimWorld, Host) {
     let down = host.catalog().server("down").map(|offer| offer.staleness);
     assert_eq!(down, Some(Staleness::LastKnown), "still listed, and marked");
     let mut shown = as_owner("o", tool_call("a__shows", "{}"));
-    shown.client = Some(RecordingClient::new(SESSION));
+    shown.message.client = Some(RecordingClient::new(SESSION));
     host.call(shown).await.unwrap();
     (world, host)
 }

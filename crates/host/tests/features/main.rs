@@ -269,20 +269,20 @@ async fn shown_link_is_readable_by_session_only() {
         .with_behaviour("t", ToolBehaviour::RespondWith(result.to_owned()));
     let (world, host) = two_servers(full_server("a", &[], &[]), shows).await;
     let mut shown = tool_call("b__t", "{}");
-    shown.client = Some(RecordingClient::new(1));
+    shown.message.client = Some(RecordingClient::new(1));
     host.call(shown).await.unwrap();
 
     for uri in ["z:/1", "z:2"] {
         for (session, knows) in [(1, true), (2, false)] {
             let mut read = subject_call(resource_subject(uri), "uri");
-            read.client = Some(RecordingClient::new(session));
+            read.message.client = Some(RecordingClient::new(session));
             assert_eq!(host.call(read).await.is_ok(), knows, "{uri} {session}");
         }
     }
     assert_eq!(last_request(&world, "b"), r#"resources/read {"uri":"z:2"}"#);
     let with = |uri: &str| {
         let mut read = subject_call(resource_subject(uri), "uri");
-        read.client = Some(RecordingClient::new(1));
+        read.message.client = Some(RecordingClient::new(1));
         read
     };
     assert!(host.call(with("z:3")).await.is_err(), "a text is no link");

@@ -143,10 +143,9 @@ async fn dedicated_link_prevents_idle_stop() {
     let (world, host) = world_with(ServerScript::always(healthy_server()), spec);
     let caller: Arc<dyn ClientHandle> = RecordingClient::new(1);
     let session = caller.session();
-    let own = CallRequest {
-        client: Some(caller),
-        ..tool_call("s__do", "{}")
-    };
+    let mut own = tool_call("s__do", "{}");
+    own.message.client = Some(caller);
+
     host.call(own).await.unwrap();
     advance_clock(IDLE * 2).await;
     assert_eq!(

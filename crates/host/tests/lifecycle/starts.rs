@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_core::call::CallRequest;
 use bowline_host::HostLimits;
 use bowline_host::spec::{Isolation, ServerSpec};
 use bowline_host::supervisor::ServerAction;
@@ -128,10 +127,9 @@ async fn dedicated_links_share_start_limit() {
     assert!(wait_for_state(&host, "s", "ready").await);
     let mut calls = JoinSet::new();
     for session in [1, 2] {
-        let own = CallRequest {
-            client: Some(RecordingClient::new(session)),
-            ..tool_call("s__do", "{}")
-        };
+        let mut own = tool_call("s__do", "{}");
+        own.message.client = Some(RecordingClient::new(session));
+
         let host = host.clone();
         calls.spawn(async move { host.call(own).await.is_ok() });
     }

@@ -140,10 +140,9 @@ async fn completed_write_is_answered_from_record() {
         .call(call_with_key("k", r#"{"n":1}"#))
         .await
         .unwrap();
-    let again = CallRequest {
-        id: bytes::Bytes::from_static(b"99"),
-        ..call_with_key("k", r#"{"n": 1}"#)
-    };
+    let mut again = call_with_key("k", r#"{"n": 1}"#);
+    again.message.id = bytes::Bytes::from_static(b"99");
+
     let again = rig.host.call(again).await.unwrap();
     assert_eq!(again.origin, ReplyOrigin::Recorded);
     assert_eq!(reply_body(&again), reply_body(&first));

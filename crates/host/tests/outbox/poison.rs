@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bowline_core::call::{CallRequest, ReplyOrigin};
+use bowline_core::call::ReplyOrigin;
 use bowline_core::lane::POISON_TRIES_MAX;
 use bowline_host::outbox::QueuedCallState;
 use bowline_link::{LinkError, LinkExit};
@@ -50,10 +50,9 @@ async fn poison_write_becomes_dead_letter_while_server_serves() {
         let mut calls = 0;
         while rig.queued_calls().await[0].state != QueuedCallState::Dead {
             // Another session of the same principal writes meanwhile, without delay.
-            let other = CallRequest {
-                client: Some(RecordingClient::new(8)),
-                ..write_call("owner", "s__other", r#"{"n":2}"#)
-            };
+            let mut other = write_call("owner", "s__other", r#"{"n":2}"#);
+            other.message.client = Some(RecordingClient::new(8));
+
             let reply = rig.host.call(other).await.unwrap();
             if calls > 10 {
                 assert_eq!(reply.origin, ReplyOrigin::Live, "{calls}");

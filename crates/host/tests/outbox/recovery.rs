@@ -44,10 +44,9 @@ struct Sample {
 }
 
 fn numbered_write(session: u64, number: u64) -> CallRequest {
-    CallRequest {
-        client: Some(RecordingClient::new(session)),
-        ..write_call("owner", "s__do", &format!(r#"{{"n":{number}}}"#))
-    }
+    let mut call = write_call("owner", "s__do", &format!(r#"{{"n":{number}}}"#));
+    call.message.client = Some(RecordingClient::new(session));
+    call
 }
 
 /// A server that stays down for the outage when killed.
@@ -216,10 +215,8 @@ async fn caller_that_leaves_before_its_turn_is_withdrawn() {
     let rig = draining_rig(&gate).await;
     let keyed = || write_call("owner", "s__do", r#"{"n":3,"key":"mine"}"#);
     let host = rig.host.clone();
-    let call = CallRequest {
-        client: Some(RecordingClient::new(1)),
-        ..keyed()
-    };
+    let mut call = keyed();
+    call.message.client = Some(RecordingClient::new(1));
     let waits = spawn_task(async move { host.call(call).await });
     run_until_idle().await;
     assert_eq!(rig.queued_calls().await.len(), 2);

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_core::backoff::Backoff;
-use bowline_core::call::{CallReply, CallRequest, Effect, Principal, ReplyOrigin, Role};
+use bowline_core::call::{
+    CallReply, CallRequest, Effect, Principal, ReplyOrigin, RequestMessage, Role,
+};
 use bowline_core::error::CallError;
 use bowline_core::lane::KeyChannel;
 use bowline_host::outbox::QueuedCallView;
@@ -189,10 +191,14 @@ impl OutboxRig {
 
 /// Returns a call of a principal without its own role, from session 7.
 pub(crate) fn write_call(who: &str, tool: &str, arguments: &str) -> CallRequest {
+    let call = tool_call(tool, arguments);
     CallRequest {
         principal: Arc::new(Principal::new(who, Role::Owner)),
-        client: Some(RecordingClient::new(7)),
-        ..tool_call(tool, arguments)
+        message: RequestMessage {
+            client: Some(RecordingClient::new(7)),
+            ..call.message
+        },
+        ..call
     }
 }
 

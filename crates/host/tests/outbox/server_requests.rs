@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bowline_core::call::{CallRequest, ReplyOrigin};
-use bowline_core::era::{Era, StatelessContext};
+use bowline_core::era::Era;
 use bowline_link::{LinkError, LinkExit};
 use bowline_testkit::{
     GenerationScript, ReleaseGate, ServerScript, ToolBehaviour, advance_clock, reply_body,
@@ -22,11 +22,10 @@ fn server_saying(result: &str) -> GenerationScript {
     server_doing(ToolBehaviour::RespondWith(result.to_owned()))
 }
 
-fn to_modern(call: CallRequest) -> CallRequest {
-    CallRequest {
-        stateless: Some(Box::new(StatelessContext::default())),
-        ..call
-    }
+fn to_modern(mut call: CallRequest) -> CallRequest {
+    call.stateless = Some(Box::default());
+    call.message.era = Era::Modern;
+    call
 }
 
 #[tokio::test(start_paused = true)]

@@ -11,7 +11,7 @@ mod tasks;
 
 use std::sync::Arc;
 
-use bowline_core::call::{CallRequest, EndpointScope, Principal, Role};
+use bowline_core::call::{EndpointScope, Principal, Role};
 use bowline_core::client_handle::{ClientHandle, SessionKey};
 use bowline_core::error::CallError;
 use bowline_core::log_level::LogLevel;
@@ -476,10 +476,9 @@ async fn stateless_server_gets_no_levels_or_roots() {
         };
         let host = world.start_host(vec![spec], HostLimits::default());
         assert!(wait_for_state(&host, "s", "ready").await);
-        let call = CallRequest {
-            client: Some(RecordingClient::new(1)),
-            ..tool_call("s__t", "{}")
-        };
+        let mut call = tool_call("s__t", "{}");
+        call.message.client = Some(RecordingClient::new(1));
+
         let scope = server_scope("s");
         let owner = owner_principal();
         let level = host.set_log_level(&owner, &scope, SessionKey(1), LogLevel::Info);

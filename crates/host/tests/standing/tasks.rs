@@ -14,7 +14,7 @@ fn task_creating_call(server: &str, who: &str, session: u64) -> CallRequest {
     let mut made = tool_call(&format!("{server}__make"), "{}");
     made.principal = Arc::new(Principal::new(who, Role::Owner));
     made.wants_task = true;
-    made.client = Some(RecordingClient::new(session));
+    made.message.client = Some(RecordingClient::new(session));
     made
 }
 

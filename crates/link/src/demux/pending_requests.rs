@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::server_requests::{OpenServerRequest, ServerRequests};
-use crate::link::{LinkError, LinkRequest, ResponseKind};
+use crate::link::{LinkError, LinkRequest};
 
 /// Longest total client wait of a call before the deadline runs again.
 pub const CLIENT_WAIT_MAX: Duration = Duration::from_secs(3_600);
@@ -84,20 +84,49 @@ impl ClientWaitTime {
     }
 }
 
+/// Kind of a response, for the size limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ResponseKind {
+    /// One of the four lists.
+    List,
+    /// A tool result.
+    Result,
+    /// A resource or a prompt.
+    Content,
+    /// Everything else.
+    Other,
+}
+
+impl ResponseKind {
+    /// Returns the response kind of a method.
+    pub(crate) fn from_method(method: &str) -> Self {
+        match method {
+            method::TOOLS_LIST
+            | method::PROMPTS_LIST
+            | method::RESOURCES_LIST
+            | method::RESOURCES_TEMPLATES_LIST => Self::List,
+            method::TOOLS_CALL => Self::Result,
+            method::RESOURCES_READ | method::PROMPTS_GET => Self::Content,
+            _ => Self::Other,
+        }
+    }
+}
+
 impl PendingRequest {
     /// Returns the pending entry of a request and the response receiver.
     pub(crate) fn new(request: &LinkRequest) -> (Self, ResponseReceiver) {
         let (sender, receiver) = oneshot::channel();
-        let token = request.caller.as_ref().and_then(|_| {
-            let at = request.progress_at.clone()?;
+        let message = &request.message;
+        let token = message.client.as_ref().and_then(|_| {
+            let at = message.progress_at.clone()?;
             // Copied: the parameters can be large, and the wait long.
-            Some(Bytes::copy_from_slice(request.params.as_ref()?.get(at)?))
+            Some(Bytes::copy_from_slice(message.params.get(at)?))
         });
         let entry = Self {
             response: sender,
-            reply_id: request.reply_id.clone(),
-            era: request.era,
-            caller: request.caller.clone(),
+            reply_id: message.id.clone(),
+            era: message.era,
+            caller: message.client.clone(),
             token,
             client_wait: ClientWaitTime::default(),
             kind: ResponseKind::from_method(&request.method),

@@ -195,7 +195,7 @@ impl HttpConversation {
         match self.mode {
             HttpMode::Streamable | HttpMode::Sse => Ok(RequestKind::new_call(
                 body,
-                request.trace,
+                request.message.trace,
                 request.idempotency_header,
             )),
             HttpMode::Stateless => {
@@ -472,20 +472,8 @@ mod tests {
         let (events, _heard) = mpsc::channel(1);
         let (talk, _ends) =
             HttpConversation::new(&spec, http, info, HttpMode::Streamable, endpoint, events);
-        let request = LinkRequest {
-            method: "tools/call".into(),
-            params: None,
-            rename: None,
-            progress_at: None,
-            reply_id: Bytes::from_static(b"1"),
-            deadline: bowline_runtime::timer::now(),
-            caller: None,
-            trace: None,
-            idempotency_header: None,
-            caller_identity: None,
-            era: Era::Legacy,
-            header_params: None,
-        };
+        let deadline = bowline_runtime::timer::now();
+        let request = LinkRequest::new_internal("tools/call", Bytes::new(), deadline);
         let bytes = size_of_val(&talk.request(request));
         assert!(bytes <= CALL_FUTURE_BYTES_MAX, "{bytes}");
     }

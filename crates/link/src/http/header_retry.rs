@@ -112,11 +112,11 @@ impl HttpConversation {
         cursor: Option<&str>,
         deadline: Instant,
     ) -> Result<ServerResponse, LinkError> {
-        let params = cursor.map(|cursor| {
+        let params = cursor.map_or_else(Bytes::new, |cursor| {
             let mut out = br#"{"cursor":"#.to_vec();
             write_string(&mut out, cursor);
             out.push(b'}');
-            Bytes::from(out)
+            out.into()
         });
         let mut request = LinkRequest::new_internal(method::TOOLS_LIST, params, deadline);
         era_params::to_modern(&mut request, &self.client, self.capabilities());

@@ -291,7 +291,7 @@ impl HttpLink {
     async fn request_modern(&self, request: LinkRequest) -> Result<ServerResponse, LinkError> {
         let conversation = &self.conversation;
         let once = |round| conversation.request_stateless(round);
-        match request.era {
+        match request.message.era {
             Era::Modern => once(request).await,
             // Boxed: requests without rounds do not reserve memory for rounds.
             Era::Legacy => {
@@ -313,7 +313,7 @@ impl HttpLink {
         let Some(session) = legacy_session.get_or_open(request.deadline).await else {
             return self.request_modern(request).await;
         };
-        if request.era == Era::Modern {
+        if request.message.era == Era::Modern {
             era_params::to_legacy(&mut request);
         }
         session.request(request).await
@@ -326,7 +326,7 @@ impl Link for HttpLink {
         mut request: LinkRequest,
     ) -> BoxFuture<'_, Result<ServerResponse, LinkError>> {
         let conversation = &self.conversation;
-        match (request.era, conversation.mode.era()) {
+        match (request.message.era, conversation.mode.era()) {
             (Era::Legacy, Era::Legacy) => Box::pin(conversation.request(request)),
             (Era::Modern, Era::Legacy) => {
                 era_params::to_legacy(&mut request);

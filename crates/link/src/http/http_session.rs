@@ -7,6 +7,7 @@ use std::time::Duration;
 use bowline_core::pending_table::SendState;
 use bowline_runtime::timer;
 use bowline_wire::mcp::{Revision, method};
+use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE, USER_AGENT};
 use http::{HeaderName, HeaderValue};
 use tokio::sync::watch;
@@ -200,7 +201,7 @@ impl HttpConversation {
         deadline: Instant,
     ) -> Result<(), LinkError> {
         let notification = strip_newline(rpc::notification_frame(method::INITIALIZED, None));
-        let request = LinkRequest::new_internal(method::INITIALIZED, None, deadline);
+        let request = LinkRequest::new_internal(method::INITIALIZED, Bytes::new(), deadline);
         let kind = routing_headers::stateless_request(headers, notification, request)?;
         let mut delays = RETRY_DELAYS.iter();
         loop {

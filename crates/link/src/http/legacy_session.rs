@@ -86,11 +86,11 @@ fn needs_session(request: &LinkRequest) -> bool {
         method::TOOLS_CALL | method::PROMPTS_GET | method::RESOURCES_READ
     );
     let can_be_asked = |caller: &Arc<dyn ClientHandle>| caller.capabilities().has_any();
-    if !is_input_method || !request.caller.as_ref().is_some_and(can_be_asked) {
+    if !is_input_method || !request.message.client.as_ref().is_some_and(can_be_asked) {
         return false;
     }
-    let params = request.params.as_deref().unwrap_or_default();
-    match request.era {
+    let params = &request.message.params;
+    match request.message.era {
         // Later task requests use the modern era.
         Era::Legacy => object::field(params, "task").is_none(),
         // Possible tasks and continued requests stay in the modern era.
@@ -166,7 +166,8 @@ impl OpenLegacySession {
     /// Sends a request, after the server log level covers its caller's level.
     pub(super) async fn request(&self, request: LinkRequest) -> Result<ServerResponse, LinkError> {
         let level = request
-            .caller
+            .message
+            .client
             .as_ref()
             .and_then(|caller| caller.log_level());
         if let Some(level) = level.filter(|_| self.has_logging) {
@@ -191,8 +192,7 @@ impl OpenLegacySession {
         write_string(&mut params, level.as_str());
         params.push(b'}');
         let until = deadline.min(timer::deadline_after(LOG_LEVEL_TIMEOUT));
-        let request =
-            LinkRequest::new_internal(method::LOGGING_SET_LEVEL, Some(params.into()), until);
+        let request = LinkRequest::new_internal(method::LOGGING_SET_LEVEL, params.into(), until);
         match self.conversation.request(request).await {
             // A refusal would repeat, so it counts as sent.
             Ok(_) => *lock(&self.sent_level) = Some((session, level)),

@@ -44,7 +44,7 @@ pub(super) fn stateless_request(
     }
     let labels = StatelessHeaders {
         lines,
-        trace: request.trace,
+        trace: request.message.trace,
         key: request.idempotency_header,
     };
     Ok(RequestKind::Stateless(body, Box::new(labels)))
@@ -58,7 +58,7 @@ pub(super) fn routing_name(request: &LinkRequest) -> Option<String> {
         method::TASKS_GET | method::TASKS_UPDATE | method::TASKS_CANCEL => "taskId",
         _ => return None,
     };
-    let params = request.params.as_deref()?;
+    let params = &request.message.params;
     let at = object::field(params, key)?;
     match &request.rename {
         // The rename may concern a different string.
@@ -70,7 +70,7 @@ pub(super) fn routing_name(request: &LinkRequest) -> Option<String> {
 /// Returns the headers that repeat arguments.
 fn param_headers(request: &LinkRequest) -> Vec<(HeaderName, HeaderValue)> {
     let mirrors = request.header_params.as_deref().unwrap_or_default();
-    let params = request.params.as_deref().unwrap_or_default();
+    let params = &request.message.params;
     let Some(arguments) = object::field(params, "arguments").filter(|_| !mirrors.is_empty()) else {
         return Vec::new();
     };

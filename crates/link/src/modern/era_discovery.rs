@@ -31,7 +31,7 @@ pub(crate) enum DiscoverOutcome {
 
 /// Returns the `server/discover` request.
 pub(crate) fn discover_request(client: &ClientInfo, deadline: Instant) -> LinkRequest {
-    let mut request = LinkRequest::new_internal(method::DISCOVER, None, deadline);
+    let mut request = LinkRequest::new_internal(method::DISCOVER, Bytes::new(), deadline);
     era_params::to_modern(&mut request, client, ClientCapabilities::default());
     request
 }

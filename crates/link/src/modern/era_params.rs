@@ -34,10 +34,16 @@ pub(super) fn to_round(
 ) {
     // A legacy caller did not write modern members; remove them.
     to_legacy(request);
-    let level = request.caller.as_ref().map(|caller| caller.log_level());
+    let level = request
+        .message
+        .client
+        .as_ref()
+        .map(|caller| caller.log_level());
     let level = level.map(|level| level.unwrap_or(LEVEL_DEFAULT).as_str());
-    let params = request.params.take();
-    let params = params.unwrap_or_else(|| Bytes::from_static(NO_PARAMS));
+    let params = match std::mem::take(&mut request.message.params) {
+        params if params.is_empty() => Bytes::from_static(NO_PARAMS),
+        params => params,
+    };
     let stamp = MetaFields {
         capabilities: &request_meta::write_capabilities(
             capabilities,
@@ -48,22 +54,24 @@ pub(super) fn to_round(
     };
     let mut editor = ObjectEditor::new(&params);
     request_meta::add_meta(&mut editor, &stamp, front);
-    request.params = Some(finish_params(editor, request));
-    request.era = Era::Modern;
+    request.message.params = finish_params(editor, request);
+    request.message.era = Era::Modern;
 }
 
 /// Translates a modern request to the legacy era: removes handshake data and continuation members,
 /// as legacy servers use server requests instead.
 pub(crate) fn to_legacy(request: &mut LinkRequest) {
-    request.era = Era::Legacy;
-    if let Some(params) = request.params.take() {
-        let mut editor = ObjectEditor::new(&params);
-        request_meta::strip_meta(&mut editor);
-        request.params = Some(match editor.is_unchanged() {
-            true => params,
-            false => finish_params(editor, request),
-        });
+    request.message.era = Era::Legacy;
+    let params = std::mem::take(&mut request.message.params);
+    if params.is_empty() {
+        return;
     }
+    let mut editor = ObjectEditor::new(&params);
+    request_meta::strip_meta(&mut editor);
+    request.message.params = match editor.is_unchanged() {
+        true => params,
+        false => finish_params(editor, request),
+    };
 }
 
 /// Whether the response may be a task: if the caller wants a task, or asks about a task.
@@ -91,7 +99,7 @@ fn finish_params(editor: ObjectEditor<'_>, request: &mut LinkRequest) -> Bytes {
     if let Some(rename) = &mut request.rename {
         rename.at = editor.moved_range(&rename.at);
     }
-    if let Some(at) = &mut request.progress_at {
+    if let Some(at) = &mut request.message.progress_at {
         *at = editor.moved_range(at);
     }
     editor.finish().into()

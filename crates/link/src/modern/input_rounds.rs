@@ -47,7 +47,7 @@ where
         method::TASKS_CANCEL => return legacy_tasks::cancel_task(task_query, &mut send_once).await,
         _ => {}
     }
-    let caller = request.caller.clone();
+    let caller = request.message.client.clone();
     let round = |front: MemberList, client_time: Duration| {
         // The clone shares the parameter bytes.
         let mut next = request.clone();

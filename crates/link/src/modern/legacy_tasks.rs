@@ -45,7 +45,7 @@ impl TaskQuery<'_> {
         let mut next = self.request.clone();
         next.method = Cow::Borrowed(method);
         next.deadline += client_time;
-        let caller = self.request.caller.as_ref();
+        let caller = self.request.message.client.as_ref();
         let capabilities =
             caller.map_or_else(ClientCapabilities::default, |caller| caller.capabilities());
         era_params::to_round(&mut next, self.client, capabilities, front);
@@ -96,7 +96,7 @@ where
         let Some(task) = ParsedTask::parse(body) else {
             return Err(LinkError::BadResponse("it is no task".into()));
         };
-        let caller = query.request.caller.as_ref();
+        let caller = query.request.message.client.as_ref();
         if task.status.is_terminal() {
             if let Some(caller) = caller.filter(|_| task.status == TaskStatus::Completed) {
                 input_requests::notify_elicitations_complete(caller, &elicitations);

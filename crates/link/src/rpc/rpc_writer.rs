@@ -111,20 +111,21 @@ const ENVELOPE_BYTES: usize = 80;
 
 /// Returns a request with the link's own id.
 pub(crate) fn request_frame(id: u64, request: &LinkRequest, placement: TracePlacement) -> Vec<u8> {
-    let params = request.params.as_deref().unwrap_or_default();
+    let message = &request.message;
+    let params = message.params.as_ref();
     let mut out = Vec::with_capacity(params.len() + request.method.len() + ENVELOPE_BYTES);
     let mut digits = itoa::Buffer::new();
     let mut editor = ObjectEditor::new(params);
     if let Some(rename) = &request.rename {
         editor.replace(ByteSpan::from_range(&rename.at), to_literal(&rename.to));
     }
-    if let Some(at) = &request.progress_at {
+    if let Some(at) = &message.progress_at {
         editor.replace(ByteSpan::from_range(at), digits.format(id).as_bytes());
     }
-    if let Some(trace) = &request.trace {
+    if let Some(trace) = &message.trace {
         trace_params::add_trace(&mut editor, trace, placement);
     }
-    let params = request.params.is_some().then(|| editor.edited());
+    let params = (!params.is_empty()).then(|| editor.edited());
     write_request(&mut out, id, &request.method, params);
     out.push(b'\n');
     out

@@ -1,6 +1,5 @@
 //! Tests of an RPC connection, with a scripted server.
 
-use std::borrow::Cow;
 use std::future::Future;
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
@@ -9,7 +8,6 @@ use std::time::Duration;
 use bowline_core::client_handle::{
     ClientCapabilities, ClientCapability, ClientHandle, ServerRequest, ServerRequestId, SessionKey,
 };
-use bowline_core::era::Era;
 use bowline_testkit::{deadline_after, spawn_task, wait_bounded};
 use bytes::Bytes;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream};
@@ -137,27 +135,19 @@ impl RpcScene {
 
 /// Returns a request with the caller id `"a"`.
 fn test_request(method: &'static str) -> LinkRequest {
-    LinkRequest {
-        method: Cow::Borrowed(method),
-        params: None,
-        rename: None,
-        progress_at: None,
-        reply_id: Bytes::from_static(b"\"a\""),
-        deadline: deadline_after(Duration::from_secs(60)),
-        caller: None,
-        trace: None,
-        idempotency_header: None,
-        caller_identity: None,
-        era: Era::Legacy,
-        header_params: None,
-    }
+    let mut request = LinkRequest::new_internal(
+        method,
+        Bytes::new(),
+        deadline_after(Duration::from_secs(60)),
+    );
+    request.message.id = Bytes::from_static(b"\"a\"");
+    request
 }
 
 fn request_with_params(params: impl Into<Bytes>) -> LinkRequest {
-    LinkRequest {
-        params: Some(params.into()),
-        ..test_request("tools/call")
-    }
+    let mut request = test_request("tools/call");
+    request.message.params = params.into();
+    request
 }
 
 fn response_text(outcome: RpcOutcome) -> String {

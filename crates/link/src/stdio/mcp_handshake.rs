@@ -210,7 +210,7 @@ pub(crate) fn initialize_request(
 ) -> LinkRequest {
     LinkRequest::new_internal(
         method::INITIALIZE,
-        Some(initialize_params(client, capabilities)),
+        initialize_params(client, capabilities),
         deadline,
     )
 }

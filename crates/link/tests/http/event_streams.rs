@@ -129,7 +129,7 @@ async fn call_waits_for_get_stream() {
     let (mut scene, mut stream) = scene_with_open_get().await;
     let (caller, mut ears) = test_client();
     let mut asking = test_request("tools/call");
-    asking.caller = Some(caller);
+    asking.message.client = Some(caller);
     let call = scene.start_request(asking);
     let early = tokio::time::timeout(Duration::from_millis(200), scene.server.next_post());
     assert!(early.await.is_err(), "a question would be lost");
@@ -148,7 +148,7 @@ async fn unanswered_get_does_not_block_calls() {
     let (mut scene, _stream) = scene_with_open_get().await;
     let (caller, _ears) = test_client();
     let mut asking = test_request("tools/call");
-    asking.caller = Some(caller);
+    asking.message.client = Some(caller);
     let call = scene.start_request(asking);
     scene.server.next_post().await.respond_result("1").await;
     assert_eq!(response_text(call.await.unwrap()), result_text("1"));

@@ -171,7 +171,7 @@ async fn server_request_on_call_stream_is_answered() {
     let mut scene = HttpScene::new().await;
     let (end, mut ears) = test_client();
     let mut asking = test_request("tools/call");
-    asking.caller = Some(end);
+    asking.message.client = Some(end);
     let call = scene.start_request(asking);
     let mut seen = scene.server.next_post().await;
     let answer = result_body(&seen.id(), "3");
@@ -195,7 +195,7 @@ async fn deadline_pauses_during_client_wait() {
     let mut scene = HttpScene::new().await;
     let (end, mut ears) = test_client();
     let mut asking = test_request("tools/call");
-    asking.caller = Some(end);
+    asking.message.client = Some(end);
     asking.deadline = deadline_after(Duration::from_millis(500));
     let mut call = scene.start_request(asking);
     let mut seen = scene.server.next_post().await;
@@ -220,10 +220,10 @@ async fn notifications_before_response_reach_caller() {
     let (end, mut ears) = test_client();
     let mut asking = test_request("tools/call");
     let params = r#"{"_meta":{"progressToken":"tok"}}"#;
-    asking.params = Some(Bytes::from_static(params.as_bytes()));
+    asking.message.params = Bytes::from_static(params.as_bytes());
     let at = params.find(r#""tok""#).unwrap();
-    asking.progress_at = Some(at..at + 5);
-    asking.caller = Some(end);
+    asking.message.progress_at = Some(at..at + 5);
+    asking.message.client = Some(end);
     let call = scene.start_request(asking);
     let mut seen = scene.server.next_post().await;
     let id = seen.id();

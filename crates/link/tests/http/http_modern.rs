@@ -53,11 +53,10 @@ fn modern_request(method: &'static str, params: &str) -> LinkRequest {
         "" => format!("{{{meta}}}"),
         params => format!("{{{params},{meta}}}"),
     };
-    LinkRequest {
-        params: Some(params.into()),
-        era: Era::Modern,
-        ..test_request(method)
-    }
+    let mut request = test_request(method);
+    request.message.params = params.into();
+    request.message.era = Era::Modern;
+    request
 }
 
 /// Returns a JSON-RPC error body.

@@ -7,7 +7,6 @@
     reason = "tests"
 )]
 
-use std::borrow::Cow;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -130,20 +129,13 @@ async fn connect_within(spec: HttpSpec, wait: Duration) -> ConnectOutcome {
 
 /// Returns a request with the caller id `"a"`.
 fn test_request(method: &'static str) -> LinkRequest {
-    LinkRequest {
-        method: Cow::Borrowed(method),
-        params: Some(Bytes::from_static(br#"{"name":"x"}"#)),
-        rename: None,
-        progress_at: None,
-        reply_id: Bytes::from_static(b"\"a\""),
-        deadline: test_deadline(),
-        caller: None,
-        trace: None,
-        idempotency_header: None,
-        caller_identity: None,
-        era: Era::Legacy,
-        header_params: None,
-    }
+    let mut request = LinkRequest::new_internal(
+        method,
+        Bytes::from_static(br#"{"name":"x"}"#),
+        test_deadline(),
+    );
+    request.message.id = Bytes::from_static(b"\"a\"");
+    request
 }
 
 fn response_text(outcome: LinkOutcome) -> String {

@@ -8,7 +8,6 @@
 )]
 #![cfg(target_os = "linux")]
 
-use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -139,20 +138,9 @@ impl StdioScene {
 }
 
 fn tool_request(params: impl Into<Bytes>) -> LinkRequest {
-    LinkRequest {
-        method: Cow::Borrowed("tools/call"),
-        params: Some(params.into()),
-        rename: None,
-        progress_at: None,
-        reply_id: Bytes::from_static(b"77"),
-        deadline: test_deadline(),
-        caller: None,
-        trace: None,
-        idempotency_header: None,
-        caller_identity: None,
-        era: Era::Legacy,
-        header_params: None,
-    }
+    let mut request = LinkRequest::new_internal("tools/call", params.into(), test_deadline());
+    request.message.id = Bytes::from_static(b"77");
+    request
 }
 
 async fn call_tool(link: &dyn Link) -> Result<ServerResponse, LinkError> {

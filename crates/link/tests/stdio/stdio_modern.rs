@@ -142,10 +142,9 @@ impl ClientHandle for ScriptedClient {
 }
 
 fn client_call(caller: &Arc<ScriptedClient>) -> LinkRequest {
-    LinkRequest {
-        caller: Some(Arc::clone(caller) as Arc<dyn ClientHandle>),
-        ..tool_request(r#"{"name":"t"}"#)
-    }
+    let mut request = tool_request(r#"{"name":"t"}"#);
+    request.message.client = Some(Arc::clone(caller) as Arc<dyn ClientHandle>);
+    request
 }
 
 fn body_text(answer: &ServerResponse) -> &str {
@@ -324,10 +323,9 @@ async fn same_era_requests_pass_unchanged() {
     ));
     let link = scene.connect_link().await;
     let params = r#"{"_meta":{"x":1},"name":"t","requestState":"r"}"#;
-    let modern = LinkRequest {
-        era: Era::Modern,
-        ..tool_request(params)
-    };
+    let mut modern = tool_request(params);
+    modern.message.era = Era::Modern;
+
     let answer = link.request(modern).await.unwrap();
     assert_eq!(answer.era, Era::Modern);
     assert_eq!(
@@ -352,11 +350,10 @@ async fn modern_requests_are_translated_to_legacy() {
         r#""inputResponses":{}}"#
     );
     let token = params.find('9').unwrap();
-    let modern = LinkRequest {
-        era: Era::Modern,
-        progress_at: Some(token..token + 1),
-        ..tool_request(params)
-    };
+    let mut modern = tool_request(params);
+    modern.message.era = Era::Modern;
+    modern.message.progress_at = Some(token..token + 1);
+
     let answer = link.request(modern).await.unwrap();
     assert_eq!(answer.era, Era::Legacy);
     assert_eq!(
@@ -391,14 +388,12 @@ async fn progress_and_cancel_work_in_modern_era() {
     let caller = ScriptedClient::new(&[], &[]);
     let params = r#"{"_meta":{"progressToken":"mine"},"name":"t"}"#;
     let at = params.find("\"mine\"").unwrap();
-    let request = LinkRequest {
-        progress_at: Some(at..at + 6),
-        ..client_call(&caller)
-    };
-    let request = LinkRequest {
-        params: Some(params.into()),
-        ..request
-    };
+    let mut request = client_call(&caller);
+    request.message.progress_at = Some(at..at + 6);
+
+    let mut request = request;
+    request.message.params = params.into();
+
     let heard = caller.wait_until(|caller| caller.pushed.lock().unwrap().len() >= 2);
     tokio::select! {
         _ = link.request(request) => panic!("it is not answered"),

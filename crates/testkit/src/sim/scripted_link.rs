@@ -361,7 +361,9 @@ impl ScriptedLink {
             ToolBehaviour::Progress(times) => {
                 for done in 1..=times {
                     let notification = sim_json::progress_notification(request, done);
-                    if let (Some(sink), Some(notification)) = (&request.caller, notification) {
+                    if let (Some(sink), Some(notification)) =
+                        (&request.message.client, notification)
+                    {
                         sink.notify(notification.into());
                     }
                 }

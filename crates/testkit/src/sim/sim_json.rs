@@ -58,7 +58,7 @@ pub(crate) fn list_page(definitions: &[String], next: Option<&str>) -> String {
 
 /// Returns the parameters as received by the server, renamed if requested.
 pub(crate) fn sent_params(request: &LinkRequest) -> String {
-    let params = request.params.clone().unwrap_or_default();
+    let params = request.message.params.clone();
     let text = String::from_utf8_lossy(&params).into_owned();
     let Some(rename) = &request.rename else {
         return text;
@@ -92,7 +92,7 @@ pub(crate) fn parse_cursor(params: &str) -> &str {
 /// Wraps a result or error into a response to `request`.
 pub(crate) fn to_response(request: &LinkRequest, body: BodyKind, text: &str) -> ServerResponse {
     let mut bytes = Vec::new();
-    let body_at = Envelope::from_body(&request.reply_id, body)
+    let body_at = Envelope::from_body(&request.message.id, body)
         .write(&mut bytes, |out| out.extend_from_slice(text.as_bytes()));
     // Only modern results have a `resultType`.
     let era = match body == BodyKind::Result && text.contains("\"resultType\"") {
@@ -109,8 +109,8 @@ pub(crate) fn to_response(request: &LinkRequest, body: BodyKind, text: &str) -> 
 
 /// Returns a progress notification with the client's token, if requested.
 pub(crate) fn progress_notification(request: &LinkRequest, done: u32) -> Option<Vec<u8>> {
-    let params = request.params.as_ref()?;
-    let token = params.get(request.progress_at.clone()?)?;
+    let params = &request.message.params;
+    let token = params.get(request.message.progress_at.clone()?)?;
     let token = String::from_utf8_lossy(token);
     let params = format!("{{\"progressToken\":{token},\"progress\":{done}}}");
     let method = method::PROGRESS;

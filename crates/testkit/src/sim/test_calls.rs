@@ -3,10 +3,13 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bowline_core::call::{CallReply, CallRequest, CallSubject, EndpointScope, Principal, Role};
+use bowline_core::call::{
+    CallReply, CallRequest, CallSubject, EndpointScope, Principal, RequestMessage, Role,
+};
 use bowline_core::client_handle::{
     ClientCapabilities, ClientCapability, ClientHandle, ServerRequest, ServerRequestId, SessionKey,
 };
+use bowline_core::era::Era;
 use bowline_core::sync::lock;
 use bowline_host::Host;
 use bowline_host::ports::NotificationSink;
@@ -37,17 +40,20 @@ pub fn tool_call(tool: &str, arguments: &str) -> CallRequest {
         principal: Arc::new(Principal::new("owner", Role::Owner)),
         scope: EndpointScope::All,
         subject: CallSubject::Tool(tool.into()),
-        params: format!("{start}{name},\"arguments\":{arguments}}}").into(),
         name_at: start.len()..start.len() + name.len(),
         wants_task: false,
-        progress_at: None,
-        id: Bytes::from_static(CALL_ID.as_bytes()),
         deadline: None,
-        client: None,
-        trace: None,
         run: None,
         idempotency_key: None,
         stateless: None,
+        message: RequestMessage {
+            params: format!("{start}{name},\"arguments\":{arguments}}}").into(),
+            progress_at: None,
+            id: Bytes::from_static(CALL_ID.as_bytes()),
+            client: None,
+            trace: None,
+            era: Era::Legacy,
+        },
     }
 }
 
@@ -164,10 +170,14 @@ impl NotificationSink for RecordingSink {
 pub fn subject_call(subject: CallSubject, key: &str) -> CallRequest {
     let name = to_json_string(subject.name());
     let start = format!("{{\"{key}\":");
+    let call = tool_call("", "{}");
     CallRequest {
         subject,
-        params: format!("{start}{name}}}").into(),
         name_at: start.len()..start.len() + name.len(),
-        ..tool_call("", "{}")
+        message: RequestMessage {
+            params: format!("{start}{name}}}").into(),
+            ..call.message
+        },
+        ..call
     }
 }

@@ -1,6 +1,5 @@
 //! A stdio link works the same for a local and a remote process.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -57,11 +56,8 @@ async fn connect(
 }
 
 fn call() -> LinkRequest {
-    LinkRequest {
-        method: Cow::Borrowed("tools/call"),
-        params: Some(Bytes::from_static(br#"{"name":"x"}"#)),
-        ..LinkRequest::new_internal("tools/call", None, test_deadline())
-    }
+    let params = Bytes::from_static(br#"{"name":"x"}"#);
+    LinkRequest::new_internal("tools/call", params, test_deadline())
 }
 
 #[tokio::test]

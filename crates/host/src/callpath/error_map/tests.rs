@@ -31,7 +31,7 @@ fn assert_mapping(
     assert_eq!(explained.failure_class(), class, "{error}");
     assert_eq!(explained.execution_status(), error.execution(), "{error}");
     assert_eq!(explained.retry_advice(), retry, "{error}");
-    assert_eq!(to_health(Some(&explained)), health, "{error}");
+    assert_eq!(to_health(&explained), health, "{error}");
 }
 
 fn http_error(status: u16) -> LinkError {
@@ -335,16 +335,10 @@ fn only_server_and_transport_failures_count_against_server() {
         (not_sent_errors(), HealthSignal::Unknown),
     ] {
         for error in errors {
-            assert_eq!(to_health(Some(&error)), expect, "{error:?}");
+            assert_eq!(to_health(&error), expect, "{error:?}");
             kinds.insert(discriminant(&error));
         }
     }
-    let answered = to_health(None);
-    assert_eq!(
-        answered,
-        HealthSignal::Healthy,
-        "be it an error of the tool"
-    );
     assert_eq!(kinds.len(), KINDS, "a kind of error is missing here");
 }
 
@@ -362,7 +356,7 @@ fn message_text_does_not_affect_classification() {
         server: "s".into(),
         error: text.as_bytes().to_vec().into(),
     };
-    assert_eq!(to_health(Some(&refused)), HealthSignal::Healthy);
+    assert_eq!(to_health(&refused), HealthSignal::Healthy);
 }
 
 #[test]

@@ -11,7 +11,6 @@ use bowline_wire::jsonrpc::Envelope;
 use bowline_wire::object;
 use bowline_wire::splice::{ByteEdit, EditedText};
 use bytes::Bytes;
-use memchr::memmem::Finder;
 
 /// The member with the TTL, in its usual spelling.
 pub(super) const TTL_MEMBER: &[u8] = b"\"ttlMs\"";
@@ -33,11 +32,7 @@ pub(super) enum ResultHint {
 }
 
 /// Reads the cache hint of a result.
-pub(super) fn read_hint(result: &[u8], ttl: &Finder<'_>) -> ResultHint {
-    // Most results have no hint and are not parsed.
-    if ttl.find(result).is_none() {
-        return ResultHint::Missing;
-    }
+pub(super) fn read_hint(result: &[u8]) -> ResultHint {
     let (mut ttl_ms, mut scope) = (None, None);
     for (key, at) in object::fields(result) {
         let value = at.slice(result);
@@ -119,9 +114,7 @@ mod tests {
     use super::*;
 
     fn parse_ttl_ms(result: &str) -> Option<u128> {
-        let ResultHint::Ttl { ttl_ms, scope } =
-            read_hint(result.as_bytes(), &Finder::new(TTL_MEMBER))
-        else {
+        let ResultHint::Ttl { ttl_ms, scope } = read_hint(result.as_bytes()) else {
             return None;
         };
         let hint = parse_hint(result.as_bytes(), ttl_ms, scope, Duration::MAX)?;
@@ -159,7 +152,7 @@ mod tests {
     #[test]
     fn cached_reply_has_caller_id_and_remaining_ttl() {
         let result = br#"{"a": 1.0,"ttlMs" : 60000 ,"b":[]}"#;
-        let ResultHint::Ttl { ttl_ms, .. } = read_hint(result, &Finder::new(TTL_MEMBER)) else {
+        let ResultHint::Ttl { ttl_ms, .. } = read_hint(result) else {
             panic!("it says how long it is good");
         };
         let hit = CacheHit {

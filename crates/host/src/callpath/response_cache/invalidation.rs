@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use bowline_core::cache::PurgeScope;
-use bowline_core::call::{Effect, FeatureKind, Route};
+use bowline_core::call::FeatureKind;
 use bowline_link::LinkEvent;
 
 use super::ResponseCache;
-use crate::spec::{ServerSpec, ToolRule};
+use crate::spec::ToolRule;
 
 impl ResponseCache {
     /// Removes all responses of a server.
@@ -49,17 +49,4 @@ impl ResponseCache {
     fn purge_matching(&self, server: &Arc<str>, stale: PurgeScope<'_>) {
         self.update(|state| state.cache.purge_server(server, stale));
     }
-}
-
-/// Returns the rule of a tool configured as a write tool. A server's own annotation does not
-/// suffice: most servers annotate all tools as writing.
-pub(super) fn configured_write_rule<'a>(
-    route: &Route,
-    spec: &'a ServerSpec,
-) -> Option<&'a ToolRule> {
-    if route.effect != Effect::Write {
-        return None;
-    }
-    let rule = spec.tools.get(route.name.as_ref())?;
-    (rule.effect == Some(Effect::Write)).then_some(rule)
 }

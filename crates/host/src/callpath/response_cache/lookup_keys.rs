@@ -7,8 +7,7 @@ use bowline_wire::canonical::to_canonical;
 use bowline_wire::mcp::meta;
 use bowline_wire::object;
 
-use super::CacheRequest;
-use super::cache_flight::{CacheMiss, StorePolicy};
+use super::{CacheMiss, CacheRequest, StorePolicy};
 
 /// Members of `_meta` without influence on the response: progress token, trace context, protocol
 /// version, client info and log level. The gateway's own members have none either.
@@ -69,7 +68,7 @@ impl LookupKeys {
 /// Returns the key material besides the principal. A call with members besides name, arguments and
 /// `_meta` has no key: it may continue an earlier call.
 pub(super) fn key_base(request: CacheRequest<'_>) -> Option<ResultKeyBase> {
-    let params = &request.call.params;
+    let params = &request.call.message.params;
     let (mut arguments, mut meta) = (None, None);
     for (key, at) in object::fields(params) {
         match key.as_ref() {

@@ -14,6 +14,7 @@ use bowline_core::time::{MonotonicTime, to_millis};
 use bowline_link::{Link, LinkError, LinkRequest};
 use bowline_runtime::timer::sleep_until_due;
 use bowline_wire::mcp::method;
+use bytes::Bytes;
 
 use super::super::SupervisorShared;
 use crate::session_state::SessionState;
@@ -154,7 +155,7 @@ impl LinkMonitor {
                     Era::Legacy => method::PING,
                     Era::Modern => method::DISCOVER,
                 };
-                let request = LinkRequest::new_internal(method, None, deadline);
+                let request = LinkRequest::new_internal(method, Bytes::new(), deadline);
                 PingOutcome::from_result(&link.request(request).await)
             }));
         }

@@ -13,6 +13,7 @@ use bowline_core::retry::{JitterSource, Retry};
 use bowline_core::sync::lock;
 use bowline_link::{Link, LinkError, LinkRequest};
 use bowline_wire::mcp::method;
+use bytes::Bytes;
 
 use super::super::SupervisorShared;
 use crate::callpath::{ResponseWait, to_call_error};
@@ -84,7 +85,7 @@ fn send_check(link: Arc<dyn Link>, shared: &SupervisorShared) -> BoxFuture<'stat
             Era::Legacy => method::PING,
             Era::Modern => method::DISCOVER,
         };
-        let request = LinkRequest::new_internal(method, None, deadline);
+        let request = LinkRequest::new_internal(method, Bytes::new(), deadline);
         match link.request(request).await {
             Ok(_) => true,
             Err(error) => is_reached(&error),

@@ -1,5 +1,6 @@
 //! Selects the link for a call: shared, or dedicated to its session or principal.
 
+use std::ops::Deref;
 use std::sync::Arc;
 
 use bowline_core::call::{CallRequest, CallSubject};
@@ -10,9 +11,44 @@ use bowline_core::task_table::LinkKey;
 use bowline_core::time::MonotonicTime;
 use bowline_wire::mcp::method;
 
-use super::{DedicatedKey, LinkLease};
+use super::link_slot::ExclusiveGuard;
+use super::{DedicatedKey, GENERATION_BASE};
 use crate::spec::Isolation;
 use crate::supervisor::{ReadyLink, Supervisor};
+
+/// A link in use by a call, with exclusive use where required.
+#[derive(Debug)]
+pub struct LinkLease {
+    pub(super) ready: Arc<ReadyLink>,
+    pub(super) _guard: Option<ExclusiveGuard>,
+}
+
+impl From<Arc<ReadyLink>> for LinkLease {
+    fn from(ready: Arc<ReadyLink>) -> Self {
+        Self {
+            ready,
+            _guard: None,
+        }
+    }
+}
+
+impl Deref for LinkLease {
+    type Target = ReadyLink;
+
+    fn deref(&self) -> &ReadyLink {
+        &self.ready
+    }
+}
+
+impl ReadyLink {
+    /// Returns the key of this link, for state that outlives a call.
+    pub(crate) fn link_key(&self) -> LinkKey {
+        match self.generation {
+            GENERATION_BASE.. => LinkKey(self.generation),
+            _ => LinkKey::SHARED,
+        }
+    }
+}
 
 impl Supervisor {
     /// Returns the open shared link if the call surely uses it.
@@ -88,7 +124,7 @@ impl Supervisor {
         &self,
         call: &'a CallRequest,
     ) -> Option<(DedicatedKey, &'a Arc<dyn ClientHandle>)> {
-        let caller = call.client.as_ref()?;
+        let caller = call.message.client.as_ref()?;
         let session = || {
             let session = caller.session();
             (session != SessionKey(0)).then_some(DedicatedKey::Session(session))

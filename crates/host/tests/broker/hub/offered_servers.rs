@@ -158,10 +158,9 @@ async fn respond(peer: &RawPeer, request: &Value, body: &Value) {
 type CallTasks = JoinSet<Result<bowline_core::call::CallReply, CallError>>;
 
 fn start_call(rig: &HubRig, tool: &str, person: &Arc<AnsweringClient>) -> CallTasks {
-    let asked = CallRequest {
-        client: Some(Arc::clone(person) as Arc<dyn ClientHandle>),
-        ..tool_call(tool, "{}")
-    };
+    let mut asked = tool_call(tool, "{}");
+    asked.message.client = Some(Arc::clone(person) as Arc<dyn ClientHandle>);
+
     let (mut set, host) = (JoinSet::new(), rig.host.clone());
     set.spawn(async move { host.call(asked).await });
     set

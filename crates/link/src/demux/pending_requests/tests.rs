@@ -35,8 +35,8 @@ fn assert_recipient(calls: &str, want: &str) {
             true => method::TASKS_GET,
             false => method::TOOLS_CALL,
         };
-        let mut request = LinkRequest::new_internal(asked, None, now());
-        request.caller = Some(Arc::new(SessionClient {
+        let mut request = LinkRequest::new_internal(asked, Bytes::new(), now());
+        request.message.client = Some(Arc::new(SessionClient {
             session,
             answers_later: call.contains('m'),
         }));

@@ -274,8 +274,7 @@ impl<E: ListenTransport> ListenTask<E> {
     async fn open_stream(&mut self, filter: &ListenFilter) -> OpenOutcome {
         let deadline = now() + STREAM_LIFETIME_MAX;
         let params = filter.to_params().into();
-        let mut request =
-            LinkRequest::new_internal(method::SUBSCRIPTIONS_LISTEN, Some(params), deadline);
+        let mut request = LinkRequest::new_internal(method::SUBSCRIPTIONS_LISTEN, params, deadline);
         era_params::to_modern(&mut request, &self.client, ClientCapabilities::default());
         let ChangeStream {
             acknowledged,

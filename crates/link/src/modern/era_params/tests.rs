@@ -11,14 +11,13 @@ use crate::link::ParamRename;
 #[expect(clippy::disallowed_methods, reason = "nothing here waits")]
 fn test_request(params: &'static str) -> LinkRequest {
     let find = |what: &str| params.find(what).map(|at| at..at + what.len());
-    LinkRequest {
-        rename: find("\"old\"").map(|at| ParamRename {
-            at,
-            to: "new".into(),
-        }),
-        progress_at: find("4711"),
-        ..LinkRequest::new_internal("m", Some(params.into()), Instant::now())
-    }
+    let mut request = LinkRequest::new_internal("m", params.into(), Instant::now());
+    request.rename = find("\"old\"").map(|at| ParamRename {
+        at,
+        to: "new".into(),
+    });
+    request.message.progress_at = find("4711");
+    request
 }
 
 fn test_client_info() -> ClientInfo {
@@ -29,12 +28,12 @@ fn test_client_info() -> ClientInfo {
 }
 
 fn assert_positions_and_parse(request: &LinkRequest) -> Value {
-    let params = request.params.as_deref().unwrap();
+    let params = &request.message.params[..];
     let at = |range: &Range<usize>| &params[range.clone()];
     if let Some(rename) = &request.rename {
         assert_eq!(at(&rename.at), b"\"old\"");
     }
-    if let Some(token) = &request.progress_at {
+    if let Some(token) = &request.message.progress_at {
         assert_eq!(at(token), b"4711");
     }
     serde_json::from_slice(params).unwrap()
@@ -55,7 +54,7 @@ fn positions_survive_translation_and_back() {
             &test_client_info(),
             ClientCapabilities::default(),
         );
-        assert_eq!(sent.era, Era::Modern);
+        assert_eq!(sent.message.era, Era::Modern);
         let after = assert_positions_and_parse(&sent);
         assert_eq!(
             after["_meta"]["io.modelcontextprotocol/protocolVersion"],
@@ -100,10 +99,9 @@ fn caller_cannot_forge_gateway_meta() {
 
 #[test]
 fn translation_adds_missing_params() {
-    let mut sent = LinkRequest {
-        params: None,
-        ..test_request("{}")
-    };
+    let mut sent = test_request("{}");
+    sent.message.params = Bytes::new();
+
     to_modern(
         &mut sent,
         &test_client_info(),

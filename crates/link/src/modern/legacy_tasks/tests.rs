@@ -69,16 +69,15 @@ async fn run_with_responses(
     answers: Vec<ServerResponse>,
 ) -> (Result<ServerResponse, LinkError>, Vec<(String, Value)>) {
     let params = Bytes::from_static(br#"{"taskId":"t"}"#);
-    let mut request =
-        LinkRequest::new_internal(method, Some(params), now() + Duration::from_secs(60));
-    request.caller = caller.map(|caller| caller as Arc<dyn ClientHandle>);
+    let mut request = LinkRequest::new_internal(method, params, now() + Duration::from_secs(60));
+    request.message.client = caller.map(|caller| caller as Arc<dyn ClientHandle>);
     let client = ClientInfo {
         name: "c".into(),
         version: "1".into(),
     };
     let (mut answers, mut sent) = (VecDeque::from(answers), Vec::new());
     let mut once = |request: LinkRequest| {
-        let params = serde_json::from_slice(request.params.as_deref().unwrap()).unwrap();
+        let params = serde_json::from_slice(&request.message.params).unwrap();
         sent.push((request.method.into_owned(), params));
         let lost = LinkError::Timeout {
             sent: SendState::NotSent,

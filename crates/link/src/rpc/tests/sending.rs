@@ -24,16 +24,13 @@ async fn rename_and_token_edits_in_any_order() {
             let start = params.find(what).unwrap();
             start..start + what.len()
         };
-        let _call = scene
-            .start_call(LinkRequest {
-                rename: Some(ParamRename {
-                    at: at("\"s__t\""),
-                    to: "t\"".into(),
-                }),
-                progress_at: Some(at("\"T\"")),
-                ..request_with_params(params)
-            })
-            .await;
+        let mut request = request_with_params(params);
+        request.rename = Some(ParamRename {
+            at: at("\"s__t\""),
+            to: "t\"".into(),
+        });
+        request.message.progress_at = Some(at("\"T\""));
+        let _call = scene.start_call(request).await;
         let line = scene.read_line().await;
         assert!(line.ends_with(&format!(r#""params":{wire}}}"#)), "{line}");
     }

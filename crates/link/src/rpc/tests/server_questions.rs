@@ -13,9 +13,10 @@ async fn start_client_call(
     heard: &Arc<RecordingClient>,
 ) -> JoinHandle<RpcOutcome> {
     let call = scene
-        .start_call(LinkRequest {
-            caller: Some(Arc::clone(heard) as Arc<dyn ClientHandle>),
-            ..test_request("tools/call")
+        .start_call({
+            let mut request = test_request("tools/call");
+            request.message.client = Some(Arc::clone(heard) as Arc<dyn ClientHandle>);
+            request
         })
         .await;
     scene.read_line().await;

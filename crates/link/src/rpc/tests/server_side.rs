@@ -74,10 +74,11 @@ async fn progress_uses_caller_token_until_response() {
     let heard = Arc::new(RecordingClient::default());
     let params = r#"{"_meta":{"progressToken":"tok"}}"#;
     let call = scene
-        .start_call(LinkRequest {
-            progress_at: Some(26..31),
-            caller: Some(heard.clone()),
-            ..request_with_params(params)
+        .start_call({
+            let mut request = request_with_params(params);
+            request.message.progress_at = Some(26..31);
+            request.message.client = Some(heard.clone());
+            request
         })
         .await;
     assert!(scene.read_line().await.contains(r#"{"progressToken":1}"#));

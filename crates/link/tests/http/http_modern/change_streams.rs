@@ -214,7 +214,7 @@ async fn change_stream_carries_only_changes() {
     let (end, mut ears) = test_client();
     // A further round, which is always sent in the modern era.
     let mut asking = modern_request("tools/call", r#""name":"x","requestState":"s""#);
-    asking.caller = Some(end);
+    asking.message.client = Some(end);
     let call = scene.start_request(asking);
     let seen = scene.server.next_post().await;
     let id = stream.id();

@@ -30,7 +30,7 @@ async fn server_turned_legacy_is_reconnected() {
         let mut scene = modern_scene().await;
         let ping = scene.start_request(LinkRequest::new_internal(
             "server/discover",
-            None,
+            Bytes::new(),
             test_deadline(),
         ));
         let seen = scene.server.next_post().await;
@@ -57,7 +57,7 @@ async fn unchanged_or_failing_server_is_kept() {
     for (status, tries) in [(200, 1), (401, 1), (503, 3)] {
         let ping = scene.start_request(LinkRequest::new_internal(
             "server/discover",
-            None,
+            Bytes::new(),
             test_deadline(),
         ));
         for _ in 0..tries {
@@ -79,7 +79,7 @@ async fn server_turned_modern_is_reconnected() {
     // A caller can provoke this error with its own parameters.
     let (end, _ears) = test_client();
     let mut asking = test_request("tools/call");
-    asking.caller = Some(end);
+    asking.message.client = Some(end);
     let call = scene.start_request(asking);
     let seen = scene.server.next_post().await;
     let body = error_body(&seen.id(), -32020);
@@ -90,7 +90,11 @@ async fn server_turned_modern_is_reconnected() {
     );
     assert!(scene.link.is_open());
     // Requests of the gateway cannot provoke it.
-    let ping = scene.start_request(LinkRequest::new_internal("ping", None, test_deadline()));
+    let ping = scene.start_request(LinkRequest::new_internal(
+        "ping",
+        Bytes::new(),
+        test_deadline(),
+    ));
     let seen = scene.server.next_post().await;
     let body = error_body(&seen.id(), -32020);
     seen.respond(400, JSON, &body).await;

@@ -26,7 +26,7 @@ async fn modern_only_scene() -> HttpScene {
 fn client_call() -> (LinkRequest, ClientInbox) {
     let (end, ears) = test_client();
     let mut call = test_request("tools/call");
-    call.caller = Some(end);
+    call.message.client = Some(end);
     (call, ears)
 }
 
@@ -74,7 +74,7 @@ async fn modern_client_gets_input_request_unchanged() {
     let mut scene = modern_only_scene().await;
     let (end, mut ears) = test_client();
     let mut asking = modern_request("tools/call", r#""name":"x""#);
-    asking.caller = Some(end);
+    asking.message.client = Some(end);
     let call = scene.start_request(asking);
     scene
         .server

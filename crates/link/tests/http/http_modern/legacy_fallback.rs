@@ -7,7 +7,7 @@ use super::*;
 fn client_call() -> (LinkRequest, ClientInbox) {
     let (end, ears) = test_client();
     let mut call = test_request("tools/call");
-    call.caller = Some(end);
+    call.message.client = Some(end);
     (call, ears)
 }
 
@@ -82,7 +82,7 @@ async fn modern_only_server_gets_one_handshake() {
 async fn incapable_clients_and_tasks_skip_session() {
     let mut scene = modern_scene().await;
     let (mut task, _ears) = client_call();
-    task.params = Some(Bytes::from_static(br#"{"name":"x","task":{}}"#));
+    task.message.params = Bytes::from_static(br#"{"name":"x","task":{}}"#);
     let (mut list, _ears) = client_call();
     list.method = "tools/list".into();
     for asking in [test_request("tools/call"), task, list] {
@@ -185,7 +185,7 @@ async fn session_log_level_covers_callers() {
         ] {
             let (end, _ears) = test_client_with_level(level);
             let mut call = test_request("tools/call");
-            call.caller = Some(end);
+            call.message.client = Some(end);
             let calling = scene.start_request(call);
             if nth == 0 {
                 open_session(&mut scene.server, capabilities).await;
@@ -210,7 +210,7 @@ async fn modern_call_is_translated_for_session() {
     let mut scene = modern_scene().await;
     let (asked, _ears) = test_client();
     let mut first = modern_request("tools/call", r#""name":"x""#);
-    first.caller = Some(asked.clone());
+    first.message.client = Some(asked.clone());
     let calling = scene.start_request(first);
     scene.server.complete_handshake("one").await;
     let seen = scene.server.next_post().await;
@@ -223,10 +223,10 @@ async fn modern_call_is_translated_for_session() {
         r#"{"io.modelcontextprotocol/tasks":{}}}}}"#,
     );
     let mut task = modern_request("tools/call", r#""name":"x""#);
-    task.params = Some(Bytes::from_static(takes_tasks.as_bytes()));
+    task.message.params = Bytes::from_static(takes_tasks.as_bytes());
     let further = modern_request("tools/call", r#""name":"x","requestState":"s""#);
     for mut stays in [task, further] {
-        stays.caller = Some(asked.clone());
+        stays.message.client = Some(asked.clone());
         let calling = scene.start_request(stays);
         let seen = scene.server.next_post().await;
         assert_eq!(seen.header("mcp-session-id"), None, "{seen:?}");

@@ -10,7 +10,7 @@ async fn call_has_routing_headers() {
     let mut scene = modern_scene().await;
     let params = r#""name":"files__read","arguments":{"path":"a"}"#;
     let mut request = modern_request("tools/call", params);
-    let sent = String::from_utf8(request.params.clone().unwrap().to_vec()).unwrap();
+    let sent = String::from_utf8(request.message.params.to_vec()).unwrap();
     let at = sent.find(r#""files__read""#).unwrap();
     request.rename = Some(ParamRename {
         at: at..at + r#""files__read""#.len(),
@@ -103,7 +103,7 @@ async fn sse_response_after_notifications_arrives() {
     let (end, mut ears) = test_client();
     // A further round, which is always sent in the modern era.
     let mut asking = modern_request("tools/call", r#""name":"x","requestState":"s""#);
-    asking.caller = Some(end);
+    asking.message.client = Some(end);
     let call = scene.start_request(asking);
     let mut seen = scene.server.next_post().await;
     let answer = result_body(&seen.id(), "7");

@@ -25,7 +25,7 @@ struct ScriptedTransport {
 
 impl ListenTransport for ScriptedTransport {
     fn start_listen(self: &Arc<Self>, request: LinkRequest) -> ChangeStream {
-        let params = String::from_utf8(request.params.unwrap().to_vec()).unwrap();
+        let params = String::from_utf8(request.message.params.to_vec()).unwrap();
         let wish = params.split_once(r#""notifications":"#).unwrap().1;
         let wish = wish[..wish.rfind('}').unwrap()].to_owned();
         let mut wishes = self.wishes.lock().unwrap();

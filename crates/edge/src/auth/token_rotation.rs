@@ -1,44 +1,24 @@
-//! The owner token: authentication and rotation at runtime.
+//! Rotation of the owner token at runtime: on disk first, then in memory.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use arc_swap::ArcSwap;
-use bowline_core::call::{Principal, Role};
+use bowline_config::state;
 use bowline_core::sync::lock;
 
-use super::auth::{AuthenticatedCaller, SecretToken};
+use super::{CurrentToken, OwnerToken};
 use crate::tokens::IssuedToken;
-use bowline_config::state;
 
 /// Called with a new token, for components that redact the token from logs and results.
 type NewTokenHook = Box<dyn Fn(&str) + Send + Sync>;
 
-/// The current token, and its rotation.
-pub struct OwnerToken {
-    owner: Arc<Principal>,
-    current: ArcSwap<CurrentToken>,
-    rotation: Option<TokenRotation>,
-}
-
-struct CurrentToken {
-    token: SecretToken,
-    issued: Arc<IssuedToken>,
-}
-
-struct TokenRotation {
+/// File of the owner token.
+pub(super) struct TokenRotation {
     /// Path of the token file.
     file: PathBuf,
     on_new_token: NewTokenHook,
     /// Held during rotation, so that the file holds the valid token.
     lock: Mutex<()>,
-}
-
-impl fmt::Debug for OwnerToken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("OwnerToken(…)")
-    }
 }
 
 /// Reason for a failed rotation; the old token stays valid.
@@ -53,15 +33,6 @@ pub enum RotateError {
 }
 
 impl OwnerToken {
-    pub(super) fn new(token: &str) -> Self {
-        let owner = Arc::new(Principal::new("owner", Role::Owner));
-        Self {
-            current: ArcSwap::from_pointee(CurrentToken::new(token, &owner)),
-            owner,
-            rotation: None,
-        }
-    }
-
     /// Keeps the token in a file.
     pub(super) fn with_file(self, file: PathBuf, hook: NewTokenHook) -> Self {
         let rotation_lock = Mutex::new(());
@@ -73,15 +44,6 @@ impl OwnerToken {
             }),
             ..self
         }
-    }
-
-    /// Returns the owner if the token matches.
-    pub(super) fn authenticate(&self, token: &[u8]) -> Option<AuthenticatedCaller> {
-        let current = self.current.load();
-        current.token.matches(token).then(|| AuthenticatedCaller {
-            principal: Arc::clone(&self.owner),
-            token: Some(Arc::clone(&current.issued)),
-        })
     }
 
     /// Returns the path of the token file.
@@ -108,14 +70,5 @@ impl OwnerToken {
         let old = self.current.swap(new);
         old.issued.end_token();
         Ok(Arc::clone(&old.issued))
-    }
-}
-
-impl CurrentToken {
-    fn new(token: &str, owner: &Arc<Principal>) -> Self {
-        Self {
-            token: SecretToken::new(token),
-            issued: Arc::new(IssuedToken::for_owner(Arc::clone(owner))),
-        }
     }
 }
