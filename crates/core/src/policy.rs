@@ -325,12 +325,17 @@ impl Policy {
         }
     }
 
-    /// Returns the budget and rate of a principal.
+    /// Returns the role that limits a principal, with its budget and rate; `None` without limits.
     #[must_use]
-    pub fn allowance(&self, principal: &Principal) -> CallAllowance {
+    pub fn allowance<'p>(
+        &'p self,
+        principal: &'p Principal,
+    ) -> Option<(&'p Arc<str>, CallAllowance)> {
         match self.resolve_role(principal) {
-            ResolvedRole::Role(_, granted) => granted.allowance,
-            ResolvedRole::All | ResolvedRole::Undefined(_) => CallAllowance::default(),
+            ResolvedRole::Role(role, granted) if !granted.allowance.is_unlimited() => {
+                Some((role, granted.allowance))
+            }
+            ResolvedRole::Role(..) | ResolvedRole::All | ResolvedRole::Undefined(_) => None,
         }
     }
 

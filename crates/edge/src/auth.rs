@@ -14,7 +14,7 @@ use http::uri::Authority;
 use subtle::ConstantTimeEq as _;
 use thiserror::Error;
 
-pub use self::token_rotation::RotateError;
+pub(crate) use self::token_rotation::RotateError;
 use self::token_rotation::TokenRotation;
 use super::http_listener::{EdgeEndpoint, UpgradeTarget};
 use crate::tokens::{IssuedToken, TokenKind, TokenStore};

@@ -167,16 +167,12 @@ impl Authorizer {
         }
     }
 
-    /// Returns the spending limits of a principal and their role.
-    pub(crate) fn budget_limits(&self, principal: &Principal) -> BudgetLimits {
+    /// Returns the spending limits of a principal; `None` without limits.
+    pub(crate) fn budget_limits(&self, principal: &Principal) -> Option<BudgetLimits> {
         let force = self.active.load();
-        let policy = &force.policy;
-        let allowance = policy.allowance(principal);
-        let role = match allowance.is_unlimited() {
-            true => None,
-            false => policy.role_name(principal).cloned(),
-        };
-        BudgetLimits { role, allowance }
+        let (role, allowance) = force.policy.allowance(principal)?;
+        let role = Arc::clone(role);
+        Some(BudgetLimits { role, allowance })
     }
 
     /// Returns the identity of a principal, for the policy of a peer.

@@ -136,9 +136,7 @@ impl CallPath {
         // Budget: a unit for each call, whatever the result; then the principal's limit of calls in
         // flight, released on drop.
         if charge == ChargeState::Due {
-            let limits = self.authorizer.budget_limits(&call.principal);
-            self.budget.ensure_loaded(&limits).await;
-            self.budget.charge_call(call, &limits, started.now())?;
+            self.charge(call, started).await?;
         }
         let permit = self.limiter.acquire(&call.principal)?;
 
@@ -202,6 +200,15 @@ impl CallPath {
             None => outcome,
             Some(stored_call) => stored_call.settle(outcome, serves).await,
         }
+    }
+
+    /// Charges a call to its principal, if the policy limits the principal, and to its run.
+    async fn charge(&self, call: &CallRequest, started: ClockReading) -> Result<(), CallError> {
+        let Some(limits) = self.authorizer.budget_limits(&call.principal) else {
+            return budget::charge_run(call);
+        };
+        self.budget.ensure_loaded().await;
+        self.budget.charge_call(call, &limits, started.now())
     }
 
     /// Sends a call to its server. A stored write fails at once if its connection is known to be

@@ -155,7 +155,7 @@ fn parsed_policy_decides_as_written() {
         rule(&unknown, &all, tool, "write_a"),
         (true, "policy.default".to_owned())
     );
-    assert_eq!(policy.allowance(&ci).budget.unwrap().calls, 500);
+    assert_eq!(policy.allowance(&ci).unwrap().1.budget.unwrap().calls, 500);
 }
 
 #[test]

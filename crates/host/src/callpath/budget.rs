@@ -27,10 +27,9 @@ pub(crate) struct BudgetAccounts {
 }
 
 /// Spending limits of a principal under the policy, and the role they belong to.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct BudgetLimits {
-    /// `None` without limits.
-    pub(crate) role: Option<Arc<str>>,
+    pub(crate) role: Arc<str>,
     pub(crate) allowance: CallAllowance,
 }
 
@@ -53,9 +52,9 @@ impl BudgetAccounts {
     }
 
     /// Loads the stored accounts before the first limited call.
-    pub(crate) async fn ensure_loaded(&self, limits: &BudgetLimits) {
+    pub(crate) async fn ensure_loaded(&self) {
         // Boxed because it is rare: keeps the future of an ordinary call small.
-        if limits.role.is_some() && !self.store.is_loaded() {
+        if !self.store.is_loaded() {
             Box::pin(self.store.ensure_loaded()).await;
         }
     }
@@ -65,8 +64,7 @@ impl BudgetAccounts {
         self.store.close().await;
     }
 
-    /// Charges a call to its principal and to its run: to both or to neither. Without limits, no
-    /// count and no lock.
+    /// Charges a call to its principal and to its run: to both or to neither.
     ///
     /// Requests about an already charged task cost no budget and no run unit, but count towards the
     /// rate limit.
@@ -76,6 +74,7 @@ impl BudgetAccounts {
         limits: &BudgetLimits,
         now: MonotonicTime,
     ) -> Result<(), CallError> {
+        let principal = &call.principal.name;
         let cost = match call.subject {
             CallSubject::Task { .. } => CallCost::FollowUp,
             CallSubject::Tool(_)
@@ -84,29 +83,15 @@ impl BudgetAccounts {
             | CallSubject::CompletePrompt(_)
             | CallSubject::CompleteResource(_) => CallCost::Call,
         };
-        let principal = &call.principal.name;
-        let receipt = match &limits.role {
-            Some(role) => Some((
-                role,
-                self.charge_account(principal, role, limits, cost, now)?,
-            )),
-            None => None,
-        };
-        let Some(run) = call.run.as_ref().filter(|_| cost == CallCost::Call) else {
-            return Ok(());
-        };
-        run.charge_call().map_err(|exhausted| {
-            if let Some((role, receipt)) = receipt {
-                lock(&self.accounts).refund_charge(principal, role, receipt);
-            }
-            to_run_spent_error(principal, exhausted)
+        let receipt = self.charge_account(principal, limits, cost, now)?;
+        charge_run(call).inspect_err(|_| {
+            lock(&self.accounts).refund_charge(principal, &limits.role, receipt);
         })
     }
 
     fn charge_account(
         &self,
         principal: &Arc<str>,
-        role: &Arc<str>,
         limits: &BudgetLimits,
         cost: CallCost,
         now: MonotonicTime,
@@ -114,7 +99,8 @@ impl BudgetAccounts {
         let now = self.store.wall_time(now);
         let (charged, has_changed) = {
             let mut accounts = lock(&self.accounts);
-            let charged = accounts.charge_cost(principal, role, limits.allowance, cost, now);
+            let BudgetLimits { role, allowance } = limits;
+            let charged = accounts.charge_cost(principal, role, *allowance, cost, now);
             (charged, accounts.has_changes())
         };
         if has_changed {
@@ -137,6 +123,16 @@ impl BudgetAccounts {
                 after: Some(after),
             },
         })
+    }
+}
+
+/// Charges a call to its run, if any. Without spending limits that is all: no count and no lock.
+pub(crate) fn charge_run(call: &CallRequest) -> Result<(), CallError> {
+    match &call.run {
+        Some(run) if !matches!(call.subject, CallSubject::Task { .. }) => run
+            .charge_call()
+            .map_err(|exhausted| to_run_spent_error(&call.principal.name, exhausted)),
+        Some(_) | None => Ok(()),
     }
 }
 
@@ -226,7 +222,7 @@ mod tests {
         let per = Duration::from_secs(1);
         let (calls, burst) = (1, 4);
         let ceiling = BudgetLimits {
-            role: Some("r".into()),
+            role: "r".into(),
             allowance: CallAllowance {
                 budget: Some(BudgetRule { calls: 1, per }),
                 rate: Some(RateRule { calls, per, burst }),
