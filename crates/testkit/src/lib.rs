@@ -2,7 +2,7 @@
 //! polls. `schema`: official MCP schemas. `process`: signals and exits. `runtime`: bounded waits,
 //! clocks, tasks and sockets of asynchronous tests. `broker` and `executor`: rigs with a real end
 //! and a scripted end. `host`: scripted servers behind a host, with a record of every action, and a
-//! hub.
+//! hub. `gateway`: the gateway's binary in a process, servers and networks around it, and clients.
 //!
 //! Time is tokio's: a test with a paused clock controls time.
 #![allow(
@@ -15,6 +15,8 @@
 
 #[cfg(feature = "runtime")]
 mod clocks;
+#[cfg(all(feature = "gateway", target_os = "linux"))]
+pub mod gateway;
 #[cfg(feature = "schema")]
 mod mcp_schema;
 mod memory;

@@ -172,6 +172,7 @@ const CRATE_RULES: &[CrateRule] = &[
     CrateRule {
         name: TESTKIT_CRATE,
         own_crates: &[
+            "bowline-api",
             "bowline-tools",
             "bowline-executor",
             "bowline-broker",

@@ -16,6 +16,9 @@ pub(super) fn check_tree(tree: &SourceTree) -> Vec<TidyFinding> {
 /// The load generator, which shares no code with what it measures.
 pub(super) const LOAD_GENERATOR: &str = "crates/bench/";
 
+/// Test support, which spells messages as a peer would.
+const TEST_SUPPORT: &str = "crates/testkit/";
+
 /// Product code only: tests spell messages on purpose, and `testing/` has their corpora.
 fn is_checked(source: &SourceFile) -> bool {
     let path = source.path();
@@ -23,6 +26,7 @@ fn is_checked(source: &SourceFile) -> bool {
         && path.contains("/src/")
         && !path.contains("/testing/")
         && !path.starts_with(LOAD_GENERATOR)
+        && !path.starts_with(TEST_SUPPORT)
         && path != BUILDER
 }
 
@@ -84,6 +88,7 @@ mod tests {
             ("crates/x/src/a.rs", "(\"jsonrpc\", Members),\n"),
             ("xtask/src/a.rs", line),
             ("crates/bench/src/a.rs", line),
+            ("crates/testkit/src/a.rs", line),
         ] {
             assert_eq!(count_findings(path, text), 0, "{path}: {text}");
         }

@@ -9,13 +9,10 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
+use bowline_testkit::gateway::{Gateway, HttpConnection, Session, bowline_binary, fixture_config};
+use bowline_testkit::{is_alive, send_signal, wait_process_exit, wait_until};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-
-use crate::harness::{
-    Gateway, HttpConnection, Session, bowline_binary, fixture_config, is_alive, send_signal,
-    wait_process_exit, wait_until,
-};
 
 /// A client that exits at end of input, with the exit code read from stdin.
 const EXITING_CLIENT: &str = "#!/bin/sh\nread code\nexit ${code:-0}\n";

@@ -1,11 +1,12 @@
 //! Responses of a running gateway against the shared types of the API, resource by resource.
 //! `Gateway::get_api` checks the responses of all further tests in the same way.
 
+use bowline_testkit::gateway::{
+    Gateway, HttpConnection, assert_api_shape, assert_event_shape, fixture_config, server_config,
+};
 use serde_json::{Value, json};
 
 use crate::events::EventWatcher;
-use crate::harness::api_shapes::{assert_api_shape, assert_event_shape};
-use crate::harness::{Gateway, HttpConnection, fixture_config, server_config};
 
 /// A policy with every kind of rule, which lets anybody use everything else.
 const RULES: &str = r#"

@@ -7,11 +7,9 @@ mod export;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
+use bowline_testkit::gateway::{Gateway, HttpConnection, Session, bowline_binary, fixture_config};
+use bowline_testkit::wait_until;
 use serde_json::{Value, json};
-
-use crate::harness::{
-    Gateway, HttpConnection, Session, bowline_binary, fixture_config, wait_until,
-};
 
 fn audit_config(more: &str) -> String {
     format!(

@@ -1,8 +1,7 @@
 //! JSON-RPC batches; only sessions of 2025-03-26 may send a batch.
 
+use bowline_testkit::gateway::{Gateway, HttpConnection, Response, fixture_config};
 use serde_json::{Value, json};
-
-use crate::harness::{Gateway, HttpConnection, Response, fixture_config};
 
 struct BatchSession {
     http: HttpConnection,

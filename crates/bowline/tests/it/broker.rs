@@ -10,10 +10,11 @@ pub(crate) mod plain_peer;
 use std::path::Path;
 use std::time::Duration;
 
+use bowline_testkit::gateway::{Gateway, fixture_config};
+use bowline_testkit::wait_until;
 use serde_json::{Value, json};
 
 use self::plain_peer::{PlainPeer, call_body};
-use crate::harness::{Gateway, fixture_config, wait_until};
 
 /// Two servers, roles that see a part, and peers with extra rights.
 pub(crate) fn broker_config() -> String {

@@ -1,8 +1,8 @@
 //! Budgets over real sockets and real servers.
 
+use bowline_testkit::gateway::{Gateway, Response, Session, fixture_config};
+use bowline_testkit::{send_signal, wait_until};
 use serde_json::{Value, json};
-
-use crate::harness::{Gateway, Response, Session, fixture_config, send_signal, wait_until};
 
 fn budget_config(calls: u32) -> String {
     format!(

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::thread;
 
+use bowline_testkit::gateway::{Gateway, Session, fixture_config};
+use bowline_testkit::wait_until;
 use serde_json::{Value, json};
-
-use crate::harness::{Gateway, Session, fixture_config, wait_until};
 
 const TOOL: &str = "one__hinted";
 /// Calls of two principals together.

@@ -4,11 +4,13 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::process::Stdio;
 
+use bowline_testkit::gateway::{
+    Gateway, HttpConnection, ReceivedRequest, StubServer, fixture_binary,
+};
+use bowline_testkit::wait_until;
 use serde_json::{Value, json};
 
 use crate::credentials;
-use crate::harness::stub_server::{ReceivedRequest, StubServer};
-use crate::harness::{Gateway, HttpConnection, fixture_binary, wait_until};
 use crate::metrics::scrape_metrics;
 
 /// Number of planted secrets.

@@ -2,10 +2,9 @@
 
 use std::process::{Command, Output, Stdio};
 
+use bowline_testkit::gateway::{Gateway, bowline_binary, fixture_config};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-
-use crate::harness::{Gateway, bowline_binary, fixture_config};
 
 fn stdout_text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()

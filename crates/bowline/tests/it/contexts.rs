@@ -1,8 +1,7 @@
 //! Narrowing of open sessions, and profiles as endpoints.
 
+use bowline_testkit::gateway::{Gateway, HttpConnection, Response, Session, fixture_config};
 use serde_json::{Value, json};
-
-use crate::harness::{Gateway, HttpConnection, Response, Session, fixture_config};
 
 fn start_contexts() -> Gateway {
     let rules = r#"

@@ -11,10 +11,11 @@ use std::io::Write as _;
 use std::process::{Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
 
+use bowline_testkit::gateway::{
+    Gateway, HttpConnection, ReceivedRequest, Session, StubServer, bowline_binary,
+};
+use bowline_testkit::wait_until;
 use serde_json::{Value, json};
-
-use crate::harness::stub_server::{ReceivedRequest, StubServer};
-use crate::harness::{Gateway, HttpConnection, Session, bowline_binary, wait_until};
 
 /// An HTTP MCP server with authentication by `Authorization`: each accepted value has separate
 /// tools, other values are refused.

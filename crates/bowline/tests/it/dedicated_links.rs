@@ -1,8 +1,9 @@
 //! Dedicated links: log level, roots and tasks of a session, and cleanup at the end.
 
+use bowline_testkit::gateway::{Gateway, Session, fixture_config};
+use bowline_testkit::wait_until;
 use serde_json::{Value, json};
 
-use crate::harness::{Gateway, Session, fixture_config, wait_until};
 use crate::streams::next_event;
 use crate::test_servers::{fresh_mark, mark_config_line, marked_processes};
 

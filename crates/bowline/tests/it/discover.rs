@@ -2,9 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use bowline_testkit::gateway::{Gateway, fixture_config};
 use serde_json::{Value, json};
-
-use crate::harness::{Gateway, fixture_config};
 
 fn discover_entries(gateway: &Gateway, query: &str) -> Vec<Value> {
     let answer = gateway.get_api(&format!("/api/v1/discover{query}"));

@@ -11,10 +11,10 @@ use bowline_host::access_guard::{AccessGuard, GuardDecision};
 use bowline_host::tools::Toolbox;
 use bowline_host::{ContextSet, Host, Role, Server, SpawnOptions, ToolOutput};
 use bowline_testkit::block_on;
+use bowline_testkit::gateway::{HttpConnection, Session};
 use serde_json::json;
 use tokio::sync::oneshot;
 
-use crate::harness::{HttpConnection, Session};
 use crate::streams::next_event;
 
 /// A host served by its own thread, as an embedding program would.

@@ -3,11 +3,9 @@
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 
+use bowline_testkit::gateway::{Gateway, HttpConnection, bowline_binary, fixture_config};
+use bowline_testkit::{send_signal, wait_until};
 use serde_json::{Value, json};
-
-use crate::harness::{
-    Gateway, HttpConnection, bowline_binary, fixture_config, send_signal, wait_until,
-};
 
 /// A client of the event stream.
 pub(crate) struct EventWatcher {

@@ -7,12 +7,13 @@ mod limits;
 mod listening_executors;
 mod process_limits;
 
+use bowline_testkit::gateway::{
+    Executor, FixtureServer, Gateway, HttpConnection, Session, executor_server_config,
+};
+use bowline_testkit::wait_until;
 use serde_json::{Value, json};
 
 use crate::events::EventWatcher;
-use crate::harness::executor::{Executor, executor_server_config};
-use crate::harness::fixture_server::FixtureServer;
-use crate::harness::{Gateway, HttpConnection, Session, wait_until};
 use crate::streams::next_event;
 
 /// An empty policy.

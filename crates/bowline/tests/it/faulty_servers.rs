@@ -4,9 +4,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use bowline_testkit::gateway::{Gateway, fixture_config};
+use bowline_testkit::{resident_bytes, wait_until};
 use serde_json::{Value, json};
 
-use crate::harness::{Gateway, fixture_config, resident_bytes, wait_until};
 use crate::test_servers::{shell_handshake, shell_server};
 
 const MIB: usize = 1024 * 1024;

@@ -1,8 +1,8 @@
 //! The first call of an agent to a stdio server, and the tools it may see.
 
+use bowline_testkit::gateway::{Gateway, fixture_config};
+use bowline_testkit::wait_until;
 use serde_json::json;
-
-use crate::harness::{Gateway, fixture_config, wait_until};
 
 #[test]
 fn call_returns_under_its_own_id() {

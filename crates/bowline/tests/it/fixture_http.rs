@@ -2,10 +2,9 @@
 
 use std::net::{SocketAddr, TcpStream};
 
+use bowline_testkit::gateway::{FixtureServer, Session};
+use bowline_testkit::{is_alive, send_signal};
 use serde_json::json;
-
-use crate::harness::fixture_server::FixtureServer;
-use crate::harness::{Session, is_alive, send_signal};
 
 fn server_address(served: &FixtureServer) -> SocketAddr {
     let rest = served.url.strip_prefix("http://").unwrap();

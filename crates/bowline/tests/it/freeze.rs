@@ -3,9 +3,10 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
+use bowline_testkit::gateway::{Gateway, fixture_config};
+use bowline_testkit::{send_signal, wait_until};
 use serde_json::json;
 
-use crate::harness::{Gateway, fixture_config, send_signal, wait_until};
 use crate::storm::StopOnDrop;
 
 /// Settings of the frozen server: an open breaker would spare it the calls.

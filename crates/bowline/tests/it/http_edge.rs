@@ -3,11 +3,10 @@
 use std::io::BufRead as _;
 use std::time::{Duration, Instant};
 
+use bowline_testkit::gateway::{Gateway, HttpConnection, Session, fixture_config, server_config};
+use bowline_testkit::{is_alive, wait_until};
 use serde_json::json;
 
-use crate::harness::{
-    Gateway, HttpConnection, Session, fixture_config, is_alive, server_config, wait_until,
-};
 use crate::sec::{self, bearer_header, initialize_message, post_message};
 
 #[test]

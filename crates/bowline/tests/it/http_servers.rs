@@ -1,10 +1,8 @@
 //! HTTP servers with invalid responses: the caller's error, and the effect on the server's breaker.
 
+use bowline_testkit::gateway::{FaultyNetwork, FixtureServer, Gateway, Session};
+use bowline_testkit::wait_until;
 use serde_json::{Value, json};
-
-use crate::harness::faulty_network::FaultyNetwork;
-use crate::harness::fixture_server::FixtureServer;
-use crate::harness::{Gateway, Session, wait_until};
 
 /// The caller's error, and whether repeated responses of this kind open the breaker.
 struct FaultCase {

@@ -1,10 +1,10 @@
 //! Isolation: two sessions with clients for server requests, and a server with requests during
 //! calls of both.
 
+use bowline_testkit::gateway::{FixtureServer, Gateway, Session, fixture_config};
+use bowline_testkit::wait_until;
 use serde_json::{Value, json};
 
-use crate::harness::fixture_server::FixtureServer;
-use crate::harness::{Gateway, Session, fixture_config, wait_until};
 use crate::streams::next_event;
 use crate::test_servers::{fresh_mark, mark_config_line, marked_processes};
 

@@ -5,11 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use bowline_testkit::gateway::{Gateway, Session, fixture_config};
+use bowline_testkit::{is_alive, send_signal, wait_process_exit, wait_until};
 use serde_json::{Value, json};
 
-use crate::harness::{
-    Gateway, Session, fixture_config, is_alive, send_signal, wait_process_exit, wait_until,
-};
 use crate::test_servers::{
     env_number, fork_descendants, fresh_mark, mark_config_line, marked_processes,
 };

@@ -1,8 +1,8 @@
 //! Clients of 2024-11-05: a stream announces the POST endpoint and carries the responses.
 
+use bowline_testkit::gateway::{Gateway, HttpConnection, fixture_config};
+use bowline_testkit::wait_until;
 use serde_json::{Value, json};
-
-use crate::harness::{Gateway, HttpConnection, fixture_config, wait_until};
 
 struct SseClient {
     stream: HttpConnection,

@@ -4,9 +4,9 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use bowline_testkit::gateway::{Gateway, fixture_config, server_config};
+use bowline_testkit::wait_until;
 use serde_json::{Value, json};
-
-use crate::harness::{Gateway, fixture_config, server_config, wait_until};
 
 fn tool_names(list: &Value) -> Vec<String> {
     let tools = list["result"]["tools"].as_array().unwrap();

@@ -1,9 +1,9 @@
 //! `subscriptions/listen`: sessionless clients receive exactly the requested change notifications.
 
+use bowline_testkit::gateway::{Gateway, HttpConnection, ModernClient, fixture_config};
+use bowline_testkit::wait_until;
 use serde_json::{Value, json};
 
-use crate::harness::modern_client::ModernClient;
-use crate::harness::{Gateway, HttpConnection, fixture_config, wait_until};
 use crate::streams::next_event;
 
 const TOOLS: &str = "notifications/tools/list_changed";

@@ -1,8 +1,7 @@
 //! `/metrics` for a scraper.
 
+use bowline_testkit::gateway::{Gateway, HttpConnection, Response, fixture_config};
 use serde_json::json;
-
-use crate::harness::{Gateway, HttpConnection, Response, fixture_config};
 
 fn scrape_as(gateway: &Gateway, token: Option<&str>) -> Response {
     let bearer = token.map(|token| format!("Bearer {token}"));

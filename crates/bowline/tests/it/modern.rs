@@ -3,10 +3,8 @@
 mod cache_hints;
 mod headers;
 
+use bowline_testkit::gateway::{Gateway, HttpConnection, MODERN, ModernClient, fixture_config};
 use serde_json::{Value, json};
-
-use crate::harness::modern_client::{MODERN, ModernClient};
-use crate::harness::{Gateway, HttpConnection, fixture_config};
 
 fn start_gateway() -> Gateway {
     let gateway = Gateway::start(&fixture_config("one", &[]));

@@ -4,10 +4,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 
+use bowline_testkit::gateway::{
+    Gateway, HttpConnection, ReceivedRequest, Session, StubResponse, StubServer, fixture_binary,
+};
+use bowline_testkit::{send_signal, wait_until};
 use serde_json::{Value, json};
 
-use crate::harness::stub_server::{ReceivedRequest, StubResponse, StubServer};
-use crate::harness::{Gateway, HttpConnection, Session, fixture_binary, send_signal, wait_until};
 use crate::streams::next_event;
 
 const TOOLS_CHANGED: &str = "notifications/tools/list_changed";

@@ -11,11 +11,11 @@ mod restart;
 mod scoped_keys;
 mod unreachable_servers;
 
+use bowline_testkit::gateway::{Gateway, NetworkState, fixture_config};
+use bowline_testkit::wait_until;
 use serde_json::{Value, json};
 
 use self::outbox_setup::{OutboxSetup, expect_queued};
-use crate::harness::faulty_network::NetworkState;
-use crate::harness::{Gateway, fixture_config, wait_until};
 use crate::streams::next_event;
 
 #[test]

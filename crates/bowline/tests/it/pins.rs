@@ -8,10 +8,10 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 
+use bowline_testkit::gateway::{Gateway, HttpConnection, Session, fixture_config};
+use bowline_testkit::wait_until;
 use serde_json::{Value, json};
 use tempfile::TempDir;
-
-use crate::harness::{Gateway, HttpConnection, Session, fixture_config, wait_until};
 
 /// A fixture whose definitions a test writes into a file.
 struct ScriptedFixture {

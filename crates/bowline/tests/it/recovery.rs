@@ -4,13 +4,13 @@ use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use bowline_testkit::gateway::{FaultyNetwork, FixtureServer, Gateway, NetworkState, Session};
+use bowline_testkit::wait_until;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::executor::start_office;
-use crate::harness::faulty_network::{FaultyNetwork, NetworkState};
-use crate::harness::fixture_server::FixtureServer;
-use crate::harness::{Gateway, Session, sleep_as_stimulus, wait_until};
+use crate::stimulus::sleep_as_stimulus;
 
 /// Calls in flight when a connection is lost; more than open a breaker.
 const CALLS: usize = 8;

@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
+use bowline_testkit::gateway::{Gateway, Session};
+use bowline_testkit::wait_until;
 use serde_json::json;
 
-use crate::harness::{Gateway, Session, wait_until};
 use crate::test_servers::shell_server;
 
 /// A shell server: the list is the current content of a file, and every call succeeds. `$$` is an

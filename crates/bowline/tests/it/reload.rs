@@ -2,11 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
+use bowline_testkit::gateway::{Gateway, HttpConnection, fixture_config};
+use bowline_testkit::{is_alive, send_signal, wait_process_exit, wait_until};
 use serde_json::{Value, json};
 
-use crate::harness::{
-    Gateway, fixture_config, is_alive, send_signal, wait_process_exit, wait_until,
-};
 use crate::streams::next_event;
 
 fn config_path(gateway: &Gateway) -> PathBuf {
@@ -182,12 +181,12 @@ fn invalid_config_changes_nothing_and_names_line() {
 }
 
 /// Whether the rest of a stream contains a tools-changed notification.
-fn has_tools_changed(stream: &mut crate::harness::HttpConnection) -> bool {
+fn has_tools_changed(stream: &mut HttpConnection) -> bool {
     count_tools_changed(stream, usize::MAX) > 0
 }
 
 /// Counts tools-changed notifications, up to `max` or the end of the stream.
-fn count_tools_changed(stream: &mut crate::harness::HttpConnection, max: usize) -> usize {
+fn count_tools_changed(stream: &mut HttpConnection, max: usize) -> usize {
     let mut count = 0;
     while count < max {
         let Some(event) = next_event(stream) else {

@@ -3,9 +3,9 @@
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
+use bowline_testkit::WAIT_MAX;
+use bowline_testkit::gateway::{Gateway, HttpConnection, Response, Session, fixture_config};
 use serde_json::{Value, json};
-
-use crate::harness::{Gateway, HttpConnection, Response, Session, WAIT_MAX, fixture_config};
 
 fn start_limited() -> Gateway {
     let roles = "[roles.caller]\nallow = [\"one.*\"]\n";

@@ -1,8 +1,9 @@
 //! Roles over real sockets: visible and callable tools, and policy changes during open sessions.
 
+use bowline_testkit::gateway::{Gateway, HttpConnection, Session, fixture_config};
+use bowline_testkit::wait_until;
 use serde_json::{Value, json};
 
-use crate::harness::{Gateway, HttpConnection, Session, fixture_config, wait_until};
 use crate::streams::next_event;
 
 /// A gateway for every local client, in the role assigned by the file.

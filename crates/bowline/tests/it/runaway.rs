@@ -3,9 +3,10 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
+use bowline_testkit::gateway::{Gateway, fixture_config};
+use bowline_testkit::wait_until;
 use serde_json::{Value, json};
 
-use crate::harness::{Gateway, fixture_config, wait_until};
 use crate::test_servers::{
     error_field, fresh_mark, mark_config_line, marked_processes, shell_handshake, shell_server,
 };

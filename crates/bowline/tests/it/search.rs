@@ -1,9 +1,9 @@
 //! Large tool sets over real sockets: searched, described and called instead of listed, under the
 //! usual rules.
 
+use bowline_testkit::gateway::{Gateway, Session, fixture_config};
+use bowline_testkit::wait_until;
 use serde_json::{Value, json};
-
-use crate::harness::{Gateway, Session, fixture_config, wait_until};
 
 /// A gateway with two servers, open to every local client.
 fn start_open_gateway(gateway: &str) -> Gateway {

@@ -33,9 +33,9 @@ mod trust;
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 
+use bowline_testkit::WAIT_MAX;
+use bowline_testkit::gateway::{Gateway, HttpConnection, Response};
 use serde_json::{Value, json};
-
-use crate::harness::{Gateway, HttpConnection, Response, WAIT_MAX};
 
 /// Sends bytes and returns the reply until the gateway closes the connection.
 pub(crate) fn exchange_bytes(address: SocketAddr, bytes: &[u8]) -> String {

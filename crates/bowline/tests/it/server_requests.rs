@@ -1,8 +1,9 @@
 //! The calling client answers server requests.
 
+use bowline_testkit::gateway::{Gateway, fixture_config};
+use bowline_testkit::wait_until;
 use serde_json::json;
 
-use crate::harness::{Gateway, fixture_config};
 use crate::streams::next_event;
 
 /// A server request goes to the calling client, and the answer returns to the server.
@@ -62,7 +63,7 @@ fn server_request_skips_client_without_capability() {
     assert_eq!(question["method"], "sampling/createMessage", "{question}");
     // Ending the session refuses open server requests, so the server does not wait forever.
     session.end_session();
-    crate::harness::wait_until("the server is free", || {
+    wait_until("the server is free", || {
         gateway.server_status("one")["in_flight"] == 0
     });
 }

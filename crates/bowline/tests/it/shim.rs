@@ -11,14 +11,10 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 
+use bowline_testkit::gateway::{FixtureServer, Gateway, bowline_binary, fixture_config};
+use bowline_testkit::{WAIT_MAX, is_alive, send_signal, wait_process_exit, wait_until};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-
-use crate::harness::fixture_server::FixtureServer;
-use crate::harness::{
-    Gateway, WAIT_MAX, bowline_binary, fixture_config, is_alive, send_signal, wait_process_exit,
-    wait_until,
-};
 
 /// The client side of `bowline stdio`.
 #[derive(Debug)]

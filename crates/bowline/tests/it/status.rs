@@ -2,9 +2,10 @@
 
 use std::fs;
 
+use bowline_testkit::gateway::{Gateway, HttpConnection, fixture_config};
+use bowline_testkit::{is_alive, resident_bytes, send_signal, wait_until};
 use serde_json::{Value, json};
 
-use crate::harness::{Gateway, HttpConnection, fixture_config, is_alive, send_signal, wait_until};
 use crate::test_servers::{env_number, fork_descendants};
 
 /// A server with a large restart budget and a short backoff.
@@ -58,8 +59,7 @@ fn status_shows_all_server_fields() {
     }
     // The server and three descendants, the last reparented.
     assert_eq!(one["processes"], 4, "{one}");
-    let own =
-        crate::harness::resident_bytes(u32::try_from(one["pid"].as_u64().unwrap()).unwrap()) as u64;
+    let own = resident_bytes(u32::try_from(one["pid"].as_u64().unwrap()).unwrap()) as u64;
     let tree = one["memory_bytes"].as_u64().unwrap();
     assert!(tree > own / 2 && tree < 1 << 30, "{own} {tree}");
     let (p50, p99) = (

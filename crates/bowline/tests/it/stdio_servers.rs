@@ -5,12 +5,10 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use bowline_testkit::gateway::{Gateway, bowline_binary, fixture_config, server_config};
+use bowline_testkit::{is_alive, send_signal, wait_process_exit, wait_until};
 use serde_json::json;
 
-use crate::harness::{
-    Gateway, bowline_binary, fixture_config, is_alive, send_signal, server_config,
-    wait_process_exit, wait_until,
-};
 use crate::test_servers::{
     error_field, fork_descendants, fresh_mark, mark_config_line, marked_processes, shell_handshake,
     shell_server,

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use bowline_testkit::gateway::{Gateway, fixture_binary, fixture_config};
+use bowline_testkit::wait_until;
 use serde_json::json;
 
-use crate::harness::{Gateway, fixture_binary, fixture_config, wait_until};
 use crate::test_servers::{error_field, shell_handshake, shell_server};
 
 /// Names of the listed tools.

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
+use bowline_testkit::gateway::{Gateway, fixture_config};
+use bowline_testkit::wait_until;
 use serde_json::{Value, json};
-
-use crate::harness::{Gateway, fixture_config, wait_until};
 
 /// Restarts of each failing server within the test.
 const BUDGET: u64 = 2;

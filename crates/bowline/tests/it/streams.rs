@@ -1,8 +1,8 @@
 //! Streams of calls and sessions: opening and resuming.
 
+use bowline_testkit::gateway::{Gateway, HttpConnection, Session, fixture_config};
+use bowline_testkit::wait_until;
 use serde_json::{Value, json};
-
-use crate::harness::{Gateway, HttpConnection, Session, fixture_config, wait_until};
 
 /// An event of a stream.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]

@@ -3,10 +3,9 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
+use bowline_testkit::gateway::{Gateway, ReceivedRequest, Session, StubServer, fixture_config};
 use serde_json::{Value, json};
 
-use crate::harness::stub_server::{ReceivedRequest, StubServer};
-use crate::harness::{Gateway, Session, fixture_config};
 use crate::metrics::scrape_metrics;
 
 const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";

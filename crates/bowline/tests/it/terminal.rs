@@ -4,13 +4,10 @@ use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use bowline_testkit::gateway::{HttpConnection, bowline_binary, fixture_config};
+use bowline_testkit::{is_alive, send_signal, wait_process_exit, wait_until};
 use serde_json::Value;
 use tempfile::TempDir;
-
-use crate::harness::{
-    HttpConnection, bowline_binary, fixture_config, is_alive, send_signal, wait_process_exit,
-    wait_until,
-};
 
 /// A pseudo-terminal with a running gateway.
 #[derive(Debug)]

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
+use bowline_testkit::gateway::{Session, server_config};
+use bowline_testkit::is_alive;
 use serde_json::{Value, json};
-
-use crate::harness::{Session, is_alive, server_config};
 
 /// Returns the configuration of a shell server. The server counts input lines, so the era is
 /// configured instead of probed.

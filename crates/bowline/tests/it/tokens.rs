@@ -3,9 +3,8 @@
 mod owner_token;
 mod revocation;
 
+use bowline_testkit::gateway::{Gateway, HttpConnection, fixture_config};
 use serde_json::{Value, json};
-
-use crate::harness::{Gateway, HttpConnection, fixture_config};
 
 /// A server, and roles with a partial view.
 pub(crate) fn token_config() -> String {

@@ -8,10 +8,11 @@ mod shutdown;
 use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
 
+use bowline_testkit::gateway::{
+    Gateway, HttpConnection, Session, Worker, fixture_config, worker_command, write_private_file,
+};
 use serde_json::{Value, json};
 
-use crate::harness::worker::{Worker, worker_command};
-use crate::harness::{Gateway, HttpConnection, fixture_config};
 use crate::streams::next_event;
 
 const TOOLS_CHANGED: &str = "notifications/tools/list_changed";
@@ -81,7 +82,7 @@ fn hub_tools_and_changes_reach_worker_over_stdio() {
     let token = hub.create_role_token("w1", "all");
     let dir = tempfile::TempDir::new().unwrap();
     std::fs::write(dir.path().join("bowline.toml"), "").unwrap();
-    crate::harness::worker::write_private_file(&dir.path().join("hub.token"), &token);
+    write_private_file(&dir.path().join("hub.token"), &token);
     let args = [format!("http://{}", hub.address), "--stdio".to_owned()];
     let mut child = worker_command(dir.path(), &args)
         .stdin(Stdio::piped())
@@ -127,7 +128,7 @@ fn results_pass_through_worker_unchanged() {
     let worker = Worker::join(&hub, &token, "", &[]);
     let mut there = hub.open_session_as(&token, "/mcp");
     let mut here = worker.gateway.open_session("/mcp");
-    let raw = |session: &mut crate::harness::Session, name: &str, arguments: Value| {
+    let raw = |session: &mut Session, name: &str, arguments: Value| {
         let params = json!({"name": name, "arguments": arguments});
         let body = json!({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params});
         let answer = session.post_raw(body.to_string().as_bytes());

@@ -18,13 +18,12 @@ use std::path::Path;
 use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
 
+use bowline_testkit::gateway::{FaultyNetwork, FixtureServer, Gateway, fixture_config};
+use bowline_testkit::{PollPace, WAIT_MAX, wait_until, wait_until_at};
 use serde_json::json;
 
 use self::agent::{WriteAgent, WriteCounts};
 use self::kills::KillSchedule;
-use crate::harness::faulty_network::FaultyNetwork;
-use crate::harness::fixture_server::FixtureServer;
-use crate::harness::{Gateway, PollPace, WAIT_MAX, fixture_config, wait_until, wait_until_at};
 use crate::test_servers::env_number;
 
 /// Agents of each kind: with and without retries, over HTTP and over pipes.

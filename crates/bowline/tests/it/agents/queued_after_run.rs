@@ -1,11 +1,11 @@
 //! Queued writes of a run that ends before the delivery.
 
+use bowline_testkit::gateway::{FixtureServer, Gateway};
+use bowline_testkit::wait_until;
 use serde_json::json;
 use tempfile::TempDir;
 
 use super::{ClientRun, list_tokens};
-use crate::harness::fixture_server::FixtureServer;
-use crate::harness::{Gateway, wait_until};
 
 /// Queued writes of a run are delivered after the end of the run, but not after a revocation of the
 /// run's token.

@@ -3,9 +3,10 @@
 use std::io::Read as _;
 use std::net::{TcpListener, UdpSocket};
 
+use bowline_testkit::WAIT_MAX;
+use bowline_testkit::gateway::StubServer;
+
 use super::*;
-use crate::harness::WAIT_MAX;
-use crate::harness::stub_server::StubServer;
 
 /// The row in a syslog message.
 fn parse_syslog_row(message: &str) -> Value {

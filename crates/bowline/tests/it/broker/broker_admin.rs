@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use bowline_testkit::gateway::{Gateway, HttpConnection};
+use bowline_testkit::wait_until;
 use serde_json::{Value, json};
 
 use super::plain_peer::PlainPeer;
 use super::{create_token, start_broker};
-use crate::harness::{Gateway, HttpConnection, wait_until};
 
 fn run_json(gateway: &Gateway, args: &[&str]) -> Value {
     let output = gateway.run_cli(args);

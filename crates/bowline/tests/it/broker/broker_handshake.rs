@@ -4,11 +4,12 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
+use bowline_testkit::gateway::{Gateway, HttpConnection};
+use bowline_testkit::{WAIT_MAX, wait_until};
 use serde_json::json;
 
 use super::plain_peer::{PlainPeer, SocketEvent, dial_websocket};
 use super::{create_token, start_broker};
-use crate::harness::{Gateway, HttpConnection, WAIT_MAX, wait_until};
 
 /// Limit of connections without a `hello`.
 const PREHELLO_CONNECTIONS_MAX: usize = 256;

@@ -1,10 +1,11 @@
 //! A received message is never lost and never runs twice, through any kill of the gateway.
 
+use bowline_testkit::gateway::Gateway;
+use bowline_testkit::wait_until;
 use serde_json::{Value, json};
 
 use super::plain_peer::{PlainPeer, call_body};
 use super::{counting_fixture, create_token, wait_until_acked};
-use crate::harness::{Gateway, wait_until};
 
 fn count_effects(ledger: &std::path::Path, key: &str) -> usize {
     let text = std::fs::read_to_string(ledger).unwrap_or_default();

@@ -12,12 +12,12 @@ use bowline_host::broker::{
 };
 use bowline_host::tools::{ExecuteContext, ExecuteError, ToolExecutor as _, Toolbox};
 use bowline_host::{RoleAllowlist, ToolOutput};
-use bowline_testkit::block_on;
+use bowline_testkit::gateway::Gateway;
+use bowline_testkit::{block_on, wait_until};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
 use super::create_token;
-use crate::harness::{Gateway, wait_until};
 
 /// Peers; `tools` serves tools and may offer a server.
 const PEERS: &str = r#"

@@ -1,10 +1,10 @@
 //! The credential decides the identity of a peer, not its claims.
 
+use bowline_testkit::gateway::Gateway;
 use serde_json::{Value, json};
 
 use super::plain_peer::PlainPeer;
 use super::{broker_config, create_token, start_broker};
-use crate::harness::Gateway;
 
 fn assert_hello_refused(gateway: &Gateway, agent: &Value, token: &str) {
     let mut peer = PlainPeer::connect(gateway.address);

@@ -5,12 +5,11 @@ use std::collections::VecDeque;
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
+use bowline_testkit::WAIT_MAX;
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
 use tokio_tungstenite::tungstenite::http::StatusCode;
 use tokio_tungstenite::tungstenite::{self, Message, WebSocket};
-
-use crate::harness::WAIT_MAX;
 
 /// A connection.
 #[derive(Debug)]

@@ -1,9 +1,9 @@
 //! The caller's credential is not forwarded to servers.
 
+use bowline_testkit::gateway::{Gateway, HttpConnection};
 use serde_json::json;
 
 use super::{GuardedServer, call_outcome, set_secret, wait_for_listed_server};
-use crate::harness::{Gateway, HttpConnection};
 
 #[test]
 fn sec_15_caller_token_never_reaches_server() {

@@ -2,8 +2,10 @@
 
 use std::process::{Command, Stdio};
 
+use bowline_testkit::gateway::bowline_binary;
+use bowline_testkit::wait_until;
+
 use super::GuardedServer;
-use crate::harness::{bowline_binary, wait_until};
 
 /// Starts a keychain, stores a secret, serves, and replaces the secret.
 const SCRIPT: &str = r#"

@@ -3,10 +3,11 @@
 use std::fs;
 use std::path::PathBuf;
 
+use bowline_testkit::gateway::Gateway;
+use bowline_testkit::wait_until;
 use serde_json::json;
 
 use super::{GuardedServer, call_outcome, open_stream, set_secret, wait_for_listed_server};
-use crate::harness::{Gateway, wait_until};
 
 /// A secret file in a directory outside the gateway's.
 fn create_secret_file(value: &str) -> (tempfile::TempDir, PathBuf) {

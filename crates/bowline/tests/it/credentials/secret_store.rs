@@ -2,10 +2,11 @@
 
 use std::fs;
 
+use bowline_testkit::gateway::{Gateway, bowline_binary, fixture_binary};
+use bowline_testkit::wait_until;
 use serde_json::{Value, json};
 
 use super::{GuardedServer, run_command, set_secret, wait_for_listed_server};
-use crate::harness::{Gateway, bowline_binary, fixture_binary, wait_until};
 
 /// A child with a secret in the environment.
 fn child_config(name: &str, more: &str) -> String {

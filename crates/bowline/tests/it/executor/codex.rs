@@ -18,14 +18,12 @@ use bowline_link::http::http_client::{
 };
 use bowline_link::websocket::dial;
 use bowline_runtime::TaskTracker;
-use bowline_testkit::{poll_for, test_deadline};
+use bowline_testkit::gateway::{FixtureServer, Gateway, executor_server_config};
+use bowline_testkit::{poll_for, send_signal, test_deadline};
 use http::Method;
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::harness::executor::executor_server_config;
-use crate::harness::fixture_server::FixtureServer;
-use crate::harness::{Gateway, send_signal};
 use crate::peers::PeerManifest;
 
 /// A Codex exec-server in a separate process and directory.

@@ -1,10 +1,10 @@
 //! Servers started by an executor: only servers of the executor's config.
 
+use bowline_testkit::gateway::{Executor, Gateway, fixture_config};
+use bowline_testkit::wait_until;
 use serde_json::json;
 
 use super::ROLE;
-use crate::harness::executor::Executor;
-use crate::harness::{Gateway, fixture_config, wait_until};
 
 /// A gateway whose servers `files` and `odd` run on `office`.
 const GATEWAY: &str = "[servers.files]\nvia = \"executor:office\"\nserver = \"tools\"\n\

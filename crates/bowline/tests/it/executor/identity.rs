@@ -1,13 +1,14 @@
 //! Identity of executors: principals and executor names.
 
+use bowline_testkit::gateway::{
+    Executor, FixtureServer, Gateway, HttpConnection, executor_server_config, run_failing_executor,
+    write_private_file,
+};
+use bowline_testkit::wait_until;
 use serde_json::{Value, json};
 
 use super::{ROLE, allow_arguments, start_office};
 use crate::events::EventWatcher;
-use crate::harness::executor::{Executor, executor_server_config, run_failing_executor};
-use crate::harness::fixture_server::FixtureServer;
-use crate::harness::worker::write_private_file;
-use crate::harness::{Gateway, HttpConnection, wait_until};
 
 /// Rights of a principal with several executor names.
 const LAB: &str = "[principals.lab]\nexecutors = [\"lab-*\", \"attic\"]\n";

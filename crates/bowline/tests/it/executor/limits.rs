@@ -1,12 +1,10 @@
 //! Egress rules and secrets of an executor.
 
+use bowline_testkit::gateway::{Executor, FixtureServer, Gateway, executor_server_config};
 use serde_json::{Value, json};
 
 use super::ROLE;
 use crate::credentials::{GuardedServer, call_outcome};
-use crate::harness::Gateway;
-use crate::harness::executor::{Executor, executor_server_config};
-use crate::harness::fixture_server::FixtureServer;
 
 /// A gateway with the given servers, and the executor `office` with a config and arguments.
 fn start_joined(servers: &str, config: &str, args: &[&str]) -> (Gateway, Executor) {

@@ -1,11 +1,12 @@
 //! Executors that listen and are dialled by the gateway.
 
+use bowline_testkit::gateway::{
+    Executor, FixtureServer, Gateway, HttpConnection, executor_server_config, run_failing_executor,
+};
+use bowline_testkit::wait_until;
 use serde_json::json;
 
 use super::allow_arguments;
-use crate::harness::executor::{Executor, executor_server_config, run_failing_executor};
-use crate::harness::fixture_server::FixtureServer;
-use crate::harness::{Gateway, HttpConnection};
 
 const TOKEN: &str = "a-token-of-an-executor-that-listens";
 
@@ -58,7 +59,7 @@ fn listening_executor_refuses_gateway_without_token() {
     let config = executor_server_config("far", &served, "office")
         + &executor_entry(&executor, "another", "");
     let gateway = Gateway::start(&config);
-    crate::harness::wait_until("it is told why", || {
+    wait_until("it is told why", || {
         let lost = gateway.executor_status("office")["lost"].to_string();
         lost.contains("401")
     });

@@ -1,11 +1,11 @@
 //! Servers on an executor are treated like children of a gateway: within limits, and never left
 //! behind.
 
+use bowline_testkit::gateway::{Executor, Gateway};
+use bowline_testkit::wait_until;
 use serde_json::{Value, json};
 
 use super::ROLE;
-use crate::harness::executor::Executor;
-use crate::harness::{Gateway, wait_until};
 use crate::test_servers::{
     fresh_mark, mark_config_line, marked_processes, shell_handshake, shell_server,
 };

@@ -1,9 +1,7 @@
 //! Cache hints of lists: TTL and scope, if servers send them.
 
+use bowline_testkit::gateway::{Gateway, StubServer, fixture_config};
 use serde_json::{Value, json};
-
-use crate::harness::stub_server::StubServer;
-use crate::harness::{Gateway, fixture_config};
 
 /// Longer than any test.
 const HOUR_MS: u64 = 3_600_000;

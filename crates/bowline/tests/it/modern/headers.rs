@@ -1,11 +1,11 @@
 //! Mismatched headers: a proxy could authorize one call while another runs, so none runs.
 
+use bowline_testkit::gateway::{
+    Gateway, HttpConnection, MODERN, ModernClient, StubServer, fixture_config,
+};
 use serde_json::{Value, json};
 
 use super::{HeaderEdit, send_edited};
-use crate::harness::modern_client::{MODERN, ModernClient};
-use crate::harness::stub_server::StubServer;
-use crate::harness::{Gateway, HttpConnection, fixture_config};
 
 /// Sends a request with the given headers besides the matching ones.
 fn send_with_extra_headers(

@@ -2,10 +2,11 @@
 
 use std::process::Output;
 
+use bowline_testkit::gateway::HttpConnection;
+use bowline_testkit::wait_until;
 use serde_json::{Value, json};
 
 use super::outbox_setup::OutboxSetup;
-use crate::harness::{HttpConnection, wait_until};
 
 fn output_text(output: &Output) -> (String, String) {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();

@@ -1,9 +1,10 @@
 //! A queued write with a damaged row on disk.
 
+use bowline_testkit::gateway::HttpConnection;
+use bowline_testkit::wait_until;
 use serde_json::json;
 
 use super::outbox_setup::{OutboxSetup, expect_queued};
-use crate::harness::{HttpConnection, wait_until};
 
 /// Flips a bit in each occurrence of `says` in a file.
 fn flip_bit(path: &std::path::Path, says: &[u8]) -> usize {

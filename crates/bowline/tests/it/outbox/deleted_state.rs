@@ -1,9 +1,9 @@
 //! A state directory deleted while the gateway runs.
 
+use bowline_testkit::gateway::HttpConnection;
 use serde_json::json;
 
 use super::outbox_setup::{OutboxSetup, expect_queued};
-use crate::harness::HttpConnection;
 
 #[test]
 fn write_after_state_deletion_is_refused() {

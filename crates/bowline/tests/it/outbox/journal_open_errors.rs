@@ -2,7 +2,7 @@
 
 use std::process::{Command, Output, Stdio};
 
-use crate::harness::{Gateway, bowline_binary, fixture_config};
+use bowline_testkit::gateway::{Gateway, bowline_binary, fixture_config};
 
 /// Tries to start a gateway on the state of another.
 fn try_start(gateway: &Gateway) -> Output {

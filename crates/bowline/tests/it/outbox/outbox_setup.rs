@@ -2,12 +2,10 @@
 
 use std::path::PathBuf;
 
+use bowline_testkit::gateway::{FaultyNetwork, FixtureServer, Gateway, Session, fixture_config};
+use bowline_testkit::wait_until;
 use serde_json::{Value, json};
 use tempfile::TempDir;
-
-use crate::harness::faulty_network::FaultyNetwork;
-use crate::harness::fixture_server::FixtureServer;
-use crate::harness::{Gateway, Session, fixture_config, wait_until};
 
 /// Both servers write to separate ledgers.
 #[derive(Debug)]

@@ -1,9 +1,10 @@
 //! A queued call is authorized as its tool: contexts, profiles and endpoints hide both.
 
+use bowline_testkit::gateway::{HttpConnection, ModernClient, Session};
+use bowline_testkit::wait_until;
 use serde_json::{Value, json};
 
 use super::outbox_setup::{OutboxSetup, expect_queued};
-use crate::harness::{HttpConnection, Session};
 
 const RULES: &str = r#"
 [context.no-web]
@@ -69,7 +70,7 @@ fn sec_54_outbox_entry_is_authorized_as_its_tool() {
     let owner = world.gateway.token.clone();
     assert!(read(&owner, "/mcp"));
     assert!(!read(&owner, "/mcp/small"));
-    let modern = crate::harness::modern_client::ModernClient {
+    let modern = ModernClient {
         token,
         ..world.gateway.modern_client("/mcp/small")
     };
@@ -93,9 +94,9 @@ fn sec_54_outbox_entry_is_authorized_as_its_tool() {
             .gateway
             .get_api(&format!("/api/v1/outbox/{}", said["id"].as_str().unwrap()))
     };
-    crate::harness::wait_until("it is refused", || state()["entry"]["state"] == "dead");
+    wait_until("it is refused", || state()["entry"]["state"] == "dead");
     // The row is written after all notifications were sent.
-    crate::harness::wait_until("it is noted", || {
+    wait_until("it is noted", || {
         let noted = world.gateway.get_api("/api/v1/audit?kind=dead");
         noted["rows"]
             .as_array()

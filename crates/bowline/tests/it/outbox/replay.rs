@@ -1,17 +1,14 @@
 //! Queued writes after the return of the server.
 
+use bowline_testkit::gateway::Session;
+use bowline_testkit::wait_until;
 use serde_json::{Value, json};
 
 use super::outbox_setup::{OutboxSetup, expect_queued};
-use crate::harness::wait_until;
 use crate::streams::next_event;
 
 /// Queues a write while the server refuses every call.
-fn queue_write(
-    world: &OutboxSetup,
-    session: &mut crate::harness::Session,
-    arguments: &Value,
-) -> Value {
+fn queue_write(world: &OutboxSetup, session: &mut Session, arguments: &Value) -> Value {
     world.set_status("503");
     expect_queued(&session.call("web__write_once", arguments))
 }

@@ -1,9 +1,9 @@
 //! A restart of the gateway: sessions and queued writes go on.
 
+use bowline_testkit::wait_until;
 use serde_json::json;
 
 use super::outbox_setup::{OutboxSetup, expect_queued};
-use crate::harness::wait_until;
 
 #[test]
 fn queued_writes_and_sessions_survive_gateway_kill() {

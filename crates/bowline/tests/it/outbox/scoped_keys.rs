@@ -1,10 +1,10 @@
 //! Idempotency keys of two principals at a server that deduplicates by key.
 
+use bowline_testkit::gateway::{Session, fixture_config};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::outbox_setup::OutboxSetup;
-use crate::harness::{Session, fixture_config};
 
 /// Writes a number under a key, and returns the server's text.
 fn write_number(session: &mut Session, server: &str, number: u64) -> Value {

@@ -2,13 +2,12 @@
 
 use std::time::{Duration, Instant};
 
+use bowline_testkit::gateway::{Executor, FixtureServer, Gateway, executor_server_config};
+use bowline_testkit::wait_until;
 use serde_json::json;
 use tempfile::TempDir;
 
 use super::outbox_setup::expect_queued;
-use crate::harness::executor::{Executor, executor_server_config};
-use crate::harness::fixture_server::FixtureServer;
-use crate::harness::{Gateway, wait_until};
 
 #[test]
 fn queued_write_without_executor_is_answered_at_once() {

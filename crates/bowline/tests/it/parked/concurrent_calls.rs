@@ -1,9 +1,9 @@
 //! Concurrent parked calls of a client: server requests are not mixed up.
 
+use bowline_testkit::gateway::{Gateway, fixture_config};
 use serde_json::{Value, json};
 
 use super::{StatelessClient, accept_answer, answer_requests, request_state, result_text};
-use crate::harness::{Gateway, fixture_config};
 
 /// Concurrent parked calls.
 const CALLS: usize = 3;

@@ -1,10 +1,10 @@
 //! Rounds from server request to result, over every kind of legacy server.
 
+use bowline_testkit::gateway::{FixtureServer, Gateway, fixture_config};
+use bowline_testkit::wait_until;
 use serde_json::{Value, json};
 
 use super::{StatelessClient, accept_answer, answer_requests, request_state, result_text};
-use crate::harness::fixture_server::FixtureServer;
-use crate::harness::{Gateway, fixture_config, wait_until};
 use crate::streams::next_event;
 
 /// Runs all kinds of rounds against a server named `one`.

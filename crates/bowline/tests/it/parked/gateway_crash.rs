@@ -1,9 +1,10 @@
 //! A gateway that dies between two rounds: the client gets an error, and nothing runs twice.
 
+use bowline_testkit::gateway::{Gateway, fixture_config};
+use bowline_testkit::wait_until;
 use serde_json::json;
 
 use super::{StatelessClient, accept_answer, answer_requests, request_state, result_text};
-use crate::harness::{Gateway, fixture_config, wait_until};
 
 #[test]
 fn parked_call_is_lost_with_killed_gateway() {

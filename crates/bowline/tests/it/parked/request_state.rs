@@ -1,9 +1,10 @@
 //! A request state is valid for a client, a request, and a single use.
 
+use bowline_testkit::gateway::{Gateway, fixture_config};
+use bowline_testkit::wait_until;
 use serde_json::{Value, json};
 
 use super::{StatelessClient, accept_answer, answer_requests, request_state, result_text};
-use crate::harness::{Gateway, fixture_config};
 
 fn assert_refused(answer: &Value, execution: &str) {
     assert_eq!(answer["error"]["code"], -32602, "{answer}");
@@ -93,7 +94,7 @@ fn revoked_token_ends_its_parked_calls() {
     assert_eq!(gateway.server_status("one")["in_flight"], 1);
     let revoked = gateway.run_cli(&["token", "revoke", "bob"]);
     assert!(revoked.status.success(), "{revoked:?}");
-    crate::harness::wait_until("it is over", || {
+    wait_until("it is over", || {
         gateway.server_status("one")["in_flight"] == 0
     });
 }

@@ -1,9 +1,9 @@
 //! States of modern servers: sealed for the client, returned to the server unchanged.
 
+use bowline_testkit::gateway::{Gateway, fixture_config};
 use serde_json::json;
 
 use super::{StatelessClient, answer_requests, request_state, result_text};
-use crate::harness::{Gateway, fixture_config};
 
 #[test]
 fn modern_server_state_is_sealed() {

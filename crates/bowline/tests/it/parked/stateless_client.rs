@@ -2,9 +2,8 @@
 
 use std::net::SocketAddr;
 
+use bowline_testkit::gateway::{Gateway, HttpConnection, Response};
 use serde_json::{Value, json};
-
-use crate::harness::{Gateway, HttpConnection, Response};
 
 /// All client capabilities.
 pub(super) fn all_capabilities() -> Value {

@@ -1,11 +1,10 @@
 //! Tasks of sessionless clients, over servers of both eras.
 
+use bowline_testkit::gateway::{FixtureServer, Gateway, Worker, fixture_config};
+use bowline_testkit::wait_until;
 use serde_json::{Value, json};
 
 use super::{StatelessClient, request_state};
-use crate::harness::fixture_server::FixtureServer;
-use crate::harness::worker::Worker;
-use crate::harness::{Gateway, fixture_config};
 
 /// A client that accepts tasks.
 fn task_client(gateway: &Gateway) -> StatelessClient {
@@ -41,7 +40,7 @@ fn get_task(caller: &StatelessClient, id: &str) -> Value {
 /// Polls until the task has this status; a final status does not change.
 fn wait_for_status(caller: &StatelessClient, id: &str, status: &str) -> Value {
     let mut last = Value::Null;
-    crate::harness::wait_until(&format!("it is {status}"), || {
+    wait_until(&format!("it is {status}"), || {
         last = get_task(caller, id);
         let is_there = last["status"] == status;
         let mut ends = ["completed", "failed", "cancelled"].iter();
@@ -244,7 +243,7 @@ fn task_id_after_restart_means_same_task() {
     served.kill();
     served.restart();
     let mut own = String::new();
-    crate::harness::wait_until("it serves again", || {
+    wait_until("it serves again", || {
         let made = other_principal_client(&gateway)
             .call_tool("one__slow_compute", &json!({"seconds": 600}));
         let is_made = made["result"].is_object();
@@ -312,7 +311,7 @@ fn unavailable_result_does_not_fail_task() {
     let gateway = Gateway::start(&(fixture_config("one", &["--era", "legacy"]) + role));
     gateway.wait_for_state("one", "ready");
     let mut nth = 0;
-    crate::harness::wait_until("a task is over when it is asked for", || {
+    wait_until("a task is over when it is asked for", || {
         nth += 1;
         let token = gateway.create_role_token(&format!("p{nth}"), "few");
         let caller = task_client(&gateway).with_token(&token);
@@ -335,7 +334,7 @@ fn task_answer_reaches_worker_server() {
     let served = fixture_config("one", &["--era", "modern"]);
     let worker = Worker::join(&hub, &token, &served, &["--offer", "one"]);
     worker.gateway.wait_for_state("one", "ready");
-    crate::harness::wait_until("the server is in the hub", || {
+    wait_until("the server is in the hub", || {
         let servers = hub.get_api("/api/v1/servers");
         let servers = servers["servers"].as_array().unwrap();
         servers.iter().any(|status| status["name"] == "one")

@@ -5,11 +5,12 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use bowline_testkit::gateway::{Gateway, bowline_binary, fixture_config};
+use bowline_testkit::wait_until;
 use serde_json::Value;
 use tempfile::TempDir;
 
 use super::PeerManifest;
-use crate::harness::{Gateway, bowline_binary, fixture_config, wait_until};
 
 /// A home directory for a client, and a PATH directory with the client.
 struct ClientHome {

@@ -3,13 +3,13 @@
 use std::process::{Child, Command, Stdio};
 
 use bowline_host::tools::{ExecuteContext, ToolExecutor as _};
-use bowline_testkit::block_on;
+use bowline_testkit::gateway::{Gateway, fixture_config};
+use bowline_testkit::{block_on, wait_until};
 use serde_json::{Value, json};
 
 use super::PeerManifest;
 use crate::broker::create_token;
 use crate::broker::library_tools::{output_text, remote_tools};
-use crate::harness::{Gateway, fixture_config, wait_until};
 
 /// A server, two calling peers, and a serving peer.
 fn bamboo_config() -> String {

@@ -6,11 +6,12 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use bowline_testkit::gateway::{Gateway, HttpConnection, bowline_binary, fixture_config};
+use bowline_testkit::send_signal;
 use serde_json::{Value, json};
 
 use super::PeerManifest;
 use super::official_servers::{CAPABILITY_TOOLS, NAMES, OfficialServers, remove_asking_tools};
-use crate::harness::{Gateway, HttpConnection, bowline_binary, send_signal};
 
 /// Upper bound of a client run; only a hang exceeds it.
 const CLIENT_TIME_MAX: Duration = Duration::from_secs(180);
@@ -60,7 +61,7 @@ fn auto_client_finds_and_keeps_modern_era() {
     let Some(peers) = PeerManifest::load(test, &["/python2", "/clients/client"]) else {
         return;
     };
-    let gateway = Gateway::start(&crate::harness::fixture_config("one", &[]));
+    let gateway = Gateway::start(&fixture_config("one", &[]));
     assert_discover_response(&gateway);
     let calls = json!([["one__echo", {"message": "hi"}]]);
     for client in [python_2(&peers, "auto"), typescript_2(&peers, "auto")] {
@@ -82,7 +83,7 @@ fn wrong_token_ends_client_with_reason() {
     let Some(peers) = PeerManifest::load(test, &needed) else {
         return;
     };
-    let gateway = Gateway::start(&crate::harness::fixture_config("one", &[]));
+    let gateway = Gateway::start(&fixture_config("one", &[]));
     let clients = [
         python_1(&peers),
         python_2(&peers, "auto"),

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use bowline_testkit::gateway::FixtureServer;
 use serde_json::Value;
 use tempfile::TempDir;
 
 use super::PeerManifest;
 use super::clients::wait_for_success;
-use crate::harness::fixture_server::FixtureServer;
 
 /// Time limit of a scenario: generous, because other tests use the machine too.
 const SCENARIO_MS_MAX: &str = "120000";

@@ -2,12 +2,12 @@
 
 use std::process::{Command, Stdio};
 
+use bowline_testkit::gateway::bowline_binary;
 use serde_json::Value;
 use tempfile::TempDir;
 
 use super::PeerManifest;
 use super::clients::wait_for_success;
-use crate::harness::bowline_binary;
 
 /// Client scenarios of each revision, without authorization.
 const SCENARIOS: [(&str, &[&str]); 2] = [

@@ -2,12 +2,12 @@
 
 mod proxy;
 
+use bowline_testkit::gateway::{FixtureServer, Gateway, Worker, fixture_config};
+use bowline_testkit::wait_until;
+
 use super::PeerManifest;
 use super::conformance::assert_conforms;
 use super::remote_network::{EXECUTOR_NAME, RemoteCodex, RemoteExecutor};
-use crate::harness::fixture_server::FixtureServer;
-use crate::harness::worker::Worker;
-use crate::harness::{Gateway, fixture_config, wait_until};
 pub(super) use proxy::TokenProxy;
 
 /// The endpoint of the single server, with unprefixed names.

@@ -2,15 +2,12 @@
 
 mod exemptions;
 
-use bowline_testkit::workspace_root;
-
 use super::PeerManifest;
 use super::conformance::{ProtocolEra, assert_suite_passes};
 use super::conformance_gateway::{OFFERS, TokenProxy};
 use super::remote_network::{EXECUTOR_NAME, RemoteExecutor};
-use crate::harness::fixture_server::FixtureServer;
-use crate::harness::worker::Worker;
-use crate::harness::{Gateway, fixture_config, wait_until};
+use bowline_testkit::gateway::{FixtureServer, Gateway, Worker, fixture_config};
+use bowline_testkit::{wait_until, workspace_root};
 use exemptions::EraPair;
 
 /// The endpoint of the single server, with unprefixed names.

@@ -3,13 +3,13 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use bowline_testkit::gateway::{Gateway, bowline_binary, fixture_config};
 use serde_json::{Value, json};
 use tempfile::NamedTempFile;
 
 use super::PeerManifest;
 use super::clients::wait_for_success;
 use super::official_servers::{NAMES, OfficialServers, ServerProgram, remove_asking_tools};
-use crate::harness::{Gateway, bowline_binary, fixture_config};
 
 /// The connection target of the Inspector.
 enum InspectorTarget<'a> {
@@ -166,7 +166,7 @@ fn run_inspector(
             let state = gateway.state_dir();
             let mut args = vec!["--state", state.to_str().unwrap(), "stdio"];
             args.extend(server.into_iter().flat_map(|name| ["--server", name]));
-            (bowline_binary().to_owned(), json!(args), json!({}))
+            (bowline_binary(), json!(args), json!({}))
         }
     };
     let entry = json!({"type": "stdio", "command": program, "args": args, "env": env});

@@ -2,14 +2,13 @@
 
 use std::path::PathBuf;
 
+use bowline_testkit::gateway::{Gateway, bowline_binary, fixture_config};
+use bowline_testkit::{is_alive, send_signal, wait_process_exit, wait_until};
 use serde_json::{Value, json};
 
 use super::PeerManifest;
 use super::clients::{
     http_target, python_1, python_2, stdio_target, typescript_1, typescript_2, wait_for_success,
-};
-use crate::harness::{
-    Gateway, bowline_binary, fixture_config, is_alive, send_signal, wait_process_exit, wait_until,
 };
 
 #[test]

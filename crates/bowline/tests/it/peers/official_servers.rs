@@ -4,11 +4,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use bowline_testkit::gateway::{Gateway, server_config};
+use bowline_testkit::wait_until;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::PeerManifest;
-use crate::harness::{Gateway, server_config, wait_until};
 
 /// The servers, in call order.
 pub(crate) const NAMES: [&str; 5] = ["everything", "filesystem", "memory", "time", "git"];

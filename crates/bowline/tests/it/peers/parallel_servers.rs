@@ -5,12 +5,12 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use bowline_testkit::workspace_root;
+use bowline_testkit::gateway::{Gateway, server_config};
+use bowline_testkit::{send_signal, wait_until, workspace_root};
 use serde_json::json;
 
 use super::PeerManifest;
 use super::official_servers::{NAMES, OfficialServers};
-use crate::harness::{Gateway, send_signal, server_config, wait_until};
 
 #[test]
 fn five_official_servers_serve_concurrently() {

@@ -1,11 +1,11 @@
 //! Results through the gateway equal the server's, field by field.
 
+use bowline_testkit::gateway::{Gateway, fixture_binary, fixture_config};
 use serde_json::json;
 
 use super::PeerManifest;
 use super::official_servers::{NAMES, OfficialServers};
 use super::raw_client::{RawClient, canonical_json, definitions_of, list_definitions};
-use crate::harness::{Gateway, fixture_binary, fixture_config};
 
 #[test]
 fn results_equal_direct_connection() {

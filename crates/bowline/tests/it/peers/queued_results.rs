@@ -1,14 +1,13 @@
 //! Queued replies at clients of the official SDKs, which validate results against the listed
 //! schemas.
 
+use bowline_testkit::gateway::{FixtureServer, Gateway};
 use serde_json::{Value, json};
 
 use super::PeerManifest;
 use super::clients::{
     SdkClient, http_target, python_1, python_2, stdio_target, typescript_1, typescript_2,
 };
-use crate::harness::Gateway;
-use crate::harness::fixture_server::FixtureServer;
 
 const CONFIG: &str = "breaker = { failures = 1000, rest = \"50ms\" }\n\
     [servers.web.tools.write_once]\nqueue = \"1h\"\nidempotency = \"meta\"\n";

@@ -3,13 +3,12 @@
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
+use bowline_testkit::gateway::{Gateway, Session, bowline_binary};
 use bowline_wire::canonical::to_canonical;
 use bowline_wire::splice::{ByteEdit, EditedText};
 use bowline_wire::{RpcMessage, object};
 use bytes::Bytes;
 use serde_json::{Value, json};
-
-use crate::harness::{Gateway, Session, bowline_binary};
 
 /// A connection over either transport.
 #[derive(Debug)]

@@ -5,12 +5,12 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use bowline_testkit::gateway::{Gateway, bowline_binary, write_private_file};
+use bowline_testkit::{send_signal, wait_until};
 use serde_json::Value;
 use tempfile::TempDir;
 
 use super::PeerManifest;
-use crate::harness::worker::write_private_file;
-use crate::harness::{Gateway, bowline_binary, send_signal, wait_until};
 
 /// The name of our executor.
 pub(crate) const EXECUTOR_NAME: &str = "office";

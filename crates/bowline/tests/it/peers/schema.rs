@@ -1,9 +1,8 @@
 //! Messages created by the gateway match the official schema of each revision.
 
 use bowline_testkit::McpSchema;
+use bowline_testkit::gateway::{Gateway, HttpConnection, fixture_config, server_config};
 use serde_json::{Value, json};
-
-use crate::harness::{Gateway, HttpConnection, fixture_config};
 
 /// A session of a revision.
 struct SchemaSession<'a> {
@@ -36,7 +35,7 @@ fn gateway_messages_match_official_schemas() {
     let config = [
         fixture_config("one", &[]),
         fixture_config("two", &[]),
-        crate::harness::server_config("gone", "/nowhere/at/all".as_ref(), &[]),
+        server_config("gone", "/nowhere/at/all".as_ref(), &[]),
     ]
     .concat();
     let gateway = Gateway::start(&config);

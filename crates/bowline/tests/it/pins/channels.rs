@@ -1,9 +1,9 @@
 //! A server with changed texts for agents in the second version.
 
+use bowline_testkit::gateway::{Gateway, HttpConnection, Session, fixture_config};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::harness::{Gateway, HttpConnection, Session, fixture_config};
 use crate::pins::utf8_text;
 
 /// Text added everywhere by the second version.

@@ -1,9 +1,9 @@
 //! Suspicious definitions are found, and hidden text reaches no terminal.
 
+use bowline_testkit::gateway::Gateway;
 use serde_json::{Value, json};
 
 use super::{ScriptedFixture, find_listed_tool, utf8_text};
-use crate::harness::Gateway;
 
 /// Whether a terminal would interpret, hide or reorder this character.
 fn is_hidden_char(letter: char) -> bool {

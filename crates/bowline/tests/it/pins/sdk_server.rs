@@ -2,11 +2,12 @@
 
 use std::fs;
 
+use bowline_testkit::gateway::{Gateway, server_config};
+use bowline_testkit::wait_until;
 use serde_json::json;
 use tempfile::TempDir;
 
 use super::{find_listed_tool, utf8_text};
-use crate::harness::{Gateway, server_config, wait_until};
 use crate::peers::PeerManifest;
 
 /// Reads its tool description from a file, at start and on request.
@@ -16,15 +17,12 @@ from mcp.server.fastmcp import Context, FastMCP
 
 mcp = FastMCP("weather")
 
-
 def forecast(city: str) -> str:
     return f"sunny in {city}"
-
 
 def describe() -> None:
     with open(sys.argv[1], encoding="utf-8") as file:
         mcp.add_tool(forecast, description=file.read())
-
 
 @mcp.tool()
 async def refresh(ctx: Context) -> str:
@@ -33,7 +31,6 @@ async def refresh(ctx: Context) -> str:
     describe()
     await ctx.session.send_tool_list_changed()
     return "done"
-
 
 describe()
 mcp.run()

@@ -2,13 +2,13 @@
 
 use std::net::SocketAddr;
 
+use bowline_testkit::gateway::{Gateway, HttpConnection, Response};
 use bowline_wire::object;
 use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::echo_gateway::insert_case_name;
 use super::round_trip::{MessageHandling, RoundTrip, TOKEN, TripMessage};
-use crate::harness::{Gateway, HttpConnection, Response};
 
 /// A client session of a revision.
 pub(super) struct ByteClient {

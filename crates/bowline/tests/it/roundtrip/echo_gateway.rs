@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use bowline_testkit::gateway::{Gateway, server_config};
 use bowline_wire::object;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -14,7 +15,6 @@ use tempfile::TempDir;
 use super::byte_client::{ByteClient, utf8_text};
 use super::round_trip::{MessageHandling, NAME, RoundTrip, TOKEN, TripEndpoint};
 use super::trip_specs::ListSpec;
-use crate::harness::{Gateway, server_config};
 
 /// Concurrent connections.
 const CLIENTS: usize = 4;

@@ -1,12 +1,12 @@
 //! Messages outside calls: notifications about one resource or task, client notifications, session
 //! starts.
 
+use bowline_testkit::gateway::HttpConnection;
 use bowline_wire::object;
 
 use super::byte_client::{ByteClient, check_equal, utf8_text};
 use super::echo_gateway::{EchoGateway, SHARED, insert_case_name};
 use super::round_trip::{RoundTrip, TripEndpoint};
-use crate::harness::HttpConnection;
 use crate::streams::next_event;
 
 impl EchoGateway {

@@ -1,9 +1,8 @@
 //! Host and origin: a web page in the owner's browser must not reach the gateway.
 
+use bowline_testkit::gateway::{Gateway, bowline_binary, write_private_file};
 use serde_json::Value;
 
-use crate::harness::worker::write_private_file;
-use crate::harness::{Gateway, bowline_binary};
 use crate::sec::{
     assert_unharmed, bearer_header, exchange_bytes, initialize_message, post_message, request_head,
     response_statuses,

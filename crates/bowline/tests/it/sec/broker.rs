@@ -2,11 +2,12 @@
 
 use std::time::{Duration, Instant};
 
+use bowline_testkit::gateway::Gateway;
+use bowline_testkit::wait_until;
 use serde_json::{Value, json};
 
 use crate::broker::plain_peer::{PlainPeer, SocketEvent, call_body};
 use crate::broker::{counting_fixture, create_token, start_broker, wait_until_acked};
-use crate::harness::{Gateway, wait_until};
 
 /// How long a connection may outlive the credential.
 const CLOSE_TIME_MAX: Duration = Duration::from_secs(10);

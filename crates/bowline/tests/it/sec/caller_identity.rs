@@ -1,8 +1,8 @@
 //! The credential proves the identity of a caller; claims count for nothing.
 
+use bowline_testkit::gateway::{HttpConnection, Session};
 use serde_json::json;
 
-use crate::harness::{HttpConnection, Session};
 use crate::tokens::start_with_roles;
 
 /// Ways to claim another identity.

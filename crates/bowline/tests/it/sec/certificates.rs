@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread;
 
+use bowline_testkit::gateway::{Executor, Gateway, bowline_binary};
+use bowline_testkit::wait_until;
 use rustls::crypto::ring;
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use rustls::{ServerConfig, ServerConnection, Stream};
 
-use crate::harness::executor::Executor;
-use crate::harness::{Gateway, bowline_binary, wait_until};
 use crate::sec::egress_setup::{REQUEST_ORIGINS, RequestOrigin};
 
 /// Serves TLS with a self-signed certificate of this name; reports the bytes of each caller after

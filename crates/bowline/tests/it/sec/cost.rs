@@ -4,10 +4,10 @@ use std::io::Write as _;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use bowline_testkit::gateway::{Gateway, HttpConnection, Response, Session, fixture_config};
 use serde_json::{Value, json};
 
-use crate::harness::condition::{condition_config, start_with_condition};
-use crate::harness::{Gateway, HttpConnection, Response, Session, fixture_config};
+use crate::conditions::{condition_config, start_with_condition};
 
 /// Minimum of `/livez` responses during an evaluation.
 const OTHERS_MIN: usize = 200;

@@ -2,9 +2,9 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 
+use bowline_testkit::gateway::{Gateway, HttpConnection, bowline_binary, fixture_config};
 use serde_json::json;
 
-use crate::harness::{Gateway, HttpConnection, bowline_binary, fixture_config};
 use crate::sec::{
     assert_unharmed, bearer_header, exchange_bytes, initialize_message, post_message, request_head,
     response_statuses,

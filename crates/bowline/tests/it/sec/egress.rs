@@ -1,12 +1,11 @@
 //! An executor contacts only allowed addresses, for every request of its gateway.
 
+use bowline_testkit::gateway::{
+    Executor, Gateway, StubServer, executor_command, write_private_file,
+};
+use bowline_testkit::wait_until;
 use serde_json::json;
 
-use crate::harness::Gateway;
-use crate::harness::executor::{self, Executor};
-use crate::harness::stub_server::StubServer;
-use crate::harness::wait_until;
-use crate::harness::worker::write_private_file;
 use crate::sec::egress_setup::ForbiddenListener;
 
 /// Spellings of an address of this machine.
@@ -142,7 +141,7 @@ fn executor_alone_logs_rule_for_denial() {
     ];
     let args = args.map(str::to_owned);
     let log = directory.path().join("log");
-    let mut strict = executor::executor_command(directory.path(), &args)
+    let mut strict = executor_command(directory.path(), &args)
         .stderr(std::fs::File::create(&log).unwrap())
         .spawn()
         .unwrap();

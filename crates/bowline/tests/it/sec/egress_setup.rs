@@ -5,10 +5,8 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
+use bowline_testkit::gateway::{Executor, Gateway, Session};
 use serde_json::{Value, json};
-
-use crate::harness::executor::Executor;
-use crate::harness::{Gateway, Session};
 
 /// The sender of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

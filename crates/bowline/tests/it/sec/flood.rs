@@ -1,8 +1,7 @@
 //! A principal above its share is told to wait; no other principal waits.
 
+use bowline_testkit::gateway::{Gateway, fixture_config};
 use serde_json::json;
-
-use crate::harness::{Gateway, fixture_config};
 
 /// Calls of the flood.
 const FLOOD: u64 = 2_000;

@@ -3,9 +3,10 @@
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 
+use bowline_testkit::gateway::{Gateway, HttpConnection, fixture_config};
+use bowline_testkit::{WAIT_MAX, resident_bytes};
 use serde_json::json;
 
-use crate::harness::{Gateway, WAIT_MAX, fixture_config, resident_bytes};
 use crate::sec::{
     assert_unharmed, bearer_header, exchange_and_shutdown, exchange_bytes, initialize_message,
     post_message, read_until_closed, response_statuses,
@@ -194,7 +195,7 @@ fn sec_07_oversized_or_compressed_body_is_refused() {
     // A body of exactly the limit is accepted.
     let filler = BODY_BYTES_MAX - initialize_message().to_string().len();
     let body = initialize_message().to_string() + &" ".repeat(filler);
-    let answer = crate::harness::HttpConnection::connect(gateway.address).post(
+    let answer = HttpConnection::connect(gateway.address).post(
         "/mcp",
         &[("Authorization", &bearer_header(&gateway))],
         body.as_bytes(),

@@ -1,8 +1,8 @@
 //! Hostile servers: bounded output, no followed references, no caller data that is not theirs.
 
+use bowline_testkit::resident_bytes;
 use serde_json::json;
 
-use crate::harness::resident_bytes;
 use crate::sec::egress_setup::{
     EgressSetup, ForbiddenListener, HostileConnection, HostileServer, REQUEST_ORIGINS,
     RequestOrigin,

@@ -2,9 +2,9 @@
 
 use std::sync::{Arc, Barrier};
 
+use bowline_testkit::gateway::{Gateway, HttpConnection, Session, fixture_config};
+use bowline_testkit::wait_until;
 use serde_json::{Value, json};
-
-use crate::harness::{Gateway, Session, fixture_config, wait_until};
 
 const CLIENTS: usize = 100;
 const CALLS: usize = 100;
@@ -121,7 +121,7 @@ fn assert_cancel_and_progress_private(gateway: &Gateway) {
         ("Authorization", bearer.as_str()),
         ("Mcp-Session-Id", id.as_str()),
     ];
-    let told = crate::harness::HttpConnection::connect(address).post("/mcp", &headers, cancel);
+    let told = HttpConnection::connect(address).post("/mcp", &headers, cancel);
     assert_eq!(told.status, 202);
     let answer = calling.join().unwrap().json();
     assert_eq!(answer["error"]["data"]["code"], "cancelled", "{answer}");

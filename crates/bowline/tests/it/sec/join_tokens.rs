@@ -1,10 +1,10 @@
 //! Which tokens may join as an executor or as a peer.
 
+use bowline_testkit::gateway::{Executor, Gateway, HttpConnection, run_failing_executor};
+use bowline_testkit::wait_until;
 use serde_json::json;
 
 use crate::broker::plain_peer::PlainPeer;
-use crate::harness::executor::{Executor, run_failing_executor};
-use crate::harness::{Gateway, HttpConnection, wait_until};
 use crate::sec::request_head;
 
 const ROLES: &str = "[roles.reader]\nallow = [\"*\"]\n";

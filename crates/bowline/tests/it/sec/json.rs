@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use bowline_testkit::gateway::{Gateway, Response, Session, fixture_config};
+use bowline_testkit::resident_bytes;
 use serde_json::json;
 
-use crate::harness::{Gateway, Response, Session, fixture_config, resident_bytes};
 use crate::sec::{assert_unharmed, initialize_message, post_message, request_head};
 
 /// Far more than a refusal takes on a busy machine, far less than a quadratic algorithm needs.

@@ -2,10 +2,8 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use bowline_testkit::gateway::{Gateway, StubServer, bowline_binary, fixture_config};
 use serde_json::{Value, json};
-
-use crate::harness::stub_server::StubServer;
-use crate::harness::{Gateway, bowline_binary, fixture_config};
 
 /// Needs escapes in URLs and in base64.
 const SECRET: &str = "S3CRET/canary+9f8e7d\"é";

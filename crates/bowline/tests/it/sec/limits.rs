@@ -4,9 +4,10 @@ use std::io::Write as _;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
+use bowline_testkit::gateway::{Gateway, fixture_config};
+use bowline_testkit::{WAIT_MAX, wait_until};
 use serde_json::json;
 
-use crate::harness::{Gateway, WAIT_MAX, fixture_config, wait_until};
 use crate::sec::{assert_unharmed, bearer_header, read_until_closed, response_statuses};
 
 /// The gateway's head timeout, plus slack for a busy machine.

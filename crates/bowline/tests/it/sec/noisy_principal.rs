@@ -1,10 +1,11 @@
 //! A noisy principal at a server or the broker, and the remaining capacity.
 
+use bowline_testkit::gateway::{Gateway, HttpConnection, fixture_config};
+use bowline_testkit::{resident_bytes, wait_until};
 use serde_json::{Value, json};
 
 use crate::broker::plain_peer::{PlainPeer, call_body};
 use crate::broker::{broker_config, create_token, start_broker};
-use crate::harness::{Gateway, HttpConnection, fixture_config, resident_bytes, wait_until};
 
 /// Calls of one principal: more than the server's permits and queue.
 const CALLS: usize = 140;

@@ -3,12 +3,13 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 
+use bowline_testkit::gateway::{
+    Gateway, HttpConnection, bowline_binary, fixture_config, server_config,
+};
+use bowline_testkit::wait_until;
 use serde_json::{Value, json};
 
 use super::bearer_header;
-use crate::harness::{
-    Gateway, HttpConnection, bowline_binary, fixture_config, server_config, wait_until,
-};
 
 fn server_status(gateway: &Gateway, name: &str) -> Value {
     gateway.wait_for_state(name, "ready")

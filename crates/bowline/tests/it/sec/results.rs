@@ -1,9 +1,10 @@
 //! Hostile content in results and server requests.
 
+use bowline_testkit::gateway::{
+    Gateway, ReceivedRequest, StubResponse, StubServer, fixture_config,
+};
 use serde_json::{Value, json};
 
-use crate::harness::stub_server::{ReceivedRequest, StubResponse, StubServer};
-use crate::harness::{Gateway, fixture_config};
 use crate::streams::next_event;
 
 /// Above the limit of a response.

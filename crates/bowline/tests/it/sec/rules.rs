@@ -1,8 +1,8 @@
 //! Callers with requests beyond the role, on every path of the HTTP edge.
 
+use bowline_testkit::gateway::{Gateway, Session, fixture_config};
+use bowline_testkit::wait_until;
 use serde_json::{Value, json};
-
-use crate::harness::{Gateway, Session, fixture_config, wait_until};
 
 const WIDE: &str = r#"
 [roles.reader]

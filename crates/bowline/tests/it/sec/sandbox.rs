@@ -6,9 +6,10 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use bowline_testkit::gateway::{Gateway, bowline_binary, fixture_config};
+use bowline_testkit::wait_until;
 use serde_json::{Value, json};
 
-use crate::harness::{Gateway, fixture_config, wait_until};
 use crate::test_servers::{shell_handshake, shell_server};
 
 /// An unprivileged user, if the test runs as root.
@@ -107,7 +108,7 @@ fn probe_results(lines: &str) -> (Vec<String>, Value) {
         let env = json!({
             "STATE_AT": format!("at:{}", state.display()),
             "CONFIG_AT": format!("at:{}", config.display()),
-            "OWN": crate::harness::bowline_binary(),
+            "OWN": bowline_binary(),
             "CANARY_NAME": "DB_PASSWORD",
             // A pattern that does not match its own text.
             "NEIGHBOUR": "man[y]=77",

@@ -1,8 +1,10 @@
 //! A narrowed token: no session, stream, era or path of it is wider.
 
+use bowline_testkit::gateway::{
+    Gateway, HttpConnection, ModernClient, Response, Session, fixture_config, request_meta,
+};
+use bowline_testkit::wait_until;
 use serde_json::{Value, json};
-
-use crate::harness::{Gateway, Response, fixture_config, wait_until};
 
 fn start_scoped() -> Gateway {
     let rules = r#"
@@ -22,16 +24,12 @@ fn narrow_token(gateway: &Gateway, token: &str, contexts: &Value) -> Response {
 }
 
 /// Whether the tool is listed and runs in a new session, an open one, and without a session.
-fn tool_access_by_path(
-    gateway: &Gateway,
-    token: &str,
-    open: &mut crate::harness::Session,
-) -> [bool; 4] {
+fn tool_access_by_path(gateway: &Gateway, token: &str, open: &mut Session) -> [bool; 4] {
     let message = json!({"message": "hi"});
     let ran = |answer: &Value| answer["result"]["content"][0]["text"] == "hi";
     let mut new = gateway.open_session_as(token, "/mcp");
     let mut single = gateway.open_session_as(token, "/servers/one/mcp");
-    let modern = crate::harness::modern_client::ModernClient {
+    let modern = ModernClient {
         token: token.to_owned(),
         ..gateway.modern_client("/mcp")
     };
@@ -148,7 +146,7 @@ fn sec_57_ended_session_stays_ended_after_restart() {
         gateway.restart_after_kill();
         gateway.wait_for_state("one", "ready");
         for (id, status) in [(&session.id, 404), (&kept.id, 200)] {
-            let mut http = crate::harness::HttpConnection::connect(gateway.address);
+            let mut http = HttpConnection::connect(gateway.address);
             let token = format!("Bearer {}", gateway.token);
             let headers = [("Authorization", &token[..]), ("MCP-Session-Id", id)];
             let ping = json!({"jsonrpc": "2.0", "id": 1, "method": "ping"}).to_string();
@@ -172,12 +170,11 @@ fn sec_55_hidden_server_looks_nonexistent() {
         }});
         let mut headers = vec![("Authorization", &bearer[..])];
         if method == "server/discover" {
-            message["params"] =
-                json!({"_meta": crate::harness::modern_client::request_meta(&json!({}))});
+            message["params"] = json!({"_meta": request_meta(&json!({}))});
             headers.push(("MCP-Protocol-Version", era));
             headers.push(("Mcp-Method", method));
         }
-        let mut http = crate::harness::HttpConnection::connect(gateway.address);
+        let mut http = HttpConnection::connect(gateway.address);
         let answer = http.post(path, &headers, message.to_string().as_bytes());
         (answer.status, answer.text())
     };
@@ -200,7 +197,7 @@ fn sec_55_hidden_server_looks_nonexistent() {
     let set = session.request("logging/setLevel", &json!({"level": "error"}));
     assert_eq!(set["result"], json!({}), "{set}");
     let mut owner = gateway.open_session("/mcp");
-    let level = |owner: &mut crate::harness::Session, server: &str| {
+    let level = |owner: &mut Session, server: &str| {
         let answer = owner.call(&format!("{server}__test_client_state"), &json!({}));
         answer["result"]["structuredContent"]["level"].clone()
     };
@@ -222,8 +219,7 @@ fn sec_56_readyz_names_servers_to_owner_only() {
             .iter()
             .map(|text| ("Authorization", &text[..]))
             .collect();
-        let answer =
-            crate::harness::HttpConnection::connect(gateway.address).get("/readyz", &headers);
+        let answer = HttpConnection::connect(gateway.address).get("/readyz", &headers);
         (answer.status, answer.json())
     };
     let owner = gateway.token.clone();

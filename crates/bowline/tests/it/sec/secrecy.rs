@@ -5,9 +5,10 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use bowline_testkit::gateway::{Gateway, bowline_binary, fixture_config};
+use bowline_testkit::{send_signal, wait_until};
 use serde_json::json;
 
-use crate::harness::{Gateway, bowline_binary, fixture_config, wait_until};
 use crate::sec::{assert_unharmed, bearer_header, request_head};
 
 /// An unprivileged user.
@@ -41,7 +42,7 @@ fn sec_42_server_cannot_read_gateway_memory() {
         let own = bowline_binary();
         let reachable = Command::new("setpriv")
             .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
-            .arg(own)
+            .arg(&own)
             .arg("version")
             .output()
             .unwrap();
@@ -73,7 +74,7 @@ fn sec_42_server_cannot_read_gateway_memory() {
         logs = String::from_utf8_lossy(&out.stdout).into_owned();
         logs.contains("read parent")
     });
-    crate::harness::send_signal(pid, "TERM");
+    send_signal(pid, "TERM");
     assert!(up.wait().unwrap().success());
     for what in ["environ", "mem", "maps"] {
         let denied = format!("denied {what} of {pid}");

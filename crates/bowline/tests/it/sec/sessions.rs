@@ -1,8 +1,10 @@
 //! Session and event ids: useless to others, and indistinguishable from unknown ids.
 
+use bowline_testkit::gateway::{
+    Gateway, HttpConnection, Response, Session, fixture_config, server_config,
+};
 use serde_json::json;
 
-use crate::harness::{Gateway, HttpConnection, Response, Session, fixture_config, server_config};
 use crate::sec::{bearer_header, request_head};
 
 const PING: &[u8] = br#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;

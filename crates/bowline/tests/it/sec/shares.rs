@@ -3,9 +3,10 @@
 use std::io::Write as _;
 use std::net::TcpStream;
 
+use bowline_testkit::gateway::{Gateway, HttpConnection, Response, Session, fixture_config};
+use bowline_testkit::{WAIT_MAX, wait_until};
 use serde_json::{Value, json};
 
-use crate::harness::{Gateway, HttpConnection, Session, WAIT_MAX, fixture_config, wait_until};
 use crate::sec::read_until_closed;
 
 /// A gateway with small limits, and the token of a principal with few rights.
@@ -17,7 +18,7 @@ fn start_small(limits: &str, allow: &str) -> (Gateway, String) {
     (gateway, token)
 }
 
-fn post_initialize(http: &mut HttpConnection, token: &str) -> crate::harness::Response {
+fn post_initialize(http: &mut HttpConnection, token: &str) -> Response {
     let bearer = format!("Bearer {token}");
     let body = json!({
         "jsonrpc": "2.0", "id": 7, "method": "initialize",

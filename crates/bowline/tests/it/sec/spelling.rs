@@ -5,12 +5,12 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use bowline_testkit::gateway::{
+    Gateway, HttpConnection, MODERN, Response, Session, fixture_config, server_config,
+};
+use bowline_testkit::wait_until;
 use serde_json::json;
 
-use crate::harness::modern_client::MODERN;
-use crate::harness::{
-    Gateway, HttpConnection, Response, Session, fixture_config, server_config, wait_until,
-};
 use crate::peers::PeerManifest;
 
 /// Minimum number of spellings tried with each method.

@@ -1,9 +1,7 @@
 //! Bounds of a token at its creation: expiry and profile.
 
+use bowline_testkit::gateway::{Gateway, ModernClient, fixture_config};
 use serde_json::{Value, json};
-
-use crate::harness::modern_client::ModernClient;
-use crate::harness::{Gateway, fixture_config};
 
 const ROLES: &str = "[roles.reader]\nallow = [\"*\"]\n";
 

@@ -1,8 +1,7 @@
 //! Token kinds and API routes: every combination.
 
+use bowline_testkit::gateway::{Gateway, HttpConnection, fixture_config};
 use serde_json::{Value, json};
-
-use crate::harness::{Gateway, HttpConnection, fixture_config};
 
 /// The API routes, with the allowed token kinds besides the owner.
 const ROUTES: [(&str, &str, &[&str]); 38] = [

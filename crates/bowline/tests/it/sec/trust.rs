@@ -5,10 +5,10 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
+use bowline_testkit::gateway::{bowline_binary, fixture_config};
+use bowline_testkit::send_signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
-
-use crate::harness::{bowline_binary, fixture_config};
 
 const LISTEN: &str = "[gateway]\nlisten = \"127.0.0.1:0\"\n";
 
@@ -176,7 +176,7 @@ fn stop_gateway(state: &Path) {
     let run = std::fs::read(state.join("run.json")).unwrap();
     let run: Value = serde_json::from_slice(&run).unwrap();
     let pid = u32::try_from(run["pid"].as_u64().unwrap()).unwrap();
-    crate::harness::send_signal(pid, "TERM");
+    send_signal(pid, "TERM");
 }
 
 #[test]

@@ -1,10 +1,10 @@
 //! Sessionless clients behind `bowline stdio`.
 
+use bowline_testkit::gateway::{Gateway, fixture_config, request_meta};
+use bowline_testkit::{send_signal, wait_process_exit, wait_until};
 use serde_json::{Value, json};
 
 use super::{ShimClient, StandaloneDir};
-use crate::harness::modern_client::request_meta;
-use crate::harness::{Gateway, fixture_config, send_signal, wait_process_exit, wait_until};
 
 const TOOLS: &str = "notifications/tools/list_changed";
 const UPDATED: &str = "notifications/resources/updated";

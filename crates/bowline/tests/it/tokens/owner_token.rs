@@ -1,9 +1,9 @@
 //! Rotation of the owner's token while the gateway runs.
 
+use bowline_testkit::gateway::{Gateway, HttpConnection};
 use serde_json::json;
 
 use super::start_with_roles;
-use crate::harness::{Gateway, HttpConnection};
 
 fn api_status(gateway: &Gateway, token: &str) -> u16 {
     let bearer = format!("Bearer {token}");

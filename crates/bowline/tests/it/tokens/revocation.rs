@@ -2,10 +2,11 @@
 
 use std::net::SocketAddr;
 
+use bowline_testkit::gateway::{Gateway, HttpConnection, Session};
+use bowline_testkit::wait_until;
 use serde_json::{Value, json};
 
 use super::start_with_roles;
-use crate::harness::{Gateway, HttpConnection, Session, wait_until};
 
 fn create_ann_token(gateway: &Gateway) -> (String, String) {
     gateway.create_token(&json!({"principal": "ann", "role": "writer"}))

@@ -1,9 +1,9 @@
 //! A worker's server is complete on its hub: offers, requests and notifications pass.
 
+use bowline_testkit::gateway::{Gateway, HttpConnection, Session, Worker, fixture_config};
+use bowline_testkit::wait_until;
 use serde_json::{Value, json};
 
-use crate::harness::worker::Worker;
-use crate::harness::{Gateway, HttpConnection, Session, fixture_config, wait_until};
 use crate::streams::next_event;
 
 const SERVER: &str = "build-a";

@@ -1,10 +1,10 @@
 //! Servers of a worker in the catalog of its hub.
 
+use bowline_testkit::gateway::{Gateway, Worker, fixture_config};
+use bowline_testkit::wait_until;
 use serde_json::json;
 
 use super::ROLES;
-use crate::harness::worker::Worker;
-use crate::harness::{Gateway, fixture_config, wait_until};
 
 /// A hub that accepts `build-*` from the worker `w1`.
 fn start_hub() -> Gateway {

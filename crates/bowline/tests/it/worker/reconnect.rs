@@ -3,11 +3,13 @@
 use std::io::Read as _;
 use std::process::Stdio;
 
+use bowline_testkit::gateway::{
+    Gateway, Worker, fixture_config, worker_command, write_private_file,
+};
+use bowline_testkit::wait_until;
 use serde_json::json;
 
 use super::{PEERS, ROLES, start_hub};
-use crate::harness::worker::{Worker, worker_command, write_private_file};
-use crate::harness::{Gateway, fixture_config, wait_until};
 
 #[test]
 fn worker_rejoins_restarted_hub() {

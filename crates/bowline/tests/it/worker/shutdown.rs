@@ -2,11 +2,11 @@
 
 use std::collections::HashSet;
 
+use bowline_testkit::gateway::{Worker, fixture_config};
+use bowline_testkit::wait_until;
 use serde_json::json;
 
 use super::start_hub;
-use crate::harness::worker::Worker;
-use crate::harness::{fixture_config, wait_until};
 
 /// The listen addresses of a process.
 fn listening_addresses(pid: u32) -> Vec<String> {

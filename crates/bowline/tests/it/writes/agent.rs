@@ -6,10 +6,11 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
+use bowline_testkit::WAIT_MAX;
 use serde_json::{Value, json};
 
 use super::{ChaosSetup, NUMBERS};
-use crate::harness::{WAIT_MAX, sleep_as_stimulus};
+use crate::stimulus::sleep_as_stimulus;
 
 /// Pause of an agent before it retries a write.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);

@@ -5,9 +5,11 @@ use std::fmt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use bowline_testkit::WAIT_MAX;
+use bowline_testkit::gateway::NetworkState;
+
 use super::ChaosSetup;
-use crate::harness::faulty_network::NetworkState;
-use crate::harness::{WAIT_MAX, sleep_as_stimulus};
+use crate::stimulus::sleep_as_stimulus;
 
 /// Random kills, reproducible by seed.
 #[derive(Debug)]

@@ -10,13 +10,12 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use bowline_testkit::gateway::{FaultyNetwork, FixtureServer, Gateway, NetworkState};
 use serde_json::{Value, json};
 
 use super::agent::{connect, read_response};
 use super::{tool_config, wait_until_outbox_empty};
-use crate::harness::faulty_network::{FaultyNetwork, NetworkState};
-use crate::harness::fixture_server::FixtureServer;
-use crate::harness::{Gateway, sleep_as_stimulus};
+use crate::stimulus::sleep_as_stimulus;
 
 /// Writes due each second, of all sessions together.
 const WRITES_PER_SECOND: u32 = 95;

@@ -8,6 +8,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, mpsc};
 use std::time::{Duration, Instant};
 
+use bowline_testkit::gateway::{Gateway, bowline_binary, server_config};
+use bowline_testkit::wait_until;
 use serde_json::{Map, Value, json};
 
 use super::super::official_servers::OfficialServers;
@@ -18,7 +20,6 @@ use super::{
     Matrix, MatrixCell, MatrixCheck, MatrixClient, MatrixEra, MatrixExecutor, MatrixServer,
     scripts_dir,
 };
-use crate::harness::{Gateway, bowline_binary, wait_until};
 
 /// Time limit of a cell.
 const CELL_TIME_MAX: Duration = Duration::from_secs(180);
@@ -355,7 +356,7 @@ fn command_block(world: &OfficialServers, server: &MatrixServer, port: Option<u1
         fill_placeholders(world, text, &[("port", &port)])
     };
     let args: Vec<_> = server.args.iter().map(|arg| filled(arg)).collect();
-    let mut block = crate::harness::server_config(
+    let mut block = server_config(
         &server.name,
         filled(&server.program).as_ref(),
         &args.iter().map(String::as_str).collect::<Vec<_>>(),

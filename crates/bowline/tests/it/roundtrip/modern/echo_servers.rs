@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use bowline_testkit::gateway::{Gateway, server_config};
 use bowline_wire::object;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -18,7 +19,6 @@ use super::super::round_trip::{MessageHandling, NAME, RoundTrip, TOKEN, TripEndp
 use super::super::trip_specs::ListSpec;
 use super::REVISION;
 use super::modern_byte_client::{ModernByteClient, RequestText};
-use crate::harness::{Gateway, server_config};
 
 /// Concurrent connections.
 const CLIENTS: usize = 4;

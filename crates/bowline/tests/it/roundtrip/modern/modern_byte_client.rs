@@ -2,12 +2,12 @@
 
 use std::net::SocketAddr;
 
+use bowline_testkit::gateway::{Gateway, HttpConnection};
 use bowline_wire::era::header_params;
 use bowline_wire::object;
 use bytes::Bytes;
 
 use super::REVISION;
-use crate::harness::{Gateway, HttpConnection};
 
 /// A connection of a client.
 pub(super) struct ModernByteClient {

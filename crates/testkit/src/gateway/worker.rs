@@ -8,19 +8,20 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::{Gateway, bowline_binary, parse_ready, spawn_gateway};
+use crate::wait_until;
 
 /// A worker in a separate process and directory.
 #[derive(Debug)]
-pub(crate) struct Worker {
-    pub(crate) gateway: Gateway,
+pub struct Worker {
+    pub gateway: Gateway,
     /// The ready message.
-    pub(crate) ready: Value,
+    pub ready: Value,
     args: Vec<String>,
 }
 
 impl Worker {
     /// Joins a hub with a token, a configuration and more arguments.
-    pub(crate) fn join(hub: &Gateway, token: &str, config: &str, args: &[&str]) -> Self {
+    pub fn join(hub: &Gateway, token: &str, config: &str, args: &[&str]) -> Self {
         let url = format!("http://{}", hub.address);
         let dir = TempDir::new().unwrap();
         std::fs::write(dir.path().join("bowline.toml"), config).unwrap();
@@ -42,7 +43,7 @@ impl Worker {
     }
 
     /// Starts the worker again on the same configuration and state.
-    pub(crate) fn restart(&mut self) {
+    pub fn restart(&mut self) {
         let (child, ready) = spawn_worker(worker_command(self.gateway.dir.path(), &self.args));
         (self.gateway.address, self.gateway.token) = parse_ready(&ready);
         self.gateway.child = child;
@@ -50,13 +51,13 @@ impl Worker {
     }
 
     /// The file with the hub's token.
-    pub(crate) fn token_file(&self) -> PathBuf {
+    pub fn token_file(&self) -> PathBuf {
         self.gateway.dir.path().join("hub.token")
     }
 
     /// Waits until a tool of this visible name is listed, or is not.
-    pub(crate) fn wait_for_tool(&self, tool: &str, is_there: bool) {
-        super::wait_until(&format!("{tool} is there: {is_there}"), || {
+    pub fn wait_for_tool(&self, tool: &str, is_there: bool) {
+        wait_until(&format!("{tool} is there: {is_there}"), || {
             let tools = self.gateway.open_session("/mcp").list_tool_names();
             tools.iter().any(|name| name == tool) == is_there
         });
@@ -65,7 +66,7 @@ impl Worker {
 
 impl Gateway {
     /// Starts another gateway on the same configuration, state and address.
-    pub(crate) fn restart_same_address(&mut self) {
+    pub fn restart_same_address(&mut self) {
         let there = self.address.to_string();
         let (child, _elsewhere, token) = spawn_gateway(self.dir.path(), |command| {
             command.args(["--listen", &there]);
@@ -75,13 +76,13 @@ impl Gateway {
     }
 
     /// Creates a token of a principal in a role and returns the text.
-    pub(crate) fn create_role_token(&self, principal: &str, role: &str) -> String {
+    pub fn create_role_token(&self, principal: &str, role: &str) -> String {
         let wanted = json!({"principal": principal, "role": role});
         self.create_token(&wanted).1
     }
 
     /// Writes and reloads another configuration.
-    pub(crate) fn reconfigure(&self, config: &str) {
+    pub fn reconfigure(&self, config: &str) {
         std::fs::write(self.dir.path().join("bowline.toml"), config).unwrap();
         let applied = self.run_cli(&["reload", "--json"]);
         assert!(applied.status.success(), "{applied:?}");
@@ -89,14 +90,14 @@ impl Gateway {
 }
 
 /// Writes a file with mode 600.
-pub(crate) fn write_private_file(path: &Path, text: &str) {
+pub fn write_private_file(path: &Path, text: &str) {
     use std::os::unix::fs::PermissionsExt as _;
     std::fs::write(path, text).unwrap();
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).unwrap();
 }
 
 /// Returns the command of a worker in a directory.
-pub(crate) fn worker_command(dir: &Path, args: &[String]) -> Command {
+pub fn worker_command(dir: &Path, args: &[String]) -> Command {
     let mut command = Command::new(bowline_binary());
     command
         .args(["worker", "join", "--json"])

@@ -6,12 +6,12 @@ use super::{Gateway, HttpConnection, Response, Session};
 
 impl Session {
     /// The endpoint path of this session.
-    pub(crate) fn path(&self) -> &str {
+    pub fn path(&self) -> &str {
         &self.path
     }
 
     /// The same session on a new connection.
-    pub(crate) fn clone_on_new_connection(&self) -> Self {
+    pub fn clone_on_new_connection(&self) -> Self {
         Self {
             http: HttpConnection::connect(self.http.stream.get_ref().peer_addr().unwrap()),
             id: self.id.clone(),
@@ -22,7 +22,7 @@ impl Session {
     }
 
     /// The names of the listed tools.
-    pub(crate) fn list_tool_names(&mut self) -> Vec<String> {
+    pub fn list_tool_names(&mut self) -> Vec<String> {
         let list = self.request("tools/list", &json!({}));
         let tools = list["result"]["tools"].as_array().unwrap();
         let names = tools.iter().map(|tool| tool["name"].as_str().unwrap());
@@ -30,7 +30,7 @@ impl Session {
     }
 
     /// Ends the session.
-    pub(crate) fn end_session(&mut self) {
+    pub fn end_session(&mut self) {
         let headers = self.request_headers();
         let headers: Vec<_> = headers.iter().map(|(k, v)| (&k[..], &v[..])).collect();
         let path = self.path.clone();
@@ -39,7 +39,7 @@ impl Session {
     }
 
     /// Sends a call without waiting for the response.
-    pub(crate) fn send_call(&mut self, id: u64, tool: &str, arguments: &Value) {
+    pub fn send_call(&mut self, id: u64, tool: &str, arguments: &Value) {
         let body = json!({
             "jsonrpc": "2.0", "id": id, "method": "tools/call",
             "params": {"name": tool, "arguments": arguments},
@@ -60,7 +60,7 @@ impl Session {
 
 impl Gateway {
     /// Opens a session with the given client capabilities.
-    pub(crate) fn open_session_with_capabilities(&self, capabilities: &Value) -> Session {
+    pub fn open_session_with_capabilities(&self, capabilities: &Value) -> Session {
         let mut session = self.open_session("/mcp");
         session.id.clear();
         let response = session.post(&json!({
@@ -76,7 +76,7 @@ impl Gateway {
     }
 
     /// The status of a server.
-    pub(crate) fn server_status(&self, server: &str) -> Value {
+    pub fn server_status(&self, server: &str) -> Value {
         let servers = self.get_api("/api/v1/servers");
         let servers = servers["servers"].as_array().unwrap();
         let found = servers.iter().find(|status| status["name"] == server);
@@ -84,7 +84,7 @@ impl Gateway {
     }
 
     /// Sends an API request with the owner's token.
-    pub(crate) fn send_api(&self, method: &str, path: &str, body: &Value) -> Response {
+    pub fn send_api(&self, method: &str, path: &str, body: &Value) -> Response {
         let token = format!("Bearer {}", self.token);
         let headers = [
             ("Authorization", &token[..]),
@@ -96,7 +96,7 @@ impl Gateway {
     }
 
     /// Creates a token and returns its id and text.
-    pub(crate) fn create_token(&self, wanted: &Value) -> (String, String) {
+    pub fn create_token(&self, wanted: &Value) -> (String, String) {
         let made = self.send_api("POST", "/api/v1/tokens", wanted);
         assert_eq!(made.status, 200, "{}", made.text());
         let made = made.json();
@@ -105,12 +105,12 @@ impl Gateway {
     }
 
     /// Opens a session with this token.
-    pub(crate) fn open_session_as(&self, token: &str, path: &str) -> Session {
+    pub fn open_session_as(&self, token: &str, path: &str) -> Session {
         Session::open(self.address, path, Some(token))
     }
 
     /// Sends `start`, `stop` or `restart` for a server.
-    pub(crate) fn control_server(&self, server: &str, order: &str) -> Value {
+    pub fn control_server(&self, server: &str, order: &str) -> Value {
         let path = format!("/api/v1/servers/{server}/{order}");
         let token = format!("Bearer {}", self.token);
         let mut http = HttpConnection::connect(self.address);
@@ -118,7 +118,7 @@ impl Gateway {
     }
 
     /// Waits for the requested exit and returns the exit code.
-    pub(crate) fn wait_for_exit_code(&mut self) -> Option<i32> {
+    pub fn wait_for_exit_code(&mut self) -> Option<i32> {
         self.child.wait().unwrap().code()
     }
 }

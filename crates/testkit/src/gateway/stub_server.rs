@@ -6,36 +6,36 @@ use std::sync::{Arc, Condvar, Mutex};
 
 use serde_json::{Value, json};
 
-use super::WAIT_MAX;
+use crate::WAIT_MAX;
 
 /// A received request.
 #[derive(Clone, Debug)]
-pub(crate) struct ReceivedRequest {
-    pub(crate) method: String,
-    pub(crate) path: String,
+pub struct ReceivedRequest {
+    pub method: String,
+    pub path: String,
     /// Names in lower case.
-    pub(crate) headers: Vec<(String, String)>,
-    pub(crate) body: Vec<u8>,
+    pub headers: Vec<(String, String)>,
+    pub body: Vec<u8>,
 }
 
 impl ReceivedRequest {
-    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+    pub fn header(&self, name: &str) -> Option<&str> {
         let found = self.headers.iter().find(|(known, _)| known == name);
         found.map(|(_, value)| value.as_str())
     }
 
-    pub(crate) fn json(&self) -> Value {
+    pub fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_default()
     }
 }
 
 /// A status, and a body of JSON or of stream events.
-pub(crate) type StubResponse = (u16, String);
+pub type StubResponse = (u16, String);
 
 /// Serves until the test ends.
 #[derive(Debug)]
-pub(crate) struct StubServer {
-    pub(crate) url: String,
+pub struct StubServer {
+    pub url: String,
     log: Arc<RequestLog>,
 }
 
@@ -49,7 +49,7 @@ struct RequestLog {
 
 impl StubServer {
     /// Responds to every request with the result of `answer`.
-    pub(crate) fn start(
+    pub fn start(
         answer: impl Fn(&ReceivedRequest) -> StubResponse + Send + Sync + 'static,
     ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -69,12 +69,12 @@ impl StubServer {
     }
 
     /// Accepts everything with 200.
-    pub(crate) fn start_collector() -> Self {
+    pub fn start_collector() -> Self {
         Self::start(|_| (200, "{}".to_owned()))
     }
 
     /// Speaks MCP: a handshake, one tool `look`, and `call` for tool calls and resource reads.
-    pub(crate) fn start_mcp(
+    pub fn start_mcp(
         call: impl Fn(&ReceivedRequest) -> StubResponse + Send + Sync + 'static,
     ) -> Self {
         Self::start_mcp_with_tool(
@@ -84,7 +84,7 @@ impl StubServer {
     }
 
     /// Like `start_mcp`, with a tool of this definition.
-    pub(crate) fn start_mcp_with_tool(
+    pub fn start_mcp_with_tool(
         tool: Value,
         call: impl Fn(&ReceivedRequest) -> StubResponse + Send + Sync + 'static,
     ) -> Self {
@@ -115,17 +115,13 @@ impl StubServer {
     }
 
     /// All requests so far.
-    pub(crate) fn requests(&self) -> Vec<ReceivedRequest> {
+    pub fn requests(&self) -> Vec<ReceivedRequest> {
         self.log.requests.lock().unwrap().clone()
     }
 
     /// Waits until the requests so far satisfy the condition, and fails with its name after
     /// `WAIT_MAX`.
-    pub(crate) fn wait_for_requests(
-        &self,
-        what: &str,
-        mut holds: impl FnMut(&[ReceivedRequest]) -> bool,
-    ) {
+    pub fn wait_for_requests(&self, what: &str, mut holds: impl FnMut(&[ReceivedRequest]) -> bool) {
         let requests = self.log.requests.lock().unwrap();
         let waited = self
             .log
@@ -135,14 +131,14 @@ impl StubServer {
     }
 
     /// The tool calls among the requests.
-    pub(crate) fn calls(&self) -> Vec<ReceivedRequest> {
+    pub fn calls(&self) -> Vec<ReceivedRequest> {
         let mut calls = self.requests();
         calls.retain(|asked| asked.json()["method"] == "tools/call");
         calls
     }
 
     /// Every span exported to this collector.
-    pub(crate) fn spans(&self) -> Vec<Value> {
+    pub fn spans(&self) -> Vec<Value> {
         let exports = self.requests();
         let exports = exports.iter().filter(|asked| asked.path == "/v1/traces");
         let mut spans = Vec::new();

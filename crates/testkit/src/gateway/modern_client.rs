@@ -5,10 +5,10 @@ use serde_json::{Value, json};
 use super::{Gateway, HttpConnection, Response};
 
 /// The modern revision.
-pub(crate) const MODERN: &str = "2026-07-28";
+pub const MODERN: &str = "2026-07-28";
 
 /// The `_meta` of every request.
-pub(crate) fn request_meta(capabilities: &Value) -> Value {
+pub fn request_meta(capabilities: &Value) -> Value {
     json!({
         "io.modelcontextprotocol/protocolVersion": MODERN,
         "io.modelcontextprotocol/clientCapabilities": capabilities,
@@ -18,16 +18,16 @@ pub(crate) fn request_meta(capabilities: &Value) -> Value {
 
 /// A client with the given capabilities.
 #[derive(Clone, Debug)]
-pub(crate) struct ModernClient<'a> {
-    pub(crate) gateway: &'a Gateway,
-    pub(crate) path: &'a str,
-    pub(crate) token: String,
-    pub(crate) capabilities: Value,
+pub struct ModernClient<'a> {
+    pub gateway: &'a Gateway,
+    pub path: &'a str,
+    pub token: String,
+    pub capabilities: Value,
 }
 
 impl Gateway {
     /// A client at `path` without capabilities.
-    pub(crate) fn modern_client<'a>(&'a self, path: &'a str) -> ModernClient<'a> {
+    pub fn modern_client<'a>(&'a self, path: &'a str) -> ModernClient<'a> {
         ModernClient {
             gateway: self,
             path,
@@ -39,7 +39,7 @@ impl Gateway {
 
 impl ModernClient<'_> {
     /// Builds a request with `_meta`.
-    pub(crate) fn build_request(&self, id: &Value, method: &str, params: &Value) -> Value {
+    pub fn build_request(&self, id: &Value, method: &str, params: &Value) -> Value {
         let mut params = params.clone();
         let own = params.get("_meta").cloned().unwrap_or_else(|| json!({}));
         let mut all = request_meta(&self.capabilities);
@@ -51,7 +51,7 @@ impl ModernClient<'_> {
     }
 
     /// Returns the matching headers of a request.
-    pub(crate) fn request_headers(&self, message: &Value) -> Vec<(String, String)> {
+    pub fn request_headers(&self, message: &Value) -> Vec<(String, String)> {
         let method = message["method"].as_str().unwrap();
         let mut headers = vec![
             ("Authorization".to_owned(), format!("Bearer {}", self.token)),
@@ -71,13 +71,13 @@ impl ModernClient<'_> {
     }
 
     /// Sends a message with the given headers instead of the matching ones.
-    pub(crate) fn send_with_headers(&self, message: &Value, headers: &[(&str, &str)]) -> Response {
+    pub fn send_with_headers(&self, message: &Value, headers: &[(&str, &str)]) -> Response {
         let mut http = HttpConnection::connect(self.gateway.address);
         http.post(self.path, headers, message.to_string().as_bytes())
     }
 
     /// Sends a request with the matching headers.
-    pub(crate) fn send_request(&self, method: &str, params: &Value) -> Response {
+    pub fn send_request(&self, method: &str, params: &Value) -> Response {
         let message = self.build_request(&json!(1), method, params);
         let headers = self.request_headers(&message);
         let headers: Vec<_> = headers.iter().map(|(k, v)| (&k[..], &v[..])).collect();
@@ -85,7 +85,7 @@ impl ModernClient<'_> {
     }
 
     /// Sends a request and returns the result.
-    pub(crate) fn request_result(&self, method: &str, params: &Value) -> Value {
+    pub fn request_result(&self, method: &str, params: &Value) -> Value {
         let answer = self.send_request(method, params);
         let answer = answer.json();
         assert!(answer["result"].is_object(), "{method}: {answer}");
@@ -93,7 +93,7 @@ impl ModernClient<'_> {
     }
 
     /// Calls a tool.
-    pub(crate) fn call_tool(&self, tool: &str, arguments: &Value) -> Value {
+    pub fn call_tool(&self, tool: &str, arguments: &Value) -> Value {
         self.request_result("tools/call", &json!({"name": tool, "arguments": arguments}))
     }
 }

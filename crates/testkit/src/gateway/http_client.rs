@@ -5,37 +5,37 @@ use std::net::{SocketAddr, TcpStream};
 
 use serde_json::Value;
 
-use super::WAIT_MAX;
+use crate::WAIT_MAX;
 
 /// A keep-alive connection.
 #[derive(Debug)]
-pub(crate) struct HttpConnection {
-    pub(crate) stream: BufReader<TcpStream>,
+pub struct HttpConnection {
+    pub stream: BufReader<TcpStream>,
     host: String,
 }
 
 /// A response.
 #[derive(Debug, Clone)]
-pub(crate) struct Response {
-    pub(crate) status: u16,
-    pub(crate) headers: Vec<(String, String)>,
-    pub(crate) body: Vec<u8>,
+pub struct Response {
+    pub status: u16,
+    pub headers: Vec<(String, String)>,
+    pub body: Vec<u8>,
 }
 
 impl Response {
-    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+    pub fn header(&self, name: &str) -> Option<&str> {
         self.headers
             .iter()
             .find(|(key, _)| key.eq_ignore_ascii_case(name))
             .map(|(_, value)| value.as_str())
     }
 
-    pub(crate) fn text(&self) -> String {
+    pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
     /// The JSON of the body, or of the last event of a stream.
-    pub(crate) fn json(&self) -> Value {
+    pub fn json(&self) -> Value {
         if self.header("content-type") == Some("text/event-stream") {
             return self.events().pop().unwrap();
         }
@@ -44,7 +44,7 @@ impl Response {
     }
 
     /// The JSON-RPC messages of an event stream.
-    pub(crate) fn events(&self) -> Vec<Value> {
+    pub fn events(&self) -> Vec<Value> {
         self.text()
             .lines()
             .filter_map(|line| line.strip_prefix("data: "))
@@ -56,7 +56,7 @@ impl Response {
 }
 
 impl HttpConnection {
-    pub(crate) fn connect(address: SocketAddr) -> Self {
+    pub fn connect(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
         stream.set_write_timeout(Some(WAIT_MAX)).unwrap();
@@ -67,11 +67,11 @@ impl HttpConnection {
     }
 
     /// Sends the given bytes unchanged.
-    pub(crate) fn send_raw(&mut self, bytes: &[u8]) {
+    pub fn send_raw(&mut self, bytes: &[u8]) {
         self.stream.get_mut().write_all(bytes).unwrap();
     }
 
-    pub(crate) fn send_request(
+    pub fn send_request(
         &mut self,
         method: &str,
         path: &str,
@@ -97,13 +97,13 @@ impl HttpConnection {
         self.send_raw(&bytes);
     }
 
-    pub(crate) fn get(&mut self, path: &str, headers: &[(&str, &str)]) -> Response {
+    pub fn get(&mut self, path: &str, headers: &[(&str, &str)]) -> Response {
         self.send_request("GET", path, headers, b"");
         self.read_response()
     }
 
     /// POSTs JSON as an MCP client does.
-    pub(crate) fn post(&mut self, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Response {
+    pub fn post(&mut self, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Response {
         let mut all = vec![
             ("Content-Type", "application/json"),
             ("Accept", "application/json, text/event-stream"),
@@ -115,7 +115,7 @@ impl HttpConnection {
     }
 
     /// Reads the head of a response; its body is left on the stream.
-    pub(crate) fn read_head(&mut self) -> Response {
+    pub fn read_head(&mut self) -> Response {
         let mut line = String::new();
         self.stream.read_line(&mut line).unwrap();
         let status = line
@@ -139,7 +139,7 @@ impl HttpConnection {
         }
     }
 
-    pub(crate) fn read_response(&mut self) -> Response {
+    pub fn read_response(&mut self) -> Response {
         let mut response = self.read_head();
         if let Some(length) = response.header("content-length") {
             let mut body = vec![0; length.parse().unwrap()];
@@ -154,7 +154,7 @@ impl HttpConnection {
     }
 
     /// Reads one chunk of a streamed body; `None` at the end.
-    pub(crate) fn read_chunk(&mut self) -> Option<Vec<u8>> {
+    pub fn read_chunk(&mut self) -> Option<Vec<u8>> {
         let mut size = String::new();
         self.stream.read_line(&mut size).unwrap();
         let size = usize::from_str_radix(size.trim(), 16).ok()?;
@@ -165,7 +165,7 @@ impl HttpConnection {
     }
 
     /// Whether the peer has closed the connection.
-    pub(crate) fn is_closed(&mut self) -> bool {
+    pub fn is_closed(&mut self) -> bool {
         let mut rest = Vec::new();
         match self.stream.read_to_end(&mut rest) {
             Ok(_) => true,

@@ -1,5 +1,5 @@
-//! Every response of the API against its shared type: a field that the type lacks, or writes in
-//! another form, fails the test that received it.
+//! Every response of the API against the shared type of its route: a field that the type lacks, or
+//! writes in another form, fails the test.
 
 use bowline_api::{
     audit_trail, broker, calls, error, events, executors, logs, outbox, pins, readiness, reload,
@@ -20,7 +20,7 @@ fn assert_round_trip<T: Serialize + DeserializeOwned>(body: &[u8]) {
 }
 
 /// Asserts that the type of the event stream holds the whole data of an event.
-pub(crate) fn assert_event_shape(name: &str, data: &Value) {
+pub fn assert_event_shape(name: &str, data: &Value) {
     let data = data.to_string();
     match name {
         "hello" => assert_round_trip::<events::HelloEvent>(data.as_bytes()),
@@ -30,7 +30,7 @@ pub(crate) fn assert_event_shape(name: &str, data: &Value) {
 }
 
 /// Asserts that the type of a route holds the whole response.
-pub(crate) fn assert_api_shape(method: &str, path: &str, status: u16, body: &[u8]) {
+pub fn assert_api_shape(method: &str, path: &str, status: u16, body: &[u8]) {
     let path = path.split('?').next().unwrap();
     let parts: Vec<_> = path.trim_start_matches("/api/v1/").split('/').collect();
     if path == "/readyz" {

@@ -4,19 +4,20 @@ use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 
-use super::{fixture_binary, send_signal};
+use super::fixture_binary;
+use crate::send_signal;
 
 /// An HTTP fixture in a separate process; ends when dropped.
 #[derive(Debug)]
-pub(crate) struct FixtureServer {
+pub struct FixtureServer {
     child: Child,
     args: Vec<String>,
-    pub(crate) url: String,
+    pub url: String,
 }
 
 impl FixtureServer {
     /// Starts a fixture with the given extra arguments.
-    pub(crate) fn start(args: &[&str]) -> Self {
+    pub fn start(args: &[&str]) -> Self {
         let args = args.iter().map(|arg| (*arg).to_owned()).collect();
         Self::start_at("127.0.0.1:0", args)
     }
@@ -39,36 +40,36 @@ impl FixtureServer {
     }
 
     /// The listen address.
-    pub(crate) fn address(&self) -> SocketAddr {
+    pub fn address(&self) -> SocketAddr {
         let rest = self.url.strip_prefix("http://").unwrap();
         rest.split('/').next().unwrap().parse().unwrap()
     }
 
     /// Kills the fixture with SIGKILL.
-    pub(crate) fn kill(&mut self) {
+    pub fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
     /// Starts another fixture at the same address.
-    pub(crate) fn restart(&mut self) {
+    pub fn restart(&mut self) {
         let address = self.address().to_string();
         let args = self.args.clone();
         *self = Self::start_at(&address, args);
     }
 
-    pub(crate) fn pid(&self) -> u32 {
+    pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
     /// Stops the fixture in order and returns whether it exited with success.
-    pub(crate) fn stop(&mut self) -> bool {
+    pub fn stop(&mut self) -> bool {
         send_signal(self.pid(), "TERM");
         self.wait_for_success()
     }
 
     /// Waits for the exit and returns whether it was a success.
-    pub(crate) fn wait_for_success(&mut self) -> bool {
+    pub fn wait_for_success(&mut self) -> bool {
         self.child.wait().unwrap().success()
     }
 }

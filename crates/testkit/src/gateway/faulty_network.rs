@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 /// The state of the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NetworkState {
+pub enum NetworkState {
     /// Everything arrives.
     Up,
     /// No connection is accepted.
@@ -22,15 +22,15 @@ impl NetworkState {
 
 /// The network path to a server.
 #[derive(Debug)]
-pub(crate) struct FaultyNetwork {
-    pub(crate) address: SocketAddr,
+pub struct FaultyNetwork {
+    pub address: SocketAddr,
     state: Arc<AtomicU8>,
     connections: Arc<Mutex<Vec<TcpStream>>>,
 }
 
 impl FaultyNetwork {
     /// Starts a proxy to `server`.
-    pub(crate) fn start(server: SocketAddr) -> Self {
+    pub fn start(server: SocketAddr) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let this = Self {
             address: listener.local_addr().unwrap(),
@@ -52,7 +52,7 @@ impl FaultyNetwork {
     }
 
     /// Changes the state; any state but `Up` cuts open connections.
-    pub(crate) fn set_state(&self, weather: NetworkState) {
+    pub fn set_state(&self, weather: NetworkState) {
         self.state.store(weather as u8, Ordering::SeqCst);
         if weather == NetworkState::Down {
             self.cut_connections();
@@ -60,7 +60,7 @@ impl FaultyNetwork {
     }
 
     /// Cuts every connection; new connections follow the current state.
-    pub(crate) fn cut_connections(&self) {
+    pub fn cut_connections(&self) {
         for stream in self.connections.lock().unwrap().drain(..) {
             let _gone = stream.shutdown(Shutdown::Both);
         }

@@ -10,34 +10,29 @@ use tempfile::TempDir;
 
 use super::fixture_server::FixtureServer;
 use super::worker::write_private_file;
-use super::{Gateway, bowline_binary, send_signal, wait_until};
+use super::{Gateway, bowline_binary};
+use crate::{send_signal, wait_until};
 
 /// An executor in a separate process and directory.
 #[derive(Debug)]
-pub(crate) struct Executor {
+pub struct Executor {
     child: Child,
     dir: TempDir,
     args: Vec<String>,
     /// The ready message.
-    pub(crate) ready: Value,
+    pub ready: Value,
 }
 
 impl Executor {
     /// Joins a gateway under a name, with a token, a configuration and more arguments.
-    pub(crate) fn join(
-        gateway: &Gateway,
-        name: &str,
-        token: &str,
-        config: &str,
-        args: &[&str],
-    ) -> Self {
+    pub fn join(gateway: &Gateway, name: &str, token: &str, config: &str, args: &[&str]) -> Self {
         let url = format!("http://{}", gateway.address);
         let all = [&["join", &url, "--name", name], args].concat();
         Self::start(Some(token), config, &all)
     }
 
     /// Listens on a free port.
-    pub(crate) fn listen(token: Option<&str>, config: &str, args: &[&str]) -> Self {
+    pub fn listen(token: Option<&str>, config: &str, args: &[&str]) -> Self {
         let all = [&["listen", "127.0.0.1:0"], args].concat();
         Self::start(token, config, &all)
     }
@@ -62,27 +57,27 @@ impl Executor {
     }
 
     /// The token file.
-    pub(crate) fn token_file(&self) -> PathBuf {
+    pub fn token_file(&self) -> PathBuf {
         self.dir.path().join("token")
     }
 
     /// The listen address.
-    pub(crate) fn address(&self) -> SocketAddr {
+    pub fn address(&self) -> SocketAddr {
         self.ready["listen"].as_str().unwrap().parse().unwrap()
     }
 
-    pub(crate) fn pid(&self) -> u32 {
+    pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
     /// Kills the executor with SIGKILL.
-    pub(crate) fn kill(&mut self) {
+    pub fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
     /// Starts another executor with the same settings; a listening executor keeps the address.
-    pub(crate) fn restart(&mut self) {
+    pub fn restart(&mut self) {
         if self.ready["listen"].is_string() {
             self.args[1] = self.address().to_string();
         }
@@ -90,13 +85,13 @@ impl Executor {
     }
 
     /// Stops the executor in order and returns whether it exited with success.
-    pub(crate) fn stop(&mut self) -> bool {
+    pub fn stop(&mut self) -> bool {
         send_signal(self.pid(), "TERM");
         self.wait_for_exit().success()
     }
 
     /// Waits for the exit.
-    pub(crate) fn wait_for_exit(&mut self) -> ExitStatus {
+    pub fn wait_for_exit(&mut self) -> ExitStatus {
         self.child.wait().unwrap()
     }
 }
@@ -111,7 +106,7 @@ impl Drop for Executor {
 }
 
 /// Returns the command of an executor in a directory.
-pub(crate) fn executor_command(dir: &Path, args: &[String]) -> Command {
+pub fn executor_command(dir: &Path, args: &[String]) -> Command {
     let mut command = Command::new(bowline_binary());
     command
         .args(["executor"])
@@ -139,7 +134,7 @@ fn spawn_executor(dir: &Path, args: &[String]) -> (Child, Value) {
 
 /// Runs an executor with an expected failure, and returns the exit code and error. A ready executor
 /// is killed and has no exit code.
-pub(crate) fn run_failing_executor(token: Option<&str>, args: &[&str]) -> (Option<i32>, Value) {
+pub fn run_failing_executor(token: Option<&str>, args: &[&str]) -> (Option<i32>, Value) {
     let dir = TempDir::new().unwrap();
     std::fs::write(dir.path().join("bowline.toml"), "").unwrap();
     let mut args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
@@ -174,13 +169,13 @@ pub(crate) fn run_failing_executor(token: Option<&str>, args: &[&str]) -> (Optio
 
 impl Gateway {
     /// Creates an executor token of a principal, and returns the text.
-    pub(crate) fn executor_token(&self, principal: &str) -> String {
+    pub fn executor_token(&self, principal: &str) -> String {
         let wanted = json!({"principal": principal, "kind": "executor"});
         self.create_token(&wanted).1
     }
 
     /// Returns the gateway's status of an executor.
-    pub(crate) fn executor_status(&self, name: &str) -> Value {
+    pub fn executor_status(&self, name: &str) -> Value {
         let listed = self.get_api("/api/v1/executors");
         let found = listed["executors"].as_array().unwrap().iter();
         found
@@ -191,7 +186,7 @@ impl Gateway {
     }
 
     /// Waits until an executor is connected, or is not.
-    pub(crate) fn wait_for_executor(&self, name: &str, is_connected: bool) {
+    pub fn wait_for_executor(&self, name: &str, is_connected: bool) {
         wait_until(&format!("{name} is connected: {is_connected}"), || {
             self.executor_status(name)["connected"] == is_connected
         });
@@ -199,11 +194,7 @@ impl Gateway {
 }
 
 /// Returns the configuration of an HTTP server that is reached through an executor.
-pub(crate) fn executor_server_config(
-    server: &str,
-    served: &FixtureServer,
-    executor: &str,
-) -> String {
+pub fn executor_server_config(server: &str, served: &FixtureServer, executor: &str) -> String {
     let (url, via) = (json!(served.url), json!(format!("executor:{executor}")));
     format!("[servers.{server}]\nurl = {url}\nvia = {via}\n")
 }

@@ -1,4 +1,5 @@
-//! Test harness: a gateway per test, and a small blocking client that shows every byte.
+//! A gateway per test in a process of its own, servers and networks around the gateway, and
+//! blocking clients that show every byte.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -6,37 +7,41 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
-use bowline_testkit::poll_exit;
-pub(crate) use bowline_testkit::{
-    PollPace, WAIT_MAX, is_alive, resident_bytes, send_signal, wait_process_exit, wait_until,
-    wait_until_at,
-};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+
+use crate::{poll_exit, send_signal, wait_until};
 
 /// Time that a dropped gateway has to stop in order before it is killed.
 const STOP_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// The binary under test.
-pub(crate) fn bowline_binary() -> &'static Path {
-    Path::new(env!("CARGO_BIN_EXE_bowline"))
+pub fn bowline_binary() -> PathBuf {
+    built_binary("bowline")
 }
 
 /// The test server, which is built beside the binary under test.
-pub(crate) fn fixture_binary() -> PathBuf {
-    let path = bowline_binary().with_file_name("bowline-fixture");
-    let build = "cargo build -p bowline-fixture";
+pub fn fixture_binary() -> PathBuf {
+    built_binary("bowline-fixture")
+}
+
+/// Cargo builds binaries into the parent of the directory of the running test. The variable
+/// `CARGO_BIN_EXE_bowline` is defined in tests of the product only.
+fn built_binary(package: &str) -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let path = test.ancestors().nth(2).unwrap().join(package);
+    let build = format!("cargo build -p {package}");
     assert!(path.exists(), "{} is missing: {build}", path.display());
     path
 }
 
 /// Returns the configuration of a fixture under `name`, with the given arguments.
-pub(crate) fn fixture_config(name: &str, args: &[&str]) -> String {
+pub fn fixture_config(name: &str, args: &[&str]) -> String {
     server_config(name, &fixture_binary(), args)
 }
 
 /// Returns the configuration of a server.
-pub(crate) fn server_config(name: &str, command: &Path, args: &[&str]) -> String {
+pub fn server_config(name: &str, command: &Path, args: &[&str]) -> String {
     format!(
         "[servers.{name}]\ncommand = {}\nargs = {}\n",
         json!(command),
@@ -46,28 +51,28 @@ pub(crate) fn server_config(name: &str, command: &Path, args: &[&str]) -> String
 
 /// A gateway in a separate process and directory.
 #[derive(Debug)]
-pub(crate) struct Gateway {
+pub struct Gateway {
     child: Child,
-    pub(crate) dir: TempDir,
-    pub(crate) address: SocketAddr,
-    pub(crate) token: String,
+    pub dir: TempDir,
+    pub address: SocketAddr,
+    pub token: String,
 }
 
 impl Gateway {
     /// Starts a gateway with this configuration on a free port.
-    pub(crate) fn start(config: &str) -> Self {
+    pub fn start(config: &str) -> Self {
         Self::start_with_args(config, &[])
     }
 
     /// Like `start`, with more arguments to `up`.
-    pub(crate) fn start_with_args(config: &str, args: &[&str]) -> Self {
+    pub fn start_with_args(config: &str, args: &[&str]) -> Self {
         Self::start_with_command(config, |command| {
             command.args(args);
         })
     }
 
     /// Like `start`, with changes to the command of the process.
-    pub(crate) fn start_with_command(config: &str, more: impl FnOnce(&mut Command)) -> Self {
+    pub fn start_with_command(config: &str, more: impl FnOnce(&mut Command)) -> Self {
         let dir = TempDir::new().unwrap();
         std::fs::write(dir.path().join("bowline.toml"), config).unwrap();
         let (child, address, token) = spawn_gateway(dir.path(), more);
@@ -81,7 +86,7 @@ impl Gateway {
 
     /// Like `start_with_command`; the configuration may contain the paths of the state and of
     /// itself.
-    pub(crate) fn start_at(
+    pub fn start_at(
         config: impl FnOnce(&Path, &Path) -> String,
         more: impl FnOnce(&mut Command),
     ) -> Self {
@@ -97,16 +102,16 @@ impl Gateway {
         }
     }
 
-    pub(crate) fn pid(&self) -> u32 {
+    pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    pub(crate) fn state_dir(&self) -> PathBuf {
+    pub fn state_dir(&self) -> PathBuf {
         self.dir.path().join("state")
     }
 
     /// Runs a CLI command against this gateway.
-    pub(crate) fn run_cli(&self, args: &[&str]) -> Output {
+    pub fn run_cli(&self, args: &[&str]) -> Output {
         Command::new(bowline_binary())
             .arg("--state")
             .arg(self.state_dir())
@@ -117,17 +122,17 @@ impl Gateway {
     }
 
     /// Sends a GET request to the API, and holds the response against its shared type.
-    pub(crate) fn get_api(&self, path: &str) -> Value {
+    pub fn get_api(&self, path: &str) -> Value {
         let response = HttpConnection::connect(self.address).get(
             path,
             &[("Authorization", &format!("Bearer {}", self.token))],
         );
-        api_shapes::assert_api_shape("GET", path, response.status, &response.body);
+        assert_api_shape("GET", path, response.status, &response.body);
         response.json()
     }
 
     /// Waits until the server is in this state and returns the status.
-    pub(crate) fn wait_for_state(&self, server: &str, state: &str) -> Value {
+    pub fn wait_for_state(&self, server: &str, state: &str) -> Value {
         let mut last = Value::Null;
         wait_until(&format!("{server} is {state}"), || {
             let servers = self.get_api("/api/v1/servers");
@@ -144,30 +149,30 @@ impl Gateway {
     }
 
     /// Opens a session at `path`, such as `/mcp`.
-    pub(crate) fn open_session(&self, path: &str) -> Session {
+    pub fn open_session(&self, path: &str) -> Session {
         Session::open(self.address, path, Some(&self.token))
     }
 
     /// Kills the gateway with SIGKILL.
-    pub(crate) fn kill(&mut self) {
+    pub fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
     /// Stops the gateway in order and returns whether it exited with success.
-    pub(crate) fn stop(&mut self) -> bool {
+    pub fn stop(&mut self) -> bool {
         send_signal(self.pid(), "TERM");
         self.child.wait().unwrap().success()
     }
 
     /// Kills the gateway and starts another on the same configuration and state.
-    pub(crate) fn restart_after_kill(&mut self) {
+    pub fn restart_after_kill(&mut self) {
         self.kill();
         self.restart();
     }
 
     /// Starts another gateway on the same configuration and state.
-    pub(crate) fn restart(&mut self) {
+    pub fn restart(&mut self) {
         let (child, address, token) = spawn_gateway(self.dir.path(), |_| {});
         self.child = child;
         self.address = address;
@@ -222,24 +227,18 @@ impl Drop for Gateway {
     }
 }
 
-/// Sleeps where the duration itself is the stimulus: the length of an outage, the due time of a
-/// write under open-loop load, the pause before a retry. Never a wait for a condition.
-pub(crate) fn sleep_as_stimulus(duration: Duration) {
-    std::thread::sleep(duration);
-}
-
 /// An MCP session over one connection.
 #[derive(Debug)]
-pub(crate) struct Session {
-    pub(crate) http: HttpConnection,
-    pub(crate) id: String,
+pub struct Session {
+    pub http: HttpConnection,
+    pub id: String,
     path: String,
     token: Option<String>,
     next_id: u64,
 }
 
 impl Session {
-    pub(crate) fn open(address: SocketAddr, path: &str, token: Option<&str>) -> Self {
+    pub fn open(address: SocketAddr, path: &str, token: Option<&str>) -> Self {
         let mut this = Self {
             http: HttpConnection::connect(address),
             id: String::new(),
@@ -263,7 +262,7 @@ impl Session {
     }
 
     /// The headers of every request of this session.
-    pub(crate) fn request_headers(&self) -> Vec<(String, String)> {
+    pub fn request_headers(&self) -> Vec<(String, String)> {
         let mut headers = Vec::new();
         if let Some(token) = &self.token {
             headers.push(("Authorization".to_owned(), format!("Bearer {token}")));
@@ -275,11 +274,11 @@ impl Session {
         headers
     }
 
-    pub(crate) fn post(&mut self, message: &Value) -> Response {
+    pub fn post(&mut self, message: &Value) -> Response {
         self.post_raw(message.to_string().as_bytes())
     }
 
-    pub(crate) fn post_raw(&mut self, body: &[u8]) -> Response {
+    pub fn post_raw(&mut self, body: &[u8]) -> Response {
         let headers = self.request_headers();
         let headers: Vec<_> = headers
             .iter()
@@ -290,7 +289,7 @@ impl Session {
     }
 
     /// Sends a request and returns the whole JSON-RPC response.
-    pub(crate) fn request(&mut self, method: &str, params: &Value) -> Value {
+    pub fn request(&mut self, method: &str, params: &Value) -> Value {
         self.next_id += 1;
         let id = self.next_id;
         let response = self.post(&json!({
@@ -306,12 +305,12 @@ impl Session {
         answer
     }
 
-    pub(crate) fn call(&mut self, tool: &str, arguments: &Value) -> Value {
+    pub fn call(&mut self, tool: &str, arguments: &Value) -> Value {
         self.request("tools/call", &json!({"name": tool, "arguments": arguments}))
     }
 
     /// Calls a tool and returns the text of its first content.
-    pub(crate) fn call_text(&mut self, tool: &str, arguments: &Value) -> String {
+    pub fn call_text(&mut self, tool: &str, arguments: &Value) -> String {
         let answer = self.call(tool, arguments);
         answer["result"]["content"][0]["text"]
             .as_str()
@@ -320,7 +319,7 @@ impl Session {
     }
 
     /// Opens the stream of this session on a new connection and reads its head.
-    pub(crate) fn open_stream(&self) -> HttpConnection {
+    pub fn open_stream(&self) -> HttpConnection {
         let address = self.http.stream.get_ref().peer_addr().unwrap();
         let mut http = HttpConnection::connect(address);
         let headers = self.request_headers();
@@ -336,15 +335,21 @@ impl Session {
     }
 }
 
-pub(crate) mod api_shapes;
-pub(crate) mod condition;
-pub(crate) mod executor;
+mod api_shapes;
+mod executor;
 mod extra_sessions;
-pub(crate) mod faulty_network;
-pub(crate) mod fixture_server;
+mod faulty_network;
+mod fixture_server;
 mod http_client;
-pub(crate) mod modern_client;
-pub(crate) mod stub_server;
-pub(crate) mod worker;
+mod modern_client;
+mod stub_server;
+mod worker;
 
-pub(crate) use http_client::{HttpConnection, Response};
+pub use api_shapes::{assert_api_shape, assert_event_shape};
+pub use executor::{Executor, executor_command, executor_server_config, run_failing_executor};
+pub use faulty_network::{FaultyNetwork, NetworkState};
+pub use fixture_server::FixtureServer;
+pub use http_client::{HttpConnection, Response};
+pub use modern_client::{MODERN, ModernClient, request_meta};
+pub use stub_server::{ReceivedRequest, StubResponse, StubServer};
+pub use worker::{Worker, worker_command, write_private_file};
