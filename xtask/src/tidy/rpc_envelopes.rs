@@ -13,10 +13,10 @@ pub(super) fn check_tree(tree: &SourceTree) -> Vec<TidyFinding> {
     sources.flat_map(check_file).collect()
 }
 
-/// The load generator, which shares no code with what it measures.
+/// The load generator, which shares no code with the measured program.
 pub(super) const LOAD_GENERATOR: &str = "crates/bench/";
 
-/// Test support, which spells messages as a peer would.
+/// Test support: messages of peers, spelled on purpose.
 const TEST_SUPPORT: &str = "crates/testkit/";
 
 /// Product code only: tests spell messages on purpose, and `testing/` has their corpora.

@@ -1,5 +1,5 @@
-//! Every response of the API against the shared type of its route: a field that the type lacks, or
-//! writes in another form, fails the test.
+//! Responses of the API against the shared type of each route: a field that the type lacks or
+//! writes in another form fails the test.
 
 use bowline_api::{
     audit_trail, broker, calls, error, events, executors, logs, outbox, pins, readiness, reload,
@@ -19,7 +19,7 @@ fn assert_round_trip<T: Serialize + DeserializeOwned>(body: &[u8]) {
     assert_eq!(written, received, "the shared type loses something");
 }
 
-/// Asserts that the type of the event stream holds the whole data of an event.
+/// Asserts that the type of an event in the stream holds the whole data.
 pub fn assert_event_shape(name: &str, data: &Value) {
     let data = data.to_string();
     match name {
