@@ -22,9 +22,9 @@ mod rpc_reader;
 mod rpc_writer;
 
 pub(crate) use rpc_reader::read_loop;
-pub(crate) use rpc_writer::{
-    TracePlacement, notification_frame, request_frame, write_cancelled, write_loop,
-};
+#[cfg(feature = "http")]
+pub(crate) use rpc_writer::write_cancelled;
+pub(crate) use rpc_writer::{TracePlacement, notification_frame, request_frame, write_loop};
 
 /// Queued replies to server requests.
 const REPLIES_MAX: usize = 64;
