@@ -1,7 +1,7 @@
 //! Audit port: records calls and refusals.
 //!
-//! An [`AuditEntry`] shares the data of its call. The audit trail's thread formats, hashes and
-//! redacts entries with [`row_renderer`].
+//! An [`AuditEntry`] shares the data of its call. The trail redacts and encodes the entry at once,
+//! so that it keeps nothing of the call alive but long bodies, which its thread hashes.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -13,11 +13,11 @@ use bowline_core::call::{
     self, BodyKind, CallReply, CallRequest, CallSubject, EndpointScope, Principal, Route,
 };
 use bowline_core::error::{CallError, ExecutionStatus, FailureClass, FailureOrigin};
-use bowline_core::hex::to_hex;
-use bowline_journal::audit::{self, AuditPayload, AuditRow, AuditRowKind, RowRenderer};
+use bowline_journal::audit::{
+    self, AuditPayload, AuditRow, AuditRowKind, BodyDigest, LongBodies, RowScope,
+};
 use bowline_wire::object;
 use bytes::Bytes;
-use sha2::{Digest as _, Sha256};
 
 #[cfg(feature = "journal-sqlite")]
 mod file_trail;
@@ -25,14 +25,11 @@ mod file_trail;
 mod rings;
 
 #[cfg(feature = "journal-sqlite")]
-pub use file_trail::{AuditTrail, open_trail};
+pub use file_trail::AuditTrail;
 #[cfg(feature = "journal-sqlite")]
 pub use rings::{AuditRings, RingOptions};
 
 pub use bowline_core::redact::RedactFn;
-
-/// The audit trail in memory.
-pub type MemoryAuditTrail = audit::MemoryAuditTrail<AuditEntry>;
 
 /// Receives an entry for each call, however it ends. Cheap: does not delay calls.
 pub trait AuditSink: fmt::Debug + Send + Sync {
@@ -67,9 +64,34 @@ impl AuditSink for NullAuditSink {
     fn record(&self, _: AuditEntry) {}
 }
 
+/// The audit trail in memory.
+#[derive(Debug, Default)]
+pub struct MemoryAuditTrail {
+    trail: audit::MemoryAuditTrail,
+    render: RenderOptions,
+}
+
+impl MemoryAuditTrail {
+    /// Returns an empty trail.
+    #[must_use]
+    pub fn new(render: RenderOptions) -> Self {
+        Self {
+            render,
+            ..Self::default()
+        }
+    }
+
+    /// Returns the kept rows, oldest first.
+    #[must_use]
+    pub fn rows(&self) -> Vec<AuditRow<'static>> {
+        self.trail.rows()
+    }
+}
+
 impl AuditSink for MemoryAuditTrail {
     fn record(&self, note: AuditEntry) {
-        Self::append_note(self, &note);
+        let (row, bodies) = render_row(&note, &self.render);
+        self.trail.append(row, bodies);
     }
 }
 
@@ -233,6 +255,10 @@ pub const REFUSED_TEXT_BYTES_MAX: usize = 256;
 /// Maximum bytes of other texts: names and URIs are chosen by callers.
 const TEXT_BYTES_MAX: usize = 1_024;
 
+/// Bodies from this length on are hashed on the thread of the trail: the thread of the call serves
+/// other calls meanwhile.
+const LONG_BODY_BYTES_MIN: usize = 16 * 1024;
+
 /// Marks a truncated text.
 const TRUNCATION_MARK: char = '…';
 
@@ -262,13 +288,8 @@ impl fmt::Debug for RenderOptions {
     }
 }
 
-/// Returns the function that renders entries as rows.
-#[must_use]
-pub fn row_renderer(options: RenderOptions) -> RowRenderer<AuditEntry> {
-    Arc::new(move |entry| render_row(entry, &options))
-}
-
-fn render_row<'a>(entry: &'a AuditEntry, options: &RenderOptions) -> AuditRow<'a> {
+/// Returns the row of an entry, and the bodies that the trail hashes behind the call.
+fn render_row<'a>(entry: &'a AuditEntry, options: &RenderOptions) -> (AuditRow<'a>, LongBodies) {
     // A refused call is worth less than an executed call, and costs its caller nothing.
     let bytes_max = if entry.is_refusal() {
         REFUSED_TEXT_BYTES_MAX
@@ -284,12 +305,11 @@ fn render_row<'a>(entry: &'a AuditEntry, options: &RenderOptions) -> AuditRow<'a
         row.credential = credential.map(Cow::Borrowed);
     }
     let principal_peer = entry.principal.as_ref().and_then(|who| who.peer.0);
-    let peer = entry.peer.or(principal_peer);
-    row.peer = peer.map(|peer| peer.to_string().into());
+    row.peer = entry.peer.or(principal_peer);
     row.count = entry.count.map(|count| count.number);
     row.since_ms = entry.count.map(|count| count.since_ms);
     row.session = Some(entry.session).filter(|session| *session != 0);
-    row.scope = entry.scope.as_ref().map(scope_text);
+    row.scope = entry.scope.as_ref().map(to_row_scope);
     row.server = server.map(text);
     row.name = name.map(text);
     let method = entry.subject.as_ref().map(CallSubject::method);
@@ -299,7 +319,9 @@ fn render_row<'a>(entry: &'a AuditEntry, options: &RenderOptions) -> AuditRow<'a
     row.id = entry.id.as_deref().map(text);
     row.reason = entry.reason.as_deref().map(text);
     let arguments = call_arguments(entry);
-    row.arguments = arguments.map(hex_digest);
+    let mut bodies = LongBodies::default();
+    let long_arguments = &mut bodies.arguments;
+    row.arguments = arguments.map(|body| digest_body(body, &entry.params, long_arguments));
     let mut result = None;
     match &entry.outcome {
         AuditOutcome::Cancelled => {
@@ -321,16 +343,13 @@ fn render_row<'a>(entry: &'a AuditEntry, options: &RenderOptions) -> AuditRow<'a
             row.reason = Some(text(reason)).filter(|reason| !reason.is_empty());
         }
         AuditOutcome::Reply(reply) => {
-            result = reply.response.bytes.get(reply.response.body_at.clone());
+            let response = &reply.response;
+            result = response.bytes.get(response.body_at.clone());
+            row.result = result.map(|body| digest_body(body, &response.bytes, &mut bodies.result));
             row.outcome = Some(reply_outcome(entry, reply).into());
-            row.execution = Some("completed".into());
-            row.origin = Some(reply.origin.as_str().into());
-            if reply.origin == call::ReplyOrigin::Queued {
-                fill_queued(result.unwrap_or_default(), &mut row);
-            }
+            fill_reply(reply.origin, result, &mut row);
         }
     }
-    row.result = result.map(hex_digest);
     if options.payload {
         let payload_text = |bytes: &'a [u8]| options.redact_payload(bytes);
         row.payload = Some(AuditPayload {
@@ -338,7 +357,15 @@ fn render_row<'a>(entry: &'a AuditEntry, options: &RenderOptions) -> AuditRow<'a
             result: result.map(payload_text),
         });
     }
-    row
+    (row, bodies)
+}
+
+fn fill_reply<'a>(origin: call::ReplyOrigin, result: Option<&'a [u8]>, row: &mut AuditRow<'a>) {
+    row.execution = Some("completed".into());
+    row.origin = Some(origin.as_str().into());
+    if origin == call::ReplyOrigin::Queued {
+        fill_queued(result.unwrap_or_default(), row);
+    }
 }
 
 /// Fills in id and key of a stored call from its response.
@@ -372,11 +399,11 @@ fn target_names(entry: &AuditEntry) -> (Option<&str>, Option<&str>) {
     }
 }
 
-fn scope_text(scope: &EndpointScope) -> Cow<'_, str> {
+fn to_row_scope(scope: &EndpointScope) -> RowScope<'_> {
     match scope {
-        EndpointScope::All => "all".into(),
-        EndpointScope::Server(server) => format!("server:{server}").into(),
-        EndpointScope::Profile(profile) => format!("profile:{profile}").into(),
+        EndpointScope::All => RowScope::All,
+        EndpointScope::Server(server) => RowScope::Server(Cow::Borrowed(server)),
+        EndpointScope::Profile(profile) => RowScope::Profile(Cow::Borrowed(profile)),
     }
 }
 
@@ -416,8 +443,13 @@ fn call_arguments(note: &AuditEntry) -> Option<&[u8]> {
     object::field(&note.params, "arguments").map(|at| at.slice(&note.params))
 }
 
-fn hex_digest(bytes: &[u8]) -> Cow<'static, str> {
-    to_hex(&Sha256::digest(bytes)).into()
+/// Hashes a part of `whole`; a long part is left to the thread of the trail.
+fn digest_body(body: &[u8], whole: &Bytes, long: &mut Option<Bytes>) -> BodyDigest {
+    if body.len() < LONG_BODY_BYTES_MIN {
+        return BodyDigest::from_body(body);
+    }
+    *long = Some(whole.slice_ref(body));
+    BodyDigest::PENDING
 }
 
 impl RenderOptions {

@@ -1,17 +1,20 @@
 //! Append-only audit log whose rows form a hash chain.
 //!
-//! [`FileAuditTrail`] stores rows in SQLite files of a dedicated directory. Appending a note costs
-//! a short lock; reading, hashing and disk writes run on the trail's own thread. [`verify_trail`]
+//! [`FileAuditTrail`] stores rows in SQLite files of a dedicated directory. Appending a row encodes
+//! it into a buffer behind a short lock; the chain and disk writes run on the trail's own thread,
+//! for many rows at a time, and rows become JSON when they are read. [`verify_trail`]
 //! reads the files without a running trail and reports the first damaged row. A user with write
 //! access to all files can forge the whole chain; comparing with a [`ChainHead`] recorded elsewhere
 //! detects the forgery.
 
 #[cfg(feature = "sqlite")]
 use std::path::PathBuf;
+#[cfg(feature = "sqlite")]
 use std::sync::Arc;
 #[cfg(feature = "sqlite")]
 use std::time::Duration;
 
+use bytes::Bytes;
 #[cfg(feature = "sqlite")]
 use thiserror::Error;
 
@@ -19,6 +22,9 @@ mod audit_row;
 mod memory_trail;
 #[cfg(feature = "sqlite")]
 mod rings;
+#[cfg(feature = "sqlite")]
+mod row_block;
+mod row_encoding;
 #[cfg(feature = "sqlite")]
 mod row_reader;
 #[cfg(test)]
@@ -33,7 +39,9 @@ mod trail_writer;
 #[cfg(feature = "sqlite")]
 mod verify;
 
-pub use audit_row::{AuditPayload, AuditRow, AuditRowKind, ChainHash, ChainHead};
+pub use audit_row::{
+    AuditPayload, AuditRow, AuditRowKind, BodyDigest, ChainHash, ChainHead, RowScope,
+};
 pub use memory_trail::MemoryAuditTrail;
 #[cfg(feature = "sqlite")]
 pub use rings::{
@@ -52,8 +60,40 @@ pub use verify::{BrokenRow, RowDamage, VerifyReport, verify_trail};
 /// Longest row in bytes; a longer row was not written by Bowline.
 const ROW_BYTES_MAX: usize = 1024 * 1024;
 
-/// Renders a note as a row: on the trail's thread, or inline when a large note exceeds the budget.
-pub type RowRenderer<E> = Arc<dyn for<'a> Fn(&'a E) -> AuditRow<'a> + Send + Sync>;
+/// Bodies of a call that are too long to hash on the thread of the call: the trail hashes them, as
+/// far as its row has [`BodyDigest::PENDING`] in their places.
+#[derive(Clone, Debug, Default)]
+pub struct LongBodies {
+    /// The arguments.
+    pub arguments: Option<Bytes>,
+    /// The result or error.
+    pub result: Option<Bytes>,
+}
+
+impl LongBodies {
+    #[cfg(feature = "sqlite")]
+    const fn is_empty(&self) -> bool {
+        self.arguments.is_none() && self.result.is_none()
+    }
+
+    #[cfg(feature = "sqlite")]
+    fn len(&self) -> usize {
+        let bodies = [&self.arguments, &self.result];
+        bodies.into_iter().flatten().map(Bytes::len).sum()
+    }
+
+    /// Hashes the bodies now.
+    fn hash_into(&mut self, row: &mut AuditRow<'_>) {
+        for (digest, body) in [
+            (&mut row.arguments, self.arguments.take()),
+            (&mut row.result, self.result.take()),
+        ] {
+            if let Some(body) = body {
+                *digest = Some(BodyDigest::from_body(&body));
+            }
+        }
+    }
+}
 
 #[cfg(feature = "sqlite")]
 /// Returns the wall clock in milliseconds since 1970.
@@ -63,16 +103,16 @@ pub type UnixClock = Arc<dyn Fn() -> u64 + Send + Sync>;
 /// Limits of a trail: queue, batch size, file rotation and retention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AuditLimits {
-    /// Queued notes before callers wait for room.
+    /// Queued rows before callers wait for room.
     pub rows_max: usize,
-    /// Bytes of queued notes before callers wait for room.
+    /// Bytes of queued rows before callers wait for room.
     pub bytes_max: usize,
-    /// Bytes of queued notes up to which a large note is queued unrendered. Beyond, the note is
-    /// rendered inline and its bytes are freed, so large notes never make small notes wait.
-    pub large_bytes_max: usize,
-    /// Notes that fill a batch and start a write at once.
+    /// Bytes of the queue up to which long bodies are kept for the writer to hash. Beyond, a body
+    /// is hashed by its caller and freed, so long bodies never make rows wait.
+    pub body_bytes_max: usize,
+    /// Rows that fill a batch and start a write at once.
     pub batch_rows_max: usize,
-    /// How long the first note of a batch waits for more notes.
+    /// How long the first row of a batch waits for more rows.
     pub batch_wait: Duration,
     /// Pause before the next attempt after a disk failure.
     pub retry_wait: Duration,
@@ -96,8 +136,8 @@ impl Default for AuditLimits {
         Self {
             rows_max: 16_384,
             bytes_max: 32 * 1024 * 1024,
-            large_bytes_max: 8 * 1024 * 1024,
-            batch_rows_max: 1_024,
+            body_bytes_max: 8 * 1024 * 1024,
+            batch_rows_max: 4_096,
             batch_wait: Duration::from_millis(100),
             retry_wait: Duration::from_secs(1),
             file_bytes_max: 256 * 1024 * 1024,
@@ -154,7 +194,7 @@ pub enum AuditError {
     /// The anchor file is missing or unreadable.
     #[error("`{0}` does not hold the head of the trail")]
     NoAnchor(PathBuf),
-    /// A row cannot be serialized as JSON.
-    #[error("a row cannot be written as JSON")]
-    Serialize(#[source] serde_json::Error),
+    /// The file has the form of another version of Bowline, which alone can read it.
+    #[error("`{0}` was written by another version of Bowline")]
+    FileVersion(PathBuf),
 }

@@ -22,7 +22,7 @@ use bowline_core::call::{
 };
 use bowline_core::era::{Era, EraSetting};
 use bowline_core::policy::{DefaultAction, FeaturePattern, Policy, RoleRules};
-use bowline_host::audit::{self, AuditSink, NullAuditSink, RenderOptions};
+use bowline_host::audit::{AuditSink, AuditTrail, NullAuditSink, RenderOptions};
 use bowline_host::dial::{EraCache, HttpDial, RealDial};
 use bowline_host::expose::FIND_TOOLS;
 use bowline_host::manifest::NullManifestStore;
@@ -322,7 +322,7 @@ fn open_trail(clock: &SystemClock) -> std::io::Result<Arc<dyn AuditSink>> {
     let directory = std::env::temp_dir().join(name);
     std::fs::create_dir_all(&directory)?;
     let (limits, clock) = (AuditLimits::default(), Arc::new(*clock));
-    let trail = audit::open_trail(&directory, limits, clock, RenderOptions::default());
+    let trail = AuditTrail::open(&directory, limits, clock, RenderOptions::default());
     let trail = trail.map_err(std::io::Error::other)?;
     std::fs::remove_dir_all(&directory)?;
     Ok(Arc::new(trail))

@@ -7,50 +7,53 @@ use bowline_core::BoxFuture;
 use bowline_journal::audit::{AuditError, AuditLimits, FileAuditTrail};
 use bowline_runtime::Clock;
 
-use super::{AuditEntry, AuditOutcome, AuditSink, RenderOptions, row_renderer};
+use super::{AuditEntry, AuditSink, RenderOptions, render_row};
 
 /// The audit trail on disk.
-pub type AuditTrail = FileAuditTrail<AuditEntry>;
+#[derive(Debug)]
+pub struct AuditTrail {
+    file: FileAuditTrail,
+    render: RenderOptions,
+}
 
-/// Opens the audit trail in a directory used exclusively.
-///
-/// # Errors
-/// The files cannot be created or written.
-pub fn open_trail(
-    directory: &Path,
-    limits: AuditLimits,
-    clock: Arc<dyn Clock>,
-    options: RenderOptions,
-) -> Result<AuditTrail, AuditError> {
-    let wall = Arc::new(move || clock.unix_ms());
-    AuditTrail::open(directory, limits, wall, row_renderer(options))
+impl AuditTrail {
+    /// Opens the trail in a directory used exclusively.
+    ///
+    /// # Errors
+    /// The files cannot be created or written.
+    pub fn open(
+        directory: &Path,
+        limits: AuditLimits,
+        clock: Arc<dyn Clock>,
+        render: RenderOptions,
+    ) -> Result<Self, AuditError> {
+        let wall = Arc::new(move || clock.unix_ms());
+        let file = FileAuditTrail::open(directory, limits, wall)?;
+        Ok(Self { file, render })
+    }
+
+    /// Returns the files of the trail.
+    #[must_use]
+    pub const fn file(&self) -> &FileAuditTrail {
+        &self.file
+    }
+
+    pub(super) fn append_entry(&self, entry: &AuditEntry) {
+        let (row, bodies) = render_row(entry, &self.render);
+        self.file.append(row, bodies);
+    }
 }
 
 impl AuditSink for AuditTrail {
     fn has_room(&self) -> bool {
-        Self::has_room(self)
+        self.file.has_room()
     }
 
     fn wait_room(&self) -> BoxFuture<'_, ()> {
-        Box::pin(Self::wait_for_room(self))
+        Box::pin(self.file.wait_for_room())
     }
 
     fn record(&self, note: AuditEntry) {
-        let bytes = note.held_bytes();
-        Self::append_note(self, note, bytes);
-    }
-}
-
-impl AuditEntry {
-    /// Returns the number of bytes kept alive.
-    pub(super) fn held_bytes(&self) -> usize {
-        let response_bytes = match &self.outcome {
-            AuditOutcome::Reply(reply) => reply.response.bytes.len(),
-            AuditOutcome::Cancelled
-            | AuditOutcome::Failed(_)
-            | AuditOutcome::Refused { .. }
-            | AuditOutcome::Word(_) => 0,
-        };
-        size_of::<Self>() + self.params.len() + response_bytes
+        self.append_entry(&note);
     }
 }

@@ -15,14 +15,14 @@ use bowline_core::coalesce::{
 };
 use bowline_core::error::{CallError, FailureOrigin};
 use bowline_core::sync::lock;
-use bowline_journal::audit::{self, AuditError, AuditLimits, AuditRowKind};
+use bowline_journal::audit::{self, AuditError, AuditLimits, AuditRowKind, FileAuditTrail};
 use bowline_runtime::{Clock, Work};
 use bytes::Bytes;
 use foldhash::fast::RandomState;
 
 use super::{
     AuditEntry, AuditOutcome, AuditSink, AuditTarget, AuditTrail, REFUSED_TEXT_BYTES_MAX,
-    RenderOptions, RepeatCount, row_renderer, target_names,
+    RenderOptions, RepeatCount, target_names,
 };
 
 /// Maximum bytes of the parameters held for hashing in a refused call.
@@ -75,24 +75,11 @@ impl AuditRings {
             ring: Some(audit::DENIALS_RING),
             ..denials.limits
         };
-        let wall = {
-            let clock = Arc::clone(&clock);
-            Arc::new(move || clock.unix_ms())
-        };
         let refused = audit::denials_directory(directory);
+        let (calls_clock, denials_clock) = (Arc::clone(&clock), Arc::clone(&clock));
         Ok(Self {
-            calls: AuditTrail::open(
-                directory,
-                calls.limits,
-                Arc::clone(&wall) as _,
-                row_renderer(calls.render),
-            )?,
-            denials: AuditTrail::open(
-                &refused,
-                denials_limits,
-                wall,
-                row_renderer(denials.render),
-            )?,
+            calls: AuditTrail::open(directory, calls.limits, calls_clock, calls.render)?,
+            denials: AuditTrail::open(&refused, denials_limits, denials_clock, denials.render)?,
             refusals: Work::new(Coalescer::new(REFUSALS)),
             keys: RandomState::default(),
             clock,
@@ -101,14 +88,14 @@ impl AuditRings {
 
     /// Returns the ring of calls.
     #[must_use]
-    pub const fn calls(&self) -> &AuditTrail {
-        &self.calls
+    pub const fn calls(&self) -> &FileAuditTrail {
+        self.calls.file()
     }
 
     /// Returns the ring of refusals.
     #[must_use]
-    pub const fn denials(&self) -> &AuditTrail {
-        &self.denials
+    pub const fn denials(&self) -> &FileAuditTrail {
+        self.denials.file()
     }
 
     /// Waits until refusals are counted without a row.
@@ -125,24 +112,22 @@ impl AuditRings {
     /// Waits until all entries so far are on disk or lost, including counted refusals.
     pub async fn flush(&self) {
         self.write_counted(FlushScope::All);
-        self.calls.flush().await;
-        self.denials.flush().await;
+        self.calls().flush().await;
+        self.denials().flush().await;
     }
 
     /// Writes all entries and the end marker, and accepts no more.
     pub async fn close(&self) {
         self.write_counted(FlushScope::All);
-        self.denials.close().await;
-        self.calls.close().await;
+        self.denials().close().await;
+        self.calls().close().await;
     }
 
     fn write_counted(&self, due: FlushScope) {
         let now_ms = self.clock.unix_ms();
         let counted = lock(&self.refusals).take_due(due, now_ms);
         for one in counted {
-            let note = to_entry(one, now_ms);
-            let bytes = note.held_bytes();
-            self.denials.append_note(note, bytes);
+            self.denials.append_entry(&to_entry(one, now_ms));
         }
     }
 
@@ -151,7 +136,7 @@ impl AuditRings {
         let keep = || entry.to_short();
         let fold = {
             let mut refusals = lock(&self.refusals);
-            if self.denials.has_room() {
+            if self.denials().has_room() {
                 refusals.add_event(&source, key, entry.at_ms, keep)
             } else {
                 refusals.add_overflow(&source, key, entry.at_ms, keep)
@@ -161,8 +146,7 @@ impl AuditRings {
         if fold == CoalesceOutcome::Separate {
             let is_long = entry.params.len() > REFUSED_PARAMS_BYTES_MAX;
             let entry = if is_long { entry.to_short() } else { entry };
-            let bytes = entry.held_bytes();
-            self.denials.append_note(entry, bytes);
+            self.denials.append_entry(&entry);
         }
     }
 
@@ -190,11 +174,11 @@ impl AuditRings {
 
 impl AuditSink for AuditRings {
     fn has_room(&self) -> bool {
-        self.calls.has_room()
+        self.calls().has_room()
     }
 
     fn wait_room(&self) -> BoxFuture<'_, ()> {
-        Box::pin(self.calls.wait_for_room())
+        Box::pin(self.calls().wait_for_room())
     }
 
     fn record(&self, note: AuditEntry) {
@@ -202,8 +186,7 @@ impl AuditSink for AuditRings {
             self.record_refusal(note);
             return;
         }
-        let bytes = note.held_bytes();
-        self.calls.append_note(note, bytes);
+        self.calls.append_entry(&note);
     }
 }
 

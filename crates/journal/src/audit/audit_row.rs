@@ -1,12 +1,13 @@
-//! Audit row: a JSON object. The hash chain covers its exact bytes: each hash covers a row and the
-//! hash of the row before.
+//! Audit row: what readers see as a JSON object, stored in its compact form.
 
 use std::borrow::Cow;
 use std::fmt;
+use std::net::SocketAddr;
 use std::str::FromStr;
 
 use bowline_core::hex::to_hex;
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest as _, Sha256};
 
 /// Event recorded by a row.
@@ -84,6 +85,85 @@ impl AuditRowKind {
     pub fn from_name(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.as_str() == word)
     }
+
+    /// Returns the kind with this number in compact rows.
+    pub(super) fn from_byte(byte: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(byte)).copied()
+    }
+}
+
+/// SHA-256 of the arguments or the result of a call; shown in hex.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct BodyDigest(pub [u8; 32]);
+
+impl BodyDigest {
+    /// Stands for a body that is hashed later.
+    pub const PENDING: Self = Self([0; 32]);
+
+    /// Hashes a body.
+    #[must_use]
+    pub fn from_body(body: &[u8]) -> Self {
+        Self(Sha256::digest(body).into())
+    }
+}
+
+impl fmt::Display for BodyDigest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&to_hex(&self.0))
+    }
+}
+
+impl Serialize for BodyDigest {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for BodyDigest {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = Cow::<str>::deserialize(deserializer)?;
+        let hash = ChainHash::from_str(&text).map_err(D::Error::custom)?;
+        Ok(Self(hash.0))
+    }
+}
+
+/// Scope in which the name of a row was resolved: `all`, `server:NAME` or `profile:NAME`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RowScope<'a> {
+    /// All servers.
+    All,
+    /// One server.
+    Server(Cow<'a, str>),
+    /// One profile.
+    Profile(Cow<'a, str>),
+}
+
+impl fmt::Display for RowScope<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::All => f.write_str("all"),
+            Self::Server(name) => write!(f, "server:{name}"),
+            Self::Profile(name) => write!(f, "profile:{name}"),
+        }
+    }
+}
+
+impl Serialize for RowScope<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for RowScope<'_> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = Cow::<str>::deserialize(deserializer)?;
+        match text.split_once(':') {
+            None if text == "all" => Ok(Self::All),
+            Some(("server", name)) => Ok(Self::Server(name.to_owned().into())),
+            Some(("profile", name)) => Ok(Self::Profile(name.to_owned().into())),
+            None | Some(_) => Err(D::Error::custom("not a scope")),
+        }
+    }
 }
 
 /// Audit row; absent fields are omitted from the JSON text.
@@ -106,13 +186,13 @@ pub struct AuditRow<'a> {
     pub credential: Option<Cow<'a, str>>,
     /// Source address of the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub peer: Option<Cow<'a, str>>,
+    pub peer: Option<SocketAddr>,
     /// Session number, unique within one run of the gateway.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<u64>,
     /// Scope in which `name` was resolved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub scope: Option<Cow<'a, str>>,
+    pub scope: Option<RowScope<'a>>,
     /// Target server of the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server: Option<Cow<'a, str>>,
@@ -142,10 +222,10 @@ pub struct AuditRow<'a> {
     pub duration_us: Option<u64>,
     /// SHA-256 of the arguments as received, in hex.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub arguments: Option<Cow<'a, str>>,
+    pub arguments: Option<BodyDigest>,
     /// SHA-256 of the result or error as returned, in hex.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub result: Option<Cow<'a, str>>,
+    pub result: Option<BodyDigest>,
     /// Idempotency key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<Cow<'a, str>>,
@@ -222,49 +302,6 @@ impl AuditRow<'_> {
             let_go_early: None,
         }
     }
-
-    /// Returns an owned copy of the row.
-    #[must_use]
-    pub fn into_owned(self) -> AuditRow<'static> {
-        AuditRow {
-            seq: self.seq,
-            at_ms: self.at_ms,
-            kind: self.kind,
-            ring: into_owned_text(self.ring),
-            principal: into_owned_text(self.principal),
-            credential: into_owned_text(self.credential),
-            peer: into_owned_text(self.peer),
-            session: self.session,
-            scope: into_owned_text(self.scope),
-            server: into_owned_text(self.server),
-            name: into_owned_text(self.name),
-            method: into_owned_text(self.method),
-            outcome: into_owned_text(self.outcome),
-            class: into_owned_text(self.class),
-            execution: into_owned_text(self.execution),
-            origin: into_owned_text(self.origin),
-            reason: into_owned_text(self.reason),
-            duration_us: self.duration_us,
-            arguments: into_owned_text(self.arguments),
-            result: into_owned_text(self.result),
-            key: into_owned_text(self.key),
-            id: into_owned_text(self.id),
-            payload: self.payload.map(|payload| AuditPayload {
-                arguments: into_owned_text(payload.arguments),
-                result: into_owned_text(payload.result),
-            }),
-            count: self.count,
-            since_ms: self.since_ms,
-            lost: self.lost,
-            prev: into_owned_text(self.prev),
-            kept_from: self.kept_from,
-            let_go_early: self.let_go_early,
-        }
-    }
-}
-
-fn into_owned_text(text: Option<Cow<'_, str>>) -> Option<Cow<'static, str>> {
-    text.map(|text| Cow::Owned(text.into_owned()))
 }
 
 /// Hash of a row and, through the chain, of every earlier row.

@@ -6,50 +6,39 @@ use std::sync::Mutex;
 
 use bowline_core::sync::lock;
 
-use super::RowRenderer;
+use super::LongBodies;
 use super::audit_row::{AuditRow, ChainHead};
+use super::row_encoding;
 
 /// Rows kept.
 const ROWS_MAX: usize = 100_000;
 
 /// In-memory rows with the same hash chain as a trail on disk.
-pub struct MemoryAuditTrail<E> {
-    inner: Mutex<MemoryAuditTrailInner<E>>,
+#[derive(Default)]
+pub struct MemoryAuditTrail {
+    inner: Mutex<MemoryAuditTrailInner>,
 }
 
-struct MemoryAuditTrailInner<E> {
-    render: RowRenderer<E>,
+#[derive(Default)]
+struct MemoryAuditTrailInner {
     head: ChainHead,
-    rows: VecDeque<String>,
+    /// Rows in their compact form.
+    rows: VecDeque<Vec<u8>>,
 }
 
-impl<E> MemoryAuditTrail<E> {
-    /// Returns an empty trail.
-    #[must_use]
-    pub fn new(render: RowRenderer<E>) -> Self {
-        let inner = MemoryAuditTrailInner {
-            render,
-            head: ChainHead::default(),
-            rows: VecDeque::new(),
-        };
-        Self {
-            inner: Mutex::new(inner),
-        }
-    }
-
-    /// Renders a note and appends the row.
-    pub fn append_note(&self, note: &E) {
+impl MemoryAuditTrail {
+    /// Appends a row, with the digests of `bodies`.
+    pub fn append(&self, mut row: AuditRow<'_>, mut bodies: LongBodies) {
+        bodies.hash_into(&mut row);
         let mut inner = lock(&self.inner);
-        let mut row = (inner.render)(note);
         row.seq = inner.head.seq + 1;
-        // A row holds only texts and numbers, so serialization cannot fail.
-        let text = serde_json::to_string(&row).unwrap_or_default();
-        drop(row);
-        inner.head = inner.head.advance(text.as_bytes());
+        let mut encoded = Vec::new();
+        row_encoding::encode_row(&row, &mut encoded);
+        inner.head = inner.head.advance(&encoded);
         if inner.rows.len() == ROWS_MAX {
             inner.rows.pop_front();
         }
-        inner.rows.push_back(text);
+        inner.rows.push_back(encoded);
     }
 
     /// Returns the head of the chain.
@@ -63,12 +52,15 @@ impl<E> MemoryAuditTrail<E> {
     pub fn rows(&self) -> Vec<AuditRow<'static>> {
         let inner = lock(&self.inner);
         let rows = inner.rows.iter();
-        rows.filter_map(|text| serde_json::from_str(text).ok())
-            .collect()
+        rows.filter_map(|encoded| {
+            let text = serde_json::to_string(&row_encoding::decode_row(encoded)?);
+            serde_json::from_str(&text.ok()?).ok()
+        })
+        .collect()
     }
 }
 
-impl<E> fmt::Debug for MemoryAuditTrail<E> {
+impl fmt::Debug for MemoryAuditTrail {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MemoryAuditTrail")
             .field("head", &self.head())

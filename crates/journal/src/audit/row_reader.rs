@@ -2,12 +2,16 @@
 
 use std::path::Path;
 
-use serde::Deserialize;
+use bowline_core::hex::to_hex;
 use thiserror::Error;
 
 use super::AuditError;
 use super::audit_row::{AuditRowKind, ChainHash};
-use super::trail_files::{self, ScanDirection, StoredRow, TrailFile};
+use super::row_block::StoredRow;
+use super::trail_files::{self, ScanDirection, TrailFile};
+
+/// Bytes shown of a row that cannot be read.
+const UNREADABLE_BYTES_MAX: usize = 256;
 
 /// Rows scanned per query.
 const SCAN_ROWS_MAX: u64 = 500_000;
@@ -27,12 +31,12 @@ pub struct AuditFilter {
     pub to_ms: Option<u64>,
 }
 
-/// Row as stored in its file.
+/// Row as shown to readers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RowText {
     /// Sequence number.
     pub seq: u64,
-    /// JSON object; the hash covers exactly these bytes.
+    /// JSON object. The hash covers the compact form of the same members.
     pub body: String,
     /// Chain hash.
     pub hash: ChainHash,
@@ -67,31 +71,23 @@ pub enum RowExportError {
     Write(#[source] std::io::Error),
 }
 
-#[derive(Debug, Deserialize)]
-struct FilterFields {
-    at_ms: u64,
-    kind: AuditRowKind,
-    principal: Option<String>,
-    server: Option<String>,
-}
-
 impl AuditFilter {
-    fn matches(&self, body: &str) -> bool {
+    fn matches(&self, row: &StoredRow) -> bool {
         if *self == Self::default() {
             return true;
         }
         // Unreadable rows are shown, since an auditor looks for exactly those.
-        let Ok(fields) = serde_json::from_str::<FilterFields>(body) else {
+        let Some(row) = row.decode() else {
             return true;
         };
-        let same = |filter: &Option<String>, value: &Option<String>| {
-            filter.is_none() || filter.as_deref() == value.as_deref()
+        let same = |filter: &Option<String>, value: Option<&str>| {
+            filter.is_none() || filter.as_deref() == value
         };
-        same(&self.principal, &fields.principal)
-            && same(&self.server, &fields.server)
-            && self.kind.is_none_or(|kind| kind == fields.kind)
-            && self.from_ms.is_none_or(|from| fields.at_ms >= from)
-            && self.to_ms.is_none_or(|to| fields.at_ms < to)
+        same(&self.principal, row.principal.as_deref())
+            && same(&self.server, row.server.as_deref())
+            && self.kind.is_none_or(|kind| kind == row.kind)
+            && self.from_ms.is_none_or(|from| row.at_ms >= from)
+            && self.to_ms.is_none_or(|to| row.at_ms < to)
     }
 }
 
@@ -113,8 +109,8 @@ pub fn read_page(
     visit_rows(directory, after, &mut |row| {
         scanned += 1;
         page.next = row.seq;
-        if filter.matches(&row.body) {
-            page.rows.push(row);
+        if filter.matches(&row) {
+            page.rows.push(to_row_text(&row));
         }
         page.rows.len() < limit && scanned < SCAN_ROWS_MAX
     })?;
@@ -142,11 +138,10 @@ pub fn read_newest(
             ScanDirection::Backward,
             0,
             &mut |stored| {
-                let row = to_row_text(stored);
                 scanned += 1;
-                page.next = page.next.max(row.seq);
-                if page.rows.len() < limit && filter.matches(&row.body) {
-                    page.rows.push(row);
+                page.next = page.next.max(stored.seq);
+                if page.rows.len() < limit && filter.matches(&stored) {
+                    page.rows.push(to_row_text(&stored));
                 }
                 page.rows.len() < limit && scanned < SCAN_ROWS_MAX
             },
@@ -170,8 +165,8 @@ pub fn export_rows(
 ) -> Result<u64, RowExportError> {
     let (mut count, mut refused) = (0, None);
     visit_rows(directory, 0, &mut |row| {
-        if filter.matches(&row.body) {
-            refused = take(&row).err();
+        if filter.matches(&row) {
+            refused = take(&to_row_text(&row)).err();
             count += 1;
         }
         refused.is_none()
@@ -182,7 +177,7 @@ pub fn export_rows(
 fn visit_rows(
     directory: &Path,
     after: u64,
-    visit: &mut dyn FnMut(RowText) -> bool,
+    visit: &mut dyn FnMut(StoredRow) -> bool,
 ) -> Result<(), AuditError> {
     let files = trail_files::list_files(directory)?;
     let start = files
@@ -192,13 +187,7 @@ fn visit_rows(
         let Some(connection) = open_if_prepared(file)? else {
             continue;
         };
-        let more = trail_files::scan_rows(
-            &connection,
-            file,
-            ScanDirection::Forward,
-            after,
-            &mut |stored| visit(to_row_text(stored)),
-        )?;
+        let more = trail_files::scan_rows(&connection, file, ScanDirection::Forward, after, visit)?;
         if !more {
             break;
         }
@@ -212,14 +201,25 @@ fn open_if_prepared(file: &TrailFile) -> Result<Option<rusqlite::Connection>, Au
         return Ok(None);
     }
     let connection = trail_files::open_for_read(file)?;
-    Ok(trail_files::has_rows_table(&connection, file)?.then_some(connection))
+    Ok(trail_files::has_blocks(&connection, file)?.then_some(connection))
 }
 
-fn to_row_text(stored: StoredRow) -> RowText {
-    let body = stored.body.unwrap_or_default();
+fn to_row_text(stored: &StoredRow) -> RowText {
     RowText {
         seq: stored.seq,
-        body: String::from_utf8_lossy(&body).into_owned(),
+        body: render_row(stored),
         hash: stored.hash.unwrap_or_default(),
     }
+}
+
+/// Returns a row as JSON; of a row that no trail wrote, its number and the start of its bytes.
+fn render_row(stored: &StoredRow) -> String {
+    // A row holds only texts and numbers, so serialization cannot fail.
+    let text = stored.decode().map(|row| serde_json::to_string(&row));
+    text.and_then(Result::ok).unwrap_or_else(|| {
+        let seq = stored.seq;
+        let bytes = stored.encoded.as_deref().unwrap_or_default();
+        let some = bytes.get(..UNREADABLE_BYTES_MAX).unwrap_or(bytes);
+        format!("{{\"seq\":{seq},\"unreadable\":\"{}\"}}", to_hex(some))
+    })
 }

@@ -10,30 +10,28 @@ mod damage;
 mod failures;
 mod retention;
 
-/// Note with a single word.
-type Word = String;
+/// Size of files that hold about two batches of fifty words.
+const FILE_BYTES: u64 = 12_000;
 
-fn word_renderer() -> RowRenderer<Word> {
-    Arc::new(|word: &Word| {
-        let mut row = AuditRow::new(AuditRowKind::Call, 7);
-        row.name = Some(word.as_str().into());
-        row.principal = Some("ann".into());
-        row
-    })
+fn word_row(word: &str, at_ms: u64) -> AuditRow<'_> {
+    let mut row = AuditRow::new(AuditRowKind::Call, at_ms);
+    row.name = Some(word.into());
+    row.principal = Some("ann".into());
+    row
 }
 
 fn fixed_clock() -> UnixClock {
     Arc::new(|| 1_000)
 }
 
-fn open_trail(directory: &Path, limits: AuditLimits) -> FileAuditTrail<Word> {
-    FileAuditTrail::open(directory, limits, fixed_clock(), word_renderer()).unwrap()
+fn open_trail(directory: &Path, limits: AuditLimits) -> FileAuditTrail {
+    FileAuditTrail::open(directory, limits, fixed_clock()).unwrap()
 }
 
-/// Appends notes for a range of words.
-fn append_words(trail: &FileAuditTrail<Word>, words: std::ops::Range<u64>) {
+/// Appends rows for a range of words.
+fn append_words(trail: &FileAuditTrail, words: std::ops::Range<u64>) {
     for word in words {
-        trail.append_note(format!("w{word}"), 10);
+        trail.append(word_row(&format!("w{word}"), 7), LongBodies::default());
     }
 }
 
@@ -103,7 +101,7 @@ async fn chain_spans_files_and_evicts_oldest() {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
     let limits = AuditLimits {
-        file_bytes_max: 20_000,
+        file_bytes_max: FILE_BYTES,
         files_max: 3,
         ..AuditLimits::default()
     };
@@ -141,7 +139,7 @@ async fn rows_filter_by_seq_kind_principal_time() {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
     let limits = AuditLimits {
-        file_bytes_max: 20_000,
+        file_bytes_max: FILE_BYTES,
         ..AuditLimits::default()
     };
     write_trail(directory, 300, limits).await;
@@ -174,9 +172,9 @@ async fn rows_filter_by_seq_kind_principal_time() {
 
 #[test]
 fn memory_trail_builds_hash_chain() {
-    let memory = MemoryAuditTrail::new(word_renderer());
-    memory.append_note(&"a".to_owned());
-    memory.append_note(&"b".to_owned());
+    let memory = MemoryAuditTrail::default();
+    memory.append(word_row("a", 7), LongBodies::default());
+    memory.append(word_row("b", 8), LongBodies::default());
     assert_eq!(memory.rows()[1].name.as_deref(), Some("b"));
     let head: ChainHead = memory.head().to_string().parse().unwrap();
     assert_eq!((head, head.seq), (memory.head(), 2));

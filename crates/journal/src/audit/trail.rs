@@ -1,5 +1,6 @@
-//! Handle of an audit trail: a queue of notes, bounded in rows and bytes, with a writer thread
-//! behind.
+//! Handle of an audit trail: a queue of rows, bounded in rows and bytes, with a writer thread
+//! behind. Callers encode their row into a buffer that they exchange with the writer, so a row
+//! allocates nothing.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -12,31 +13,21 @@ use bowline_core::sync::lock;
 use tokio::sync::{Notify, watch};
 
 use super::audit_row::AuditRow;
+use super::row_block::RowBuffer;
 use super::trail_writer::{TrailShared, TrailWriter};
-use super::{AuditError, AuditHealth, AuditLimits, RowRenderer, UnixClock};
-
-/// Size above which a note counts as large.
-const LARGE_NOTE_BYTES_MIN: usize = 64 * 1024;
-
-/// Queued item.
-#[derive(Debug)]
-pub(super) enum TrailEntry<E> {
-    /// Note to be rendered on the trail's thread.
-    Note(E),
-    /// Row rendered inline by the caller.
-    Row(Box<AuditRow<'static>>),
-}
+use super::{AuditError, AuditHealth, AuditLimits, LongBodies, UnixClock};
 
 /// Append-only trail of rows on disk; closed on drop.
-pub struct FileAuditTrail<E> {
+pub struct FileAuditTrail {
     directory: PathBuf,
-    queue: Arc<NoteQueue<TrailEntry<E>>>,
-    render: RowRenderer<E>,
+    /// Name of the ring in every row; absent for the ring of calls.
+    ring: Option<&'static str>,
+    queue: Arc<RowQueue>,
     shared: Arc<TrailShared>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-impl<E: Send + 'static> FileAuditTrail<E> {
+impl FileAuditTrail {
     /// Opens the trail in a private directory and continues after the last row.
     ///
     /// Missing rows are recorded as a gap row, and the trail continues.
@@ -47,15 +38,13 @@ impl<E: Send + 'static> FileAuditTrail<E> {
         directory: &Path,
         limits: AuditLimits,
         wall: UnixClock,
-        render: RowRenderer<E>,
     ) -> Result<Self, AuditError> {
-        let queue = Arc::new(NoteQueue::new(limits));
+        let queue = Arc::new(RowQueue::new(limits));
         let shared = Arc::new(TrailShared::default());
         let writer = TrailWriter::open(directory, limits, wall, Arc::clone(&shared))?;
-        let (notes, named) = (Arc::clone(&queue), std::thread::Builder::new());
+        let (rows, named) = (Arc::clone(&queue), std::thread::Builder::new());
         let named = named.name("audit".to_owned());
-        let rendering = Arc::clone(&render);
-        let thread = named.spawn(move || writer.run(&notes, &rendering));
+        let thread = named.spawn(move || writer.run(&rows));
         let thread = thread.map_err(|source| AuditError::Io {
             action: "start a thread for",
             path: directory.to_owned(),
@@ -63,14 +52,14 @@ impl<E: Send + 'static> FileAuditTrail<E> {
         })?;
         Ok(Self {
             directory: directory.to_owned(),
+            ring: limits.ring,
             queue,
-            render,
             shared,
             thread: Mutex::new(Some(thread)),
         })
     }
 
-    /// Returns whether a caller may append a note without waiting.
+    /// Returns whether a caller may append a row without waiting.
     pub fn has_room(&self) -> bool {
         self.queue.has_room()
     }
@@ -80,27 +69,21 @@ impl<E: Send + 'static> FileAuditTrail<E> {
         self.queue.wait_for_room().await;
     }
 
-    /// Queues a note of `bytes` bytes. Never waits: callers that can wait call
-    /// [`wait_for_room`](Self::wait_for_room) before the work to be recorded.
-    pub fn append_note(&self, note: E, bytes: usize) {
-        let is_large = bytes > LARGE_NOTE_BYTES_MIN;
-        let (entry, bytes) = if is_large && !self.queue.has_large_room(bytes) {
-            let row = (self.render)(&note).into_owned();
-            (TrailEntry::Row(Box::new(row)), LARGE_NOTE_BYTES_MIN)
-        } else {
-            (TrailEntry::Note(note), bytes)
-        };
-        if !self.queue.push(entry, bytes) {
+    /// Queues a row; its digests of `bodies` are filled in behind the calls. Never waits: callers
+    /// that can wait call [`wait_for_room`](Self::wait_for_room) before the work to be recorded.
+    pub fn append(&self, mut row: AuditRow<'_>, bodies: LongBodies) {
+        row.ring = self.ring.map(Into::into);
+        if !self.queue.push(&mut row, bodies) {
             self.shared.count_lost(1);
         }
     }
 
-    /// Waits until every note appended so far is on disk or lost.
+    /// Waits until every row appended so far is on disk or lost.
     pub async fn flush(&self) {
         self.queue.flush().await;
     }
 
-    /// Writes all queued notes and the closing row, then refuses further notes.
+    /// Writes all queued rows and the closing row, then refuses further rows.
     pub async fn close(&self) {
         self.queue.close();
         self.queue.wait_closed().await;
@@ -129,7 +112,7 @@ impl<E: Send + 'static> FileAuditTrail<E> {
     }
 }
 
-impl<E> FileAuditTrail<E> {
+impl FileAuditTrail {
     fn join_thread(&self) {
         if let Some(thread) = lock(&self.thread).take() {
             // A panic of the thread is reported through its health.
@@ -138,14 +121,14 @@ impl<E> FileAuditTrail<E> {
     }
 }
 
-impl<E> Drop for FileAuditTrail<E> {
+impl Drop for FileAuditTrail {
     fn drop(&mut self) {
         self.queue.close();
         self.join_thread();
     }
 }
 
-impl<E> fmt::Debug for FileAuditTrail<E> {
+impl fmt::Debug for FileAuditTrail {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("FileAuditTrail")
             .field("directory", &self.directory)
@@ -153,55 +136,47 @@ impl<E> fmt::Debug for FileAuditTrail<E> {
     }
 }
 
-/// Queue between callers that append notes and the writer thread.
+/// Queue between callers that append rows and the writer thread.
 #[derive(Debug)]
-pub(super) struct NoteQueue<E> {
+pub(super) struct RowQueue {
     limits: AuditLimits,
-    inner: Mutex<NoteQueueInner<E>>,
+    inner: Mutex<RowQueueInner>,
     /// Wakes the writer.
     writer_wake: Condvar,
     /// Set while callers should wait; read on every call.
     is_full: AtomicBool,
     /// Wakes callers that wait for room.
     room_freed: Notify,
-    /// Number of notes written or lost so far.
+    /// Number of rows written or lost so far.
     settled: watch::Sender<u64>,
 }
 
-#[derive(Debug)]
-struct NoteQueueInner<E> {
-    notes: Vec<E>,
-    /// Unsettled notes and their bytes, including the batch in the writer's hands.
+#[derive(Debug, Default)]
+struct RowQueueInner {
+    buffer: RowBuffer,
+    /// Unsettled rows and their bytes, including the batch in the writer's hands.
     rows: usize,
     bytes: usize,
-    /// Notes accepted so far.
-    noted_count: u64,
+    /// Rows accepted so far.
+    accepted_count: u64,
     /// A caller waits in `flush`.
     flush_requested: bool,
     is_closed: bool,
 }
 
-/// Notes for one write.
+/// Rows for one write.
 #[derive(Debug)]
-pub(super) struct NoteBatch<E> {
-    pub(super) notes: Vec<E>,
-    pub(super) bytes: usize,
+pub(super) struct RowBatch {
+    pub(super) buffer: RowBuffer,
     /// No batch follows.
     pub(super) is_last: bool,
 }
 
-impl<E> NoteQueue<E> {
+impl RowQueue {
     pub(super) fn new(limits: AuditLimits) -> Self {
         Self {
             limits,
-            inner: Mutex::new(NoteQueueInner {
-                notes: Vec::with_capacity(limits.batch_rows_max),
-                rows: 0,
-                bytes: 0,
-                noted_count: 0,
-                flush_requested: false,
-                is_closed: false,
-            }),
+            inner: Mutex::default(),
             writer_wake: Condvar::new(),
             is_full: AtomicBool::new(false),
             room_freed: Notify::new(),
@@ -209,7 +184,7 @@ impl<E> NoteQueue<E> {
         }
     }
 
-    /// Returns whether a caller may append a note without waiting.
+    /// Returns whether a caller may append a row without waiting.
     pub(super) fn has_room(&self) -> bool {
         !self.is_full.load(Ordering::Relaxed)
     }
@@ -225,41 +200,47 @@ impl<E> NoteQueue<E> {
         }
     }
 
-    /// Returns whether a large note of `bytes` may be queued unrendered.
-    pub(super) fn has_large_room(&self, bytes: usize) -> bool {
-        lock(&self.inner).bytes.saturating_add(bytes) <= self.limits.large_bytes_max
-    }
-
-    /// Queues a note even without room: the caller waited before, or can no longer wait. Returns
+    /// Queues a row even without room: the caller waited before, or can no longer wait. Long bodies
+    /// are kept for the writer to hash as long as they fit, and hashed here otherwise. Returns
     /// `false` if the queue is closed.
-    pub(super) fn push(&self, note: E, bytes: usize) -> bool {
+    pub(super) fn push(&self, row: &mut AuditRow<'_>, mut bodies: LongBodies) -> bool {
+        if !bodies.is_empty() && !self.has_body_room(bodies.len()) {
+            bodies.hash_into(row);
+        }
         let mut inner = lock(&self.inner);
         if inner.is_closed {
             return false;
         }
-        inner.notes.push(note);
-        inner.noted_count += 1;
+        let held = inner.buffer.held_bytes();
+        inner.buffer.push_row(row, bodies);
+        inner.accepted_count += 1;
         inner.rows += 1;
-        inner.bytes += bytes;
-        let waiting = inner.notes.len();
+        inner.bytes += inner.buffer.held_bytes() - held;
+        let waiting = inner.buffer.rows();
         if inner.rows >= self.limits.rows_max || inner.bytes >= self.limits.bytes_max {
             self.is_full.store(true, Ordering::Relaxed);
         }
         drop(inner);
-        // The first note wakes the writer, which then waits for more; a full batch wakes it again.
+        // The first row wakes the writer, which then waits for more; a full batch wakes it again.
         if waiting == 1 || waiting == self.limits.batch_rows_max {
             self.writer_wake.notify_one();
         }
         true
     }
 
-    /// Waits for notes, and then up to `batch_wait` for more.
+    /// Returns whether bodies of `bytes` may be kept for the writer.
+    fn has_body_room(&self, bytes: usize) -> bool {
+        lock(&self.inner).bytes.saturating_add(bytes) <= self.limits.body_bytes_max
+    }
+
+    /// Waits for rows, and then up to `batch_wait` for more. `spare` is an empty buffer for the
+    /// rows that follow.
     ///
     /// With `idle`, the wait ends after `idle` even if the batch is empty.
-    pub(super) fn take_batch(&self, spare: Vec<E>, idle: Option<Duration>) -> NoteBatch<E> {
+    pub(super) fn take_batch(&self, spare: RowBuffer, idle: Option<Duration>) -> RowBatch {
         let mut inner = lock(&self.inner);
-        let nothing = |inner: &mut NoteQueueInner<E>| {
-            inner.notes.is_empty() && !inner.is_closed && !inner.flush_requested
+        let nothing = |inner: &mut RowQueueInner| {
+            inner.buffer.rows() == 0 && !inner.is_closed && !inner.flush_requested
         };
         inner = match idle {
             None => {
@@ -275,23 +256,21 @@ impl<E> NoteQueue<E> {
         let waited = self
             .writer_wake
             .wait_timeout_while(inner, self.limits.batch_wait, |inner| {
-                !inner.notes.is_empty()
-                    && inner.notes.len() < enough
+                inner.buffer.rows() > 0
+                    && inner.buffer.rows() < enough
                     && !inner.is_closed
                     && !inner.flush_requested
             });
         inner = waited.unwrap_or_else(PoisonError::into_inner).0;
         inner.flush_requested = false;
-        let notes = std::mem::replace(&mut inner.notes, spare);
-        NoteBatch {
-            notes,
-            bytes: inner.bytes,
+        RowBatch {
+            buffer: std::mem::replace(&mut inner.buffer, spare),
             is_last: inner.is_closed,
         }
     }
 
-    /// Frees the room of notes that were written or lost.
-    pub(super) fn settle_notes(&self, rows: usize, bytes: usize) {
+    /// Frees the room of rows that were written or lost.
+    pub(super) fn settle_rows(&self, rows: usize, bytes: usize) {
         let mut inner = lock(&self.inner);
         inner.rows = inner.rows.saturating_sub(rows);
         inner.bytes = inner.bytes.saturating_sub(bytes);
@@ -304,20 +283,20 @@ impl<E> NoteQueue<E> {
         }
     }
 
-    /// Waits until every note accepted so far is written or lost.
+    /// Waits until every row accepted so far is written or lost.
     pub(super) async fn flush(&self) {
-        let noted = {
+        let accepted = {
             let mut inner = lock(&self.inner);
             inner.flush_requested = true;
-            inner.noted_count
+            inner.accepted_count
         };
         self.writer_wake.notify_one();
         let mut settled = self.settled.subscribe();
         // `self` owns the sender, so waiting cannot fail.
-        let _ = settled.wait_for(|settled| *settled >= noted).await;
+        let _ = settled.wait_for(|settled| *settled >= accepted).await;
     }
 
-    /// Closes the queue: new notes are refused, the writer drains the rest.
+    /// Closes the queue: new rows are refused, the writer drains the rest.
     pub(super) fn close(&self) {
         lock(&self.inner).is_closed = true;
         self.writer_wake.notify_one();
@@ -338,7 +317,7 @@ impl<E> NoteQueue<E> {
         let _ = settled.wait_for(|settled| *settled == u64::MAX).await;
     }
 
-    /// Returns the number of unsettled notes.
+    /// Returns the number of unsettled rows.
     pub(super) fn queued_rows(&self) -> usize {
         lock(&self.inner).rows
     }

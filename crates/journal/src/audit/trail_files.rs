@@ -14,31 +14,26 @@ use bowline_core::hex::to_hex;
 use rusqlite::{Connection, OpenFlags};
 use rustix::fs::OFlags;
 
+use super::AuditError;
 use super::audit_row::{ChainHash, ChainHead};
-use super::{AuditError, ROW_BYTES_MAX};
+use super::row_block::{self, BLOCK_BYTES_MAX, StoredRow};
 
 /// How long the writer waits for a reader's lock.
 const BUSY_WAIT: Duration = Duration::from_secs(1);
 
-/// Schema of a new file: the rows, and a readable view for use with `sqlite3`.
+/// Version of the schema and of the rows in it.
+const FILE_VERSION: i64 = 2;
+
+/// Schema of a new file: blocks of rows by the number of their first row, each with the hash of
+/// its last row.
 const SCHEMA: &str = "
     PRAGMA application_id = 0x424f5741;
-    PRAGMA user_version = 1;
-    CREATE TABLE IF NOT EXISTS rows (
-        seq INTEGER PRIMARY KEY,
-        body TEXT NOT NULL,
-        hash BLOB NOT NULL
-    ) STRICT;
-    CREATE VIEW IF NOT EXISTS said AS SELECT
-        seq,
-        datetime((body->>'at_ms') / 1000, 'unixepoch') AS at,
-        body->>'kind' AS kind,
-        body->>'principal' AS principal,
-        body->>'server' AS server,
-        body->>'name' AS name,
-        body->>'outcome' AS outcome,
-        lower(hex(hash)) AS hash
-    FROM rows;";
+    PRAGMA user_version = 2;
+    CREATE TABLE IF NOT EXISTS blocks (
+        first_seq INTEGER PRIMARY KEY,
+        rows BLOB NOT NULL,
+        head BLOB NOT NULL
+    ) STRICT;";
 
 /// Path of a trail file and its first row.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -162,12 +157,17 @@ fn open_connection(file: &TrailFile, flags: OpenFlags) -> Result<Connection, Aud
 }
 
 /// Returns whether the file has its table; creation may have been interrupted.
-pub(super) fn has_rows_table(
-    connection: &Connection,
-    file: &TrailFile,
-) -> Result<bool, AuditError> {
-    let exists = connection.table_exists(None, "rows");
-    exists.map_err(|source| sqlite_error("read", file, source))
+///
+/// # Errors
+/// The file cannot be read, or has the form of another version.
+pub(super) fn has_blocks(connection: &Connection, file: &TrailFile) -> Result<bool, AuditError> {
+    let read = |source| sqlite_error("read", file, source);
+    let version = connection.pragma_query_value(None, "user_version", |row| row.get(0));
+    match version.map_err(read)? {
+        0 => Ok(false),
+        FILE_VERSION => connection.table_exists(None, "blocks").map_err(read),
+        _ => Err(AuditError::FileVersion(file.path.clone())),
+    }
 }
 
 /// Returns the head of the last row of a file; `None` for an empty file.
@@ -175,32 +175,56 @@ pub(super) fn last_head(
     connection: &Connection,
     file: &TrailFile,
 ) -> Result<Option<ChainHead>, AuditError> {
-    let row = connection.query_row(
-        "SELECT seq, hash FROM rows ORDER BY seq DESC LIMIT 1",
-        [],
-        |row| Ok((row.get::<_, i64>(0)?, row.get::<_, Vec<u8>>(1)?)),
-    );
-    let (seq, hash) = match row {
-        Ok(row) => row,
-        Err(rusqlite::Error::QueryReturnedNoRows) => return Ok(None),
-        Err(source) => return Err(sqlite_error("read", file, source)),
-    };
-    let head = u64::try_from(seq).ok().zip(ChainHash::from_bytes(&hash));
-    Ok(head.map(|(seq, hash)| ChainHead { seq, hash }))
+    let last = boundary_row(connection, file, ScanDirection::Backward)?;
+    Ok(last.and_then(|row| {
+        let seq = row.seq;
+        row.hash.map(|hash| ChainHead { seq, hash })
+    }))
 }
 
 /// Returns the timestamp of the first or last row of a file; 0 if unreadable.
-pub(super) fn boundary_row_ms(connection: &Connection, end: ScanDirection) -> u64 {
-    let order = match end {
-        ScanDirection::Forward => "ASC",
-        ScanDirection::Backward => "DESC",
-    };
-    let text = format!("SELECT body->>'at_ms' FROM rows ORDER BY seq {order} LIMIT 1");
-    let at_ms = connection.query_row(&text, [], |row| row.get::<_, i64>(0));
-    at_ms
-        .ok()
-        .and_then(|at_ms| u64::try_from(at_ms).ok())
-        .unwrap_or(0)
+pub(super) fn boundary_row_ms(
+    connection: &Connection,
+    file: &TrailFile,
+    end: ScanDirection,
+) -> u64 {
+    let row = boundary_row(connection, file, end).ok().flatten();
+    row.and_then(|row| Some(row.decode()?.at_ms)).unwrap_or(0)
+}
+
+/// Returns the first or last row of a file.
+pub(super) fn boundary_row(
+    connection: &Connection,
+    file: &TrailFile,
+    end: ScanDirection,
+) -> Result<Option<StoredRow>, AuditError> {
+    let mut found = None;
+    scan_rows(connection, file, end, 0, &mut |row| {
+        found = Some(row);
+        false
+    })?;
+    Ok(found)
+}
+
+/// Returns the row with this number by position.
+pub(super) fn read_row(
+    connection: &Connection,
+    file: &TrailFile,
+    seq: u64,
+) -> Result<Option<StoredRow>, AuditError> {
+    let mut found = None;
+    let before = seq.saturating_sub(1);
+    scan_rows(
+        connection,
+        file,
+        ScanDirection::Forward,
+        before,
+        &mut |row| {
+            found = (row.seq == seq).then_some(row);
+            false
+        },
+    )?;
+    Ok(found)
 }
 
 /// Returns the size of the database file, without the WAL.
@@ -231,15 +255,6 @@ pub(super) fn delete_trail_file(file: &TrailFile) -> Result<(), AuditError> {
     Ok(())
 }
 
-/// Row as stored in a file.
-#[derive(Debug)]
-pub(super) struct StoredRow {
-    pub(super) seq: u64,
-    /// Row text; `None` if missing or too long to be valid.
-    pub(super) body: Option<Vec<u8>>,
-    pub(super) hash: Option<ChainHash>,
-}
-
 /// Scan order of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ScanDirection {
@@ -261,30 +276,32 @@ pub(super) fn scan_rows(
         ScanDirection::Backward => "DESC",
     };
     let read = |source| sqlite_error("read", file, source);
-    // Values longer than a valid row are not loaded.
+    // Blocks longer than a trail writes are not loaded. The block of the row after `after` begins
+    // with that row or an earlier one.
     let text = format!(
-        "SELECT seq, iif(octet_length(body) <= {ROW_BYTES_MAX}, body, NULL),
-                iif(octet_length(hash) = 32, hash, NULL)
-         FROM rows WHERE seq > ?1 ORDER BY seq {order}"
+        "SELECT first_seq, iif(octet_length(rows) <= {BLOCK_BYTES_MAX}, rows, NULL)
+         FROM blocks
+         WHERE first_seq >= coalesce((SELECT max(first_seq) FROM blocks WHERE first_seq <= ?1), 0)
+         ORDER BY first_seq {order}"
     );
     let mut query = connection.prepare(&text).map_err(read)?;
-    let after = i64::try_from(after).unwrap_or(i64::MAX);
-    let mut rows = query.query([after]).map_err(read)?;
-    while let Some(row) = rows.next().map_err(read)? {
-        let bytes = |column| match row.get_ref(column) {
-            Ok(rusqlite::types::ValueRef::Text(it) | rusqlite::types::ValueRef::Blob(it)) => {
-                Some(it)
+    let first = i64::try_from(after.saturating_add(1)).unwrap_or(i64::MAX);
+    let mut blocks = query.query([first]).map_err(read)?;
+    while let Some(block) = blocks.next().map_err(read)? {
+        let first_seq: i64 = block.get(0).map_err(read)?;
+        let bytes = match block.get_ref(1) {
+            Ok(rusqlite::types::ValueRef::Blob(bytes)) => bytes,
+            Ok(_) | Err(_) => &[],
+        };
+        let mut rows = row_block::read_block(u64::try_from(first_seq).unwrap_or(0), bytes);
+        rows.retain(|row| row.seq > after);
+        if walk == ScanDirection::Backward {
+            rows.reverse();
+        }
+        for row in rows {
+            if !visit(row) {
+                return Ok(false);
             }
-            Ok(_) | Err(_) => None,
-        };
-        let seq: i64 = row.get(0).map_err(read)?;
-        let stored = StoredRow {
-            seq: u64::try_from(seq).unwrap_or(0),
-            body: bytes(1).map(Vec::from),
-            hash: bytes(2).and_then(ChainHash::from_bytes),
-        };
-        if !visit(stored) {
-            return Ok(false);
         }
     }
     Ok(true)

@@ -1,5 +1,6 @@
-//! Writer thread of a trail: renders notes, extends the hash chain, commits rows, and evicts files
-//! by count, size and age.
+//! Writer thread of a trail: hashes long bodies, extends the hash chain and commits blocks.
+
+mod resume;
 
 use std::error::Error as _;
 use std::path::{Path, PathBuf};
@@ -12,12 +13,14 @@ use rusqlite::{Connection, ErrorCode, TransactionBehavior};
 use tokio::sync::watch;
 
 use super::audit_row::{AuditRow, AuditRowKind, ChainHead};
-use super::trail::{NoteQueue, TrailEntry};
+use super::row_block::{RowBlock, RowBuffer};
+use super::trail::RowQueue;
 use super::trail_files::{self, AnchorFile, AnchorRecord, ScanDirection, TrailFile};
-use super::{AuditError, AuditHealth, AuditLimits, RowRenderer, UnixClock};
+use super::{AuditError, AuditHealth, AuditLimits, LongBodies, UnixClock};
 use crate::file_identity::{FileIdentity, sibling_path};
 
-mod resume;
+/// Memory kept between batches for the rows of the next.
+const SPARE_BYTES_MAX: usize = 1024 * 1024;
 
 /// Writer state visible to the trail handle.
 #[derive(Debug, Default)]
@@ -111,9 +114,9 @@ impl std::fmt::Debug for DebugClock {
 }
 
 /// Releases queue waiters when the writer thread ends.
-struct WriterEndGuard<'a, E>(&'a NoteQueue<E>, Arc<TrailShared>);
+struct WriterEndGuard<'a>(&'a RowQueue, Arc<TrailShared>);
 
-impl<E> Drop for WriterEndGuard<'_, E> {
+impl Drop for WriterEndGuard<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let reason = "the thread that writes it has ended";
@@ -126,18 +129,18 @@ impl<E> Drop for WriterEndGuard<'_, E> {
 
 impl TrailWriter {
     /// Writes batches until the queue is closed.
-    pub(super) fn run<E>(mut self, queue: &NoteQueue<TrailEntry<E>>, render: &RowRenderer<E>) {
+    pub(super) fn run(mut self, queue: &RowQueue) {
         let _ending = WriterEndGuard(queue, Arc::clone(&self.shared));
-        let mut spare = Vec::new();
+        let mut spare = RowBuffer::default();
         loop {
             let idle = self.open_file.is_none().then_some(self.limits.retry_wait);
             let mut batch = queue.take_batch(std::mem::take(&mut spare), idle);
-            let rows = batch.notes.len();
-            self.write_batch(&batch.notes, render, batch.is_last);
-            batch.notes.clear();
-            batch.notes.shrink_to(self.limits.batch_rows_max);
-            spare = batch.notes;
-            queue.settle_notes(rows, batch.bytes);
+            let (rows, bytes) = (batch.buffer.rows(), batch.buffer.held_bytes());
+            batch.buffer.hash_bodies();
+            self.write_batch(&mut batch.buffer, batch.is_last);
+            batch.buffer.clear(SPARE_BYTES_MAX);
+            spare = batch.buffer;
+            queue.settle_rows(rows, bytes);
             if batch.is_last {
                 break;
             }
@@ -149,63 +152,55 @@ impl TrailWriter {
     }
 
     /// Writes a batch, or counts the batch as lost.
-    fn write_batch<E>(&mut self, notes: &[TrailEntry<E>], render: &RowRenderer<E>, last: bool) {
-        let lost = notes.len() as u64;
+    fn write_batch(&mut self, batch: &mut RowBuffer, last: bool) {
+        let lost = batch.rows() as u64;
         if self.open_file.is_none()
             && let Err(error) = self.resume_writing()
         {
             self.handle_failure(&error, lost);
             return;
         }
-        let is_told = last && self.limits.ring.is_none();
-        let stopped = is_told.then(|| AuditRow::new(AuditRowKind::Stopped, (self.clock.0)()));
-        let rows = notes.iter().map(|entry| match entry {
-            TrailEntry::Note(note) => render(note),
-            TrailEntry::Row(row) => row.as_ref().clone(),
-        });
-        let rows = rows.chain(stopped);
-        if let Err(error) = self.append_rows(rows) {
+        if last && self.limits.ring.is_none() {
+            let stopped = AuditRow::new(AuditRowKind::Stopped, (self.clock.0)());
+            batch.push_row(&stopped, LongBodies::default());
+        }
+        if let Err(error) = self.append_buffer(batch) {
             self.handle_failure(&error, lost);
         }
     }
 
+    /// Appends a row of the trail itself.
+    fn append_own_row(&mut self, mut row: AuditRow<'_>) -> Result<(), AuditError> {
+        row.ring = self.limits.ring.map(Into::into);
+        let mut buffer = RowBuffer::default();
+        buffer.push_row(&row, LongBodies::default());
+        self.append_buffer(&mut buffer)
+    }
+
     /// Appends rows to the open file in one transaction.
-    fn append_rows<'a>(
-        &mut self,
-        rows: impl Iterator<Item = AuditRow<'a>>,
-    ) -> Result<(), AuditError> {
+    fn append_buffer(&mut self, rows: &mut RowBuffer) -> Result<(), AuditError> {
         let Some(open) = self.open_file.as_mut() else {
             return Ok(());
         };
-        let failed = |source| trail_files::sqlite_error("write", &open.name, source);
-        let mut head = self.head;
-        let mut body = Vec::new();
-        let mut rows = rows.peekable();
-        if rows.peek().is_none() {
+        if rows.rows() == 0 {
             return Ok(());
         }
+        let failed = |source| trail_files::sqlite_error("write", &open.name, source);
         self.shared.check_files()?;
         let immediate = TransactionBehavior::Immediate;
         let batch = open
             .connection
             .transaction_with_behavior(immediate)
             .map_err(failed)?;
-        {
-            let insert = "INSERT INTO rows (seq, body, hash) VALUES (?1, ?2, ?3)";
-            let mut insert = batch.prepare(insert).map_err(failed)?;
-            for mut row in rows {
-                row.seq = head.seq + 1;
-                row.ring = self.limits.ring.map(Into::into);
-                body.clear();
-                serde_json::to_writer(&mut body, &row).map_err(AuditError::Serialize)?;
-                head = head.advance(&body);
-                let text = std::str::from_utf8(&body).unwrap_or_default();
-                let seq = i64::try_from(head.seq).unwrap_or(i64::MAX);
-                insert
-                    .execute((seq, text, &head.hash.0[..]))
-                    .map_err(failed)?;
-            }
-        }
+        let head = {
+            let insert = "INSERT INTO blocks (first_seq, rows, head) VALUES (?1, ?2, ?3)";
+            let mut insert = batch.prepare_cached(insert).map_err(failed)?;
+            rows.chain_rows(self.head, |block: &RowBlock<'_>| {
+                let first_seq = i64::try_from(block.first_seq).unwrap_or(i64::MAX);
+                let stored = insert.execute((first_seq, block.bytes, &block.head.hash.0[..]));
+                stored.map(|_inserted| ()).map_err(failed)
+            })?
+        };
         batch.commit().map_err(failed)?;
         self.record_open_files()?;
         // A file replaced during the commit took the rows along.
@@ -294,7 +289,7 @@ impl TrailWriter {
         gap.lost = Some(self.unreported_lost);
         let reason = self.failure_reason.clone();
         gap.reason = reason.as_deref().map(Into::into);
-        let appended = self.append_rows(std::iter::once(gap));
+        let appended = self.append_own_row(gap);
         if appended.is_err() {
             self.open_file = None;
             lock(&self.shared.files).clear();
@@ -363,7 +358,7 @@ const AGE_CHECK_INTERVAL: Duration = Duration::from_secs(600);
 impl OpenTrailFile {
     /// Resumes a file with existing rows.
     fn resume(name: TrailFile, connection: Connection) -> Self {
-        let first_row_ms = trail_files::boundary_row_ms(&connection, ScanDirection::Forward);
+        let first_row_ms = trail_files::boundary_row_ms(&connection, &name, ScanDirection::Forward);
         Self {
             name,
             connection,
@@ -425,7 +420,7 @@ impl TrailWriter {
             let remaining = files.len() - at;
             // A file with unreadable age counts as infinitely old.
             let noted_ms = trail_files::open_for_read(file).map_or(0, |connection| {
-                trail_files::boundary_row_ms(&connection, ScanDirection::Backward)
+                trail_files::boundary_row_ms(&connection, file, ScanDirection::Backward)
             });
             let age_ms = now_ms.saturating_sub(noted_ms);
             let is_young = age_ms < to_millis(limits.age_min);
@@ -452,12 +447,8 @@ impl TrailWriter {
 fn read_evicted_early(files: &[TrailFile]) -> u64 {
     let newest = files.iter().rev().find_map(|file| {
         let connection = trail_files::open_for_read(file).ok()?;
-        let first = "SELECT body FROM rows ORDER BY seq LIMIT 1";
-        let body = connection.query_row(first, [], |row| row.get::<_, String>(0));
-        body.ok()
+        trail_files::boundary_row(&connection, file, ScanDirection::Forward).ok()?
     });
-    let row = newest.as_deref().map(serde_json::from_str::<AuditRow<'_>>);
-    row.and_then(Result::ok)
-        .and_then(|row| row.let_go_early)
-        .unwrap_or(0)
+    let early = newest.and_then(|row| row.decode()?.let_go_early);
+    early.unwrap_or(0)
 }

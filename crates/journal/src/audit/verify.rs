@@ -4,9 +4,10 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use super::AuditError;
 use super::audit_row::{AuditRowKind, ChainHash, ChainHead};
-use super::trail_files::{self, AnchorRecord, ScanDirection, StoredRow, TrailFile};
-use super::{AuditError, AuditRow};
+use super::row_block::StoredRow;
+use super::trail_files::{self, AnchorRecord, ScanDirection, TrailFile};
 
 /// Kind of damage to a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -131,8 +132,7 @@ pub fn verify_trail(
 
 /// Returns the previous hash recorded in the first row of a file.
 fn parse_prev_hash(row: &StoredRow) -> Option<ChainHash> {
-    let parsed: AuditRow<'_> = serde_json::from_slice(row.body.as_deref()?).ok()?;
-    parsed.prev?.parse().ok()
+    row.decode()?.prev?.parse().ok()
 }
 
 /// Report for a directory without a trail. A gateway writes the anchor and a first row on opening,
@@ -165,21 +165,11 @@ struct ChainWalker {
     report: VerifyReport,
 }
 
-/// Fields parsed from each row.
-#[derive(Debug, Deserialize)]
-struct ChainFields {
-    seq: u64,
-    kind: AuditRowKind,
-    lost: Option<u64>,
-    count: Option<u64>,
-    let_go_early: Option<u64>,
-}
-
 impl ChainWalker {
     fn read_file(&mut self, file: &TrailFile) {
         let name = file.file_name();
         let walked = trail_files::open_for_read(file).and_then(|connection| {
-            if !trail_files::has_rows_table(&connection, file)? {
+            if !trail_files::has_blocks(&connection, file)? {
                 return Ok(true);
             }
             trail_files::scan_rows(&connection, file, ScanDirection::Forward, 0, &mut |row| {
@@ -199,10 +189,10 @@ impl ChainWalker {
 
     /// Checks a row against the chain.
     fn check_row(&mut self, row: StoredRow, file: &str) {
-        let body = row.body.as_deref().unwrap_or_default();
-        let fields: Option<ChainFields> = serde_json::from_slice(body).ok();
+        let decoded = row.decode();
+        let stated_seq = decoded.as_ref().map(|decoded| decoded.seq);
         if self.mismatch.is_some() {
-            self.classify_mismatch(Some((&row, fields.as_ref().map(|fields| fields.seq))), file);
+            self.classify_mismatch(Some((&row, stated_seq)), file);
             return;
         }
         if !self.has_first_row {
@@ -216,9 +206,12 @@ impl ChainWalker {
             self.report_damage(expected, RowDamage::Removed, Some(file));
             return;
         }
-        let head = self.report.head.advance(body);
+        let head = self
+            .report
+            .head
+            .advance(row.encoded.as_deref().unwrap_or_default());
         let fits = row.hash == Some(head.hash);
-        match fields {
+        match decoded {
             Some(fields) if fits && fields.seq == expected => {
                 self.previous_hash = self.report.head.hash;
                 self.report.head = head;
@@ -235,7 +228,7 @@ impl ChainWalker {
                 self.report.evicted_early = self.report.evicted_early.max(early);
                 self.check_known_heads(file);
             }
-            fields => self.mismatch = Some((row, fields.map(|fields| fields.seq))),
+            Some(_) | None => self.mismatch = Some((row, stated_seq)),
         }
     }
 
@@ -273,8 +266,9 @@ impl ChainWalker {
             return;
         };
         let at = odd.seq;
-        let body = |row: &StoredRow| row.body.clone().unwrap_or_default();
-        let follows = |row: &StoredRow, hash: ChainHash| row.hash == Some(hash.extend(&body(row)));
+        let follows = |row: &StoredRow, hash: ChainHash| {
+            row.hash == Some(hash.extend(row.encoded.as_deref().unwrap_or_default()))
+        };
         let head = self.report.head.hash;
         let next_seq = next.and_then(|(_, stated_seq)| stated_seq);
         let (seq, damage) = match stated_seq {

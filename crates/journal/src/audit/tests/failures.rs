@@ -7,25 +7,33 @@ use rusqlite::Connection;
 
 use super::*;
 
-/// Returns a trail whose thread stalls at the first note until released.
-fn stalled_trail(
+/// Returns a trail whose thread stalls after its first batch until released. The thread reads the
+/// clock behind every batch.
+async fn stalled_trail(
     directory: &Path,
     limits: AuditLimits,
-) -> (FileAuditTrail<Word>, mpsc::Sender<()>) {
-    let (let_on, waits) = mpsc::channel();
-    let rendering = word_renderer();
-    let waits = std::sync::Mutex::new(Some(waits));
-    let render: RowRenderer<Word> = Arc::new(move |word| {
-        // The first note on the thread waits; afterwards the channel is gone.
-        let is_thread = std::thread::current().name() == Some("audit");
-        let waits = is_thread.then(|| waits.lock().unwrap().take()).flatten();
-        if let Some(waits) = waits {
-            let _gone = waits.recv();
+) -> (FileAuditTrail, mpsc::Sender<()>) {
+    let (release, released) = mpsc::channel();
+    let released = std::sync::Mutex::new(Some(released));
+    let clock: UnixClock = Arc::new(move || {
+        let is_writer = std::thread::current().name() == Some("audit");
+        let released = is_writer.then(|| released.lock().unwrap().take()).flatten();
+        if let Some(released) = released {
+            let _gone = released.recv();
         }
-        rendering(word)
+        1_000
     });
-    let trail = FileAuditTrail::open(directory, limits, fixed_clock(), render).unwrap();
-    (trail, let_on)
+    let trail = FileAuditTrail::open(directory, limits, clock).unwrap();
+    append_words(&trail, 0..1);
+    trail.flush().await;
+    (trail, release)
+}
+
+/// Appends a row with an idempotency key that fills it to about `bytes` bytes.
+fn append_long(trail: &FileAuditTrail, word: &str, bytes: usize) {
+    let mut row = word_row(word, 7);
+    row.key = Some("k".repeat(bytes).into());
+    trail.append(row, LongBodies::default());
 }
 
 #[tokio::test]
@@ -35,7 +43,7 @@ async fn callers_wait_for_room_not_disk() {
         rows_max: 100,
         ..AuditLimits::default()
     };
-    let (trail, let_on) = stalled_trail(directory.path(), limits);
+    let (trail, let_on) = stalled_trail(directory.path(), limits).await;
     append_words(&trail, 0..99);
     assert!(trail.has_room(), "nothing is written yet, and nobody waits");
     append_words(&trail, 99..100);
@@ -51,7 +59,7 @@ async fn callers_wait_for_room_not_disk() {
     let_on.send(()).unwrap();
     room.await;
     trail.close().await;
-    assert_eq!(read_names(directory.path()).len(), 101);
+    assert_eq!(read_names(directory.path()).len(), 102);
     assert_eq!(verify_trail(directory.path(), None).unwrap().broken, None);
 }
 
@@ -62,10 +70,10 @@ async fn queued_bytes_are_bounded() {
         bytes_max: 1_000,
         ..AuditLimits::default()
     };
-    let (trail, let_on) = stalled_trail(directory.path(), limits);
-    trail.append_note("a".to_owned(), 999);
+    let (trail, let_on) = stalled_trail(directory.path(), limits).await;
+    append_long(&trail, "a", 800);
     assert!(trail.has_room());
-    trail.append_note("b".to_owned(), 1);
+    append_long(&trail, "b", 200);
     assert!(!trail.has_room());
     drop(let_on);
     trail.wait_for_room().await;
@@ -74,21 +82,32 @@ async fn queued_bytes_are_bounded() {
 }
 
 #[tokio::test]
-async fn sec_101_large_notes_render_inline_under_load() {
+async fn sec_101_long_bodies_do_not_fill_queue() {
     let directory = tempfile::tempdir().unwrap();
     let limits = AuditLimits {
-        large_bytes_max: 300_000,
-        bytes_max: 4_000_000,
+        body_bytes_max: 300_000,
+        bytes_max: 400_000,
         ..AuditLimits::default()
     };
-    let (trail, let_on) = stalled_trail(directory.path(), limits);
+    let (trail, release) = stalled_trail(directory.path(), limits).await;
+    let body = Bytes::from(vec![b'x'; 250_000]);
     for word in 0..40 {
-        trail.append_note(format!("w{word}"), 250_000);
+        let word = format!("w{word}");
+        let mut row = word_row(&word, 7);
+        row.result = Some(BodyDigest::PENDING);
+        let bodies = LongBodies {
+            result: Some(body.clone()),
+            ..LongBodies::default()
+        };
+        trail.append(row, bodies);
     }
     assert!(trail.has_room(), "10 MB are not kept alive");
-    let_on.send(()).unwrap();
+    release.send(()).unwrap();
     trail.close().await;
-    assert_eq!(read_names(directory.path()).len(), 40);
+    let digest = Some(BodyDigest::from_body(&body));
+    let rows = read_rows(directory.path());
+    let digests = rows.iter().filter(|row| row.result == digest);
+    assert_eq!(digests.count(), 40, "hashed by the thread or by the caller");
     assert_eq!(verify_trail(directory.path(), None).unwrap().broken, None);
 }
 
@@ -135,9 +154,7 @@ async fn damaged_file_is_followed_by_new_file() {
     let file = trail_files::list_files(directory).unwrap().pop().unwrap();
     // The file is no longer a valid trail database.
     let damage = Connection::open(&file.path).unwrap();
-    damage
-        .execute_batch("DROP VIEW said; DROP TABLE rows")
-        .unwrap();
+    damage.execute_batch("DROP TABLE blocks").unwrap();
     append_words(&trail, 10..20);
     trail.flush().await;
     assert_eq!(trail.health().lost, 10);
@@ -151,7 +168,7 @@ async fn damaged_file_is_followed_by_new_file() {
 }
 
 #[tokio::test]
-async fn notes_after_close_count_as_lost() {
+async fn rows_after_close_count_as_lost() {
     let directory = tempfile::tempdir().unwrap();
     let trail = open_trail(directory.path(), AuditLimits::default());
     trail.close().await;

@@ -14,19 +14,17 @@ fn movable_clock() -> (Arc<AtomicU64>, UnixClock) {
     (time, Arc::new(move || wall.load(Ordering::Relaxed)))
 }
 
-/// Returns a renderer with the time of a clock.
-fn renderer_at(time: &Arc<AtomicU64>) -> RowRenderer<Word> {
-    let time = Arc::clone(time);
-    Arc::new(move |word: &Word| {
-        let mut row = AuditRow::new(AuditRowKind::Call, time.load(Ordering::Relaxed));
-        row.name = Some(word.as_str().into());
-        row
-    })
+/// Appends rows with the time of a clock.
+fn append_at(trail: &FileAuditTrail, time: &AtomicU64, words: std::ops::Range<u64>) {
+    let at_ms = time.load(Ordering::Relaxed);
+    for word in words {
+        trail.append(word_row(&format!("w{word}"), at_ms), LongBodies::default());
+    }
 }
 
-async fn fill_trail(trail: &FileAuditTrail<Word>, words: u64) {
+async fn fill_trail(trail: &FileAuditTrail, time: &AtomicU64, words: u64) {
     for start in (0..words).step_by(50) {
-        append_words(trail, start..start + 50);
+        append_at(trail, time, start..start + 50);
         trail.flush().await;
     }
 }
@@ -37,20 +35,20 @@ async fn sec_97_young_rows_kept_up_to_limit() {
     let directory = directory.path();
     let (time, wall) = movable_clock();
     let limits = AuditLimits {
-        file_bytes_max: 20_000,
+        file_bytes_max: FILE_BYTES,
         files_max: 1,
         files_hard_max: 4,
         age_min: HOUR,
         ..AuditLimits::default()
     };
-    let trail = FileAuditTrail::open(directory, limits, wall, renderer_at(&time)).unwrap();
-    fill_trail(&trail, 200).await;
+    let trail = FileAuditTrail::open(directory, limits, wall).unwrap();
+    fill_trail(&trail, &time, 200).await;
     let seen = verify_trail(directory, None).unwrap();
     assert!(seen.files > 1 && seen.evicted == 0, "{seen:?}");
     // Beyond the hard limit the oldest rows are evicted, and the eviction is recorded.
-    fill_trail(&trail, 1_000).await;
+    fill_trail(&trail, &time, 1_000).await;
     // Files evicted by a batch are gone when the next batch is written.
-    fill_trail(&trail, 1).await;
+    fill_trail(&trail, &time, 1).await;
     let seen = verify_trail(directory, None).unwrap();
     assert_eq!((seen.files, seen.broken.clone()), (4, None));
     assert_eq!(seen.evicted, seen.first_seq - 1);
@@ -60,13 +58,12 @@ async fn sec_97_young_rows_kept_up_to_limit() {
     );
     // Rows beyond the minimum age make room for new rows.
     time.fetch_add(2 * 3_600_000, Ordering::Relaxed);
-    fill_trail(&trail, 200).await;
+    fill_trail(&trail, &time, 200).await;
     let later = verify_trail(directory, None).unwrap();
     assert_eq!(later.evicted_early, seen.evicted_early);
     assert!(later.evicted > seen.evicted, "{later:?}");
     trail.close().await;
-    let trail =
-        FileAuditTrail::open(directory, limits, movable_clock().1, renderer_at(&time)).unwrap();
+    let trail = FileAuditTrail::open(directory, limits, movable_clock().1).unwrap();
     trail.close().await;
     let again = verify_trail(directory, None).unwrap();
     assert_eq!(
@@ -85,9 +82,9 @@ async fn sec_97_expired_rows_are_evicted() {
         age_min: 100 * HOUR,
         ..AuditLimits::default()
     };
-    let trail = FileAuditTrail::open(directory, limits, wall, renderer_at(&time)).unwrap();
+    let trail = FileAuditTrail::open(directory, limits, wall).unwrap();
     for _ in 0..20 {
-        fill_trail(&trail, 50).await;
+        fill_trail(&trail, &time, 50).await;
         time.fetch_add(2 * 3_600_000, Ordering::Relaxed);
     }
     let seen = verify_trail(directory, None).unwrap();
@@ -107,24 +104,12 @@ async fn two_rings_merge_by_time() {
         ring: Some(DENIALS_RING),
         ..AuditLimits::default()
     };
-    let calls = FileAuditTrail::open(
-        directory,
-        AuditLimits::default(),
-        Arc::clone(&wall),
-        renderer_at(&time),
-    )
-    .unwrap();
-    let refusals = FileAuditTrail::open(
-        &denials_directory(directory),
-        refused,
-        wall,
-        renderer_at(&time),
-    )
-    .unwrap();
+    let calls = FileAuditTrail::open(directory, AuditLimits::default(), Arc::clone(&wall)).unwrap();
+    let refusals = FileAuditTrail::open(&denials_directory(directory), refused, wall).unwrap();
     for nth in 0..10 {
         time.fetch_add(1, Ordering::Relaxed);
         let ring = if nth % 3 == 0 { &refusals } else { &calls };
-        append_words(ring, nth..nth + 1);
+        append_at(ring, &time, nth..nth + 1);
         ring.flush().await;
     }
     let words = |rows: &[RowText]| -> Vec<String> {

@@ -4,7 +4,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bowline_core::sync::lock;
-use rusqlite::OptionalExtension as _;
 
 use super::super::audit_row::{AuditRow, AuditRowKind, ChainHash, ChainHead};
 use super::super::trail_files::{self, AnchorFile, AnchorRecord, TrailFile};
@@ -60,7 +59,9 @@ impl TrailWriter {
         });
         let is_told = limits.ring.is_none();
         let started = is_told.then(|| AuditRow::new(AuditRowKind::Started, (writer.clock.0)()));
-        writer.append_rows(gap.into_iter().chain(started))?;
+        for row in gap.into_iter().chain(started) {
+            writer.append_own_row(row)?;
+        }
         Ok(writer)
     }
 
@@ -79,7 +80,7 @@ impl TrailWriter {
             connection,
             first_row_ms: begun_ms,
         });
-        if let Err(error) = self.append_rows(std::iter::once(first)) {
+        if let Err(error) = self.append_own_row(first) {
             self.open_file = None;
             lock(&self.shared.files).clear();
             return Err(error);
@@ -165,7 +166,7 @@ fn find_end(
 fn find_newest_end(files: &[TrailFile]) -> Result<Option<TrailEnd>, AuditError> {
     for name in files.iter().rev() {
         let connection = trail_files::open_for_append(name)?;
-        if !trail_files::has_rows_table(&connection, name)? {
+        if !trail_files::has_blocks(&connection, name)? {
             continue;
         }
         if let Some(head) = trail_files::last_head(&connection, name)? {
@@ -182,14 +183,7 @@ fn find_newest_end(files: &[TrailFile]) -> Result<Option<TrailEnd>, AuditError> 
 }
 
 /// Reads the hash of a row, if present in the file.
-fn read_hash(open: &OpenTrailFile, seq: u64) -> Result<Option<ChainHash>, rusqlite::Error> {
-    let seq = i64::try_from(seq).unwrap_or(i64::MAX);
-    let row = open
-        .connection
-        .query_row("SELECT hash FROM rows WHERE seq = ?1", [seq], |row| {
-            row.get::<_, Vec<u8>>(0)
-        });
-    Ok(row
-        .optional()?
-        .and_then(|hash| ChainHash::from_bytes(&hash)))
+fn read_hash(open: &OpenTrailFile, seq: u64) -> Result<Option<ChainHash>, AuditError> {
+    let row = trail_files::read_row(&open.connection, &open.name, seq)?;
+    Ok(row.and_then(|row| row.hash))
 }
