@@ -38,8 +38,6 @@ pub(super) struct RowBuffer {
 #[derive(Debug)]
 pub(super) struct RowBlock<'a> {
     pub(super) first_seq: u64,
-    /// Head of the chain after the last row.
-    pub(super) head: ChainHead,
     pub(super) bytes: &'a [u8],
 }
 
@@ -111,11 +109,7 @@ impl RowBuffer {
             }
             if at - block_at >= BLOCK_BYTES || at == self.bytes.len() {
                 let bytes = self.bytes.get(block_at..at).unwrap_or_default();
-                store(&RowBlock {
-                    first_seq,
-                    head,
-                    bytes,
-                })?;
+                store(&RowBlock { first_seq, bytes })?;
                 (block_at, first_seq) = (at, head.seq + 1);
             }
         }
@@ -208,7 +202,9 @@ mod tests {
         let head = buffer.chain_rows(start, |block| {
             assert!(block.bytes.len() <= BLOCK_BYTES_MAX);
             rows.extend(read_block(block.first_seq, block.bytes));
-            ends.push(block.head);
+            let last: &StoredRow = rows.last().unwrap();
+            let (seq, hash) = (last.seq, last.hash.unwrap());
+            ends.push(ChainHead { seq, hash });
             Ok::<_, ()>(())
         });
         let head = head.unwrap();

@@ -110,9 +110,7 @@ impl FileAuditTrail {
     pub fn directory(&self) -> &Path {
         &self.directory
     }
-}
 
-impl FileAuditTrail {
     fn join_thread(&self) {
         if let Some(thread) = lock(&self.thread).take() {
             // A panic of the thread is reported through its health.

@@ -24,15 +24,13 @@ const BUSY_WAIT: Duration = Duration::from_secs(1);
 /// Version of the schema and of the rows in it.
 const FILE_VERSION: i64 = 2;
 
-/// Schema of a new file: blocks of rows by the number of their first row, each with the hash of
-/// its last row.
+/// Schema of a new file: blocks of rows by the number of their first row.
 const SCHEMA: &str = "
     PRAGMA application_id = 0x424f5741;
     PRAGMA user_version = 2;
     CREATE TABLE IF NOT EXISTS blocks (
         first_seq INTEGER PRIMARY KEY,
-        rows BLOB NOT NULL,
-        head BLOB NOT NULL
+        rows BLOB NOT NULL
     ) STRICT;";
 
 /// Path of a trail file and its first row.

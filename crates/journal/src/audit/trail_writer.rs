@@ -193,11 +193,11 @@ impl TrailWriter {
             .transaction_with_behavior(immediate)
             .map_err(failed)?;
         let head = {
-            let insert = "INSERT INTO blocks (first_seq, rows, head) VALUES (?1, ?2, ?3)";
+            let insert = "INSERT INTO blocks (first_seq, rows) VALUES (?1, ?2)";
             let mut insert = batch.prepare_cached(insert).map_err(failed)?;
             rows.chain_rows(self.head, |block: &RowBlock<'_>| {
                 let first_seq = i64::try_from(block.first_seq).unwrap_or(i64::MAX);
-                let stored = insert.execute((first_seq, block.bytes, &block.head.hash.0[..]));
+                let stored = insert.execute((first_seq, block.bytes));
                 stored.map(|_inserted| ()).map_err(failed)
             })?
         };

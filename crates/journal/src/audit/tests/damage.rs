@@ -48,7 +48,7 @@ fn edit_rows(directory: &Path, edit: impl FnOnce(&mut Vec<StoredRow>)) {
             block.extend_from_slice(encoded);
             block.extend_from_slice(&row.hash.unwrap().0);
         }
-        let insert = "INSERT INTO blocks (first_seq, rows, head) VALUES (?1, ?2, x'')";
+        let insert = "INSERT INTO blocks (first_seq, rows) VALUES (?1, ?2)";
         let first_seq = run[0].seq.cast_signed();
         connection.execute(insert, (first_seq, block)).unwrap();
     }
